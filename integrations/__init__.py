@@ -1,0 +1,1 @@
+"""Shows a forecast: command line, TensorBoard, files."""

@@ -1,0 +1,1 @@
+"""Forecast what a PyTorch program does on a GPU that is not there."""

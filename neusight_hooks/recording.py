@@ -1,0 +1,342 @@
+"""What was heard: the program as a list of steps of entries; a value that saves, loads and folds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, Union
+
+from neusight.predictors.kernel import DTYPE_BYTES
+
+__all__ = [
+    "Alloc",
+    "Entry",
+    "EventRecord",
+    "EventWait",
+    "Free",
+    "HostWork",
+    "Mark",
+    "MathMode",
+    "OpCall",
+    "OpSignature",
+    "Phase",
+    "Recording",
+    "Replay",
+    "Step",
+    "StepKind",
+    "StorageRef",
+    "Synchronize",
+    "TensorSpec",
+    "replays",
+]
+
+Phase = Literal["forward", "backward", "optimizer"]
+StepKind = Literal["setup", "train", "eval"]
+
+
+class TensorSpec(NamedTuple):
+    """A tensor as an op sees it: no data. `dtype` is torch's short name, `device` "cuda" or "cpu"."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str = "cuda"
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the elements that a kernel touches (an expanded dimension counts once)."""
+        count = 1
+        for size, stride in zip(self.shape, self.stride, strict=True):
+            if stride != 0 or size == 0:
+                count *= size
+        return int(count * DTYPE_BYTES.get(self.dtype, 4))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Row-major without gaps."""
+        return self._is_dense_in(range(len(self.shape) - 1, -1, -1))
+
+    @property
+    def is_channels_last(self) -> bool:
+        """NHWC or NDHWC order (and not also row-major, as for one channel)."""
+        rank = len(self.shape)
+        if rank not in (4, 5) or self.is_contiguous:
+            return False
+        return self._is_dense_in((1, *range(rank - 1, 1, -1), 0))
+
+    def _is_dense_in(self, order: range | tuple[int, ...]) -> bool:
+        expected = 1
+        for dim in order:
+            if self.shape[dim] != 1 and self.stride[dim] != expected:
+                return False
+            expected *= self.shape[dim]
+        return True
+
+
+Argument = Union[TensorSpec, int, float, bool, str, None, "tuple[Argument, ...]"]
+
+
+@dataclass(frozen=True)
+class OpSignature:
+    """An aten op with the specs of its inputs and outputs; one object is shared by all equal calls.
+
+    `arguments` holds every parameter of the schema in order, defaults filled in, as (name, value).
+    Dtypes, devices, layouts and memory formats are their text ("torch.float16" is "float16").
+    """
+
+    op: str
+    overload: str
+    arguments: tuple[tuple[str, Argument], ...]
+    outputs: tuple[Argument, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Argument]:
+        """Arguments by parameter name."""
+        return dict(self.arguments)
+
+    def tensor(self, name: str) -> TensorSpec:
+        """The tensor argument of that name; KeyError or TypeError if there is none."""
+        value = self.by_name[name]
+        if not isinstance(value, TensorSpec):
+            raise TypeError(f"{self.op}: argument {name} is not a tensor but {value!r}")
+        return value
+
+    def optional_tensor(self, name: str) -> TensorSpec | None:
+        """The tensor argument of that name, or None where it is absent."""
+        value = self.by_name.get(name)
+        return value if isinstance(value, TensorSpec) else None
+
+    @cached_property
+    def input_tensors(self) -> tuple[TensorSpec, ...]:
+        """Every tensor among the arguments, lists flattened, in order."""
+        return tuple(_tensors_of(tuple(value for _, value in self.arguments)))
+
+    @cached_property
+    def output_tensors(self) -> tuple[TensorSpec, ...]:
+        """Every tensor among the outputs, lists flattened, in order."""
+        return tuple(_tensors_of(self.outputs))
+
+
+def _tensors_of(value: Argument) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _tensors_of(item)
+
+
+@dataclass(frozen=True)
+class MathMode:
+    """The switches of torch that decide which kernels run."""
+
+    matmul_tf32: bool = False
+    cudnn_tf32: bool = True
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+    cudnn_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One dispatched op. `module` is the dotted path that called it ("" outside any module);
+    `node` the autograd node that runs it in backward ("" in forward); `sequence_nr` the autograd
+    sequence number relative to the start of its step, or None; `stream` 0 is the default stream."""
+
+    signature: OpSignature
+    math: MathMode
+    module: str = ""
+    phase: Phase = "forward"
+    stream: int = 0
+    sequence_nr: int | None = None
+    node: str = ""
+
+
+class StorageRef(NamedTuple):
+    """The `ordinal`-th storage allocated in the step `age` steps before the one that names it."""
+
+    age: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A storage of `num_bytes` on the GPU was allocated; its ordinal counts up within the step."""
+
+    ordinal: int
+    num_bytes: int
+    module: str = ""
+    op: str = ""
+    phase: Phase = "forward"
+    kind: Literal["activation", "parameter", "gradient", "optimizer_state", "buffer"] = "activation"
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The storage was freed."""
+
+    storage: StorageRef
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A begin or end of something with a name on the host lane; begins and ends nest.
+
+    kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
+    Optimizer.step and the like.
+    """
+
+    kind: Literal["module_begin", "module_end", "annotation_begin", "annotation_end"]
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronize:
+    """The host waited: for one stream (None: all of the device) or one event, because of `reason`
+    ("item", "copy", "synchronize", "event", "stream", "nonzero", ...) at `source` ("file.py:12")."""
+
+    reason: str
+    source: str = ""
+    stream: int | None = None
+    event: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event was recorded on a stream."""
+
+    event: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventWait:
+    """A stream was told to wait for an event."""
+
+    event: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """The host itself was busy: CPU ops (estimated), or `time.sleep`."""
+
+    name: str
+    duration_us: float
+    count: int = 1
+
+
+Entry = Alloc | EventRecord | EventWait | Free | HostWork | Mark | OpCall | Synchronize
+
+
+@dataclass(frozen=True)
+class Step:
+    """`count` equal steps in a row, kept once."""
+
+    kind: StepKind
+    entries: tuple[Entry, ...]
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All that a program did on the GPU, and every question it asked of it.
+
+    `questions` maps what the script or PyTorch asked of the target ("get_device_capability(0)")
+    to the answer it got; a recording can be priced for another GPU if the answers are the same.
+    """
+
+    steps: tuple[Step, ...]
+    gpu: str
+    torch_version: str
+    questions: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    script: str = ""
+    world_size: int = 1
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_ops(self) -> int:
+        """Ops dispatched, equal steps counted each."""
+        return sum(
+            step.count * sum(isinstance(entry, OpCall) for entry in step.entries)
+            for step in self.steps
+        )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One run through a step's entries. `index` is the step's number in the program; `represents`
+    how many equal steps this run stands for; `storage_ids` gives each `StorageRef` of the step its
+    identity within the whole replay (None: allocated in a step that is folded away)."""
+
+    step: Step
+    index: int
+    represents: int
+    first_step_of_age: tuple[int, ...]
+
+    def storage_id(self, ref: StorageRef) -> tuple[int, int] | None:
+        """The identity of a storage: the number of the replayed step and the ordinal in it."""
+        if ref.age < len(self.first_step_of_age):
+            home = self.first_step_of_age[ref.age]
+            return (home, ref.ordinal) if home >= 0 else None
+        return None
+
+    def alloc_id(self, alloc: Alloc) -> tuple[int, int]:
+        """The identity of a storage allocated in this run."""
+        return (self.first_step_of_age[0], alloc.ordinal)
+
+
+#: Runs through a folded step before its steady state is taken as reached: the first differs from
+#: the second (it frees what the step before left), the third confirms the second.
+STEADY_REPLAYS = 3
+
+
+def replays(recording: Recording) -> Iterator[Replay]:
+    """Unfolds a recording just as far as schedules and memory need: each folded step a few times.
+
+    The last run of a folded step represents all that are left out, which are equal to it.
+    """
+    executed: list[int] = []  # executed[run] = number of the program's step that this run is
+    seen: set[int] = set()
+    index = 0
+    for step in recording.steps:
+        oldest = max((entry.storage.age for entry in step.entries if isinstance(entry, Free)), default=0)
+        # Ages that reach far beyond the fold are storages of a step before it.
+        reach = oldest if oldest < step.count else 0
+        num_runs = min(step.count, STEADY_REPLAYS + reach)
+        for run in range(num_runs):
+            last = run == num_runs - 1
+            number = index + (step.count - 1 if last else run)
+            executed.append(number)
+            seen.add(number)
+            yield Replay(
+                step=step,
+                index=number,
+                represents=step.count - num_runs + 1 if last else 1,
+                first_step_of_age=_homes(executed, seen, oldest),
+            )
+        index += step.count
+
+
+def _homes(executed: list[int], seen: set[int], oldest: int) -> tuple[int, ...]:
+    """For each age, the run (its program step number) that holds the storages of that age."""
+    now = executed[-1]
+    homes: list[int] = []
+    for age in range(oldest + 1):
+        wanted = now - age
+        if wanted in seen:
+            homes.append(wanted)
+        else:  # folded away: the runs just before this one stand for the steps just before it
+            position = len(executed) - 1 - age
+            homes.append(executed[position] if position >= 0 else -1)
+    return tuple(homes)

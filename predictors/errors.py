@@ -1,0 +1,62 @@
+"""Every error neusight raises, at the bottom of the house so that each room can raise them.
+
+    NeusightError
+    ├── UnknownGPUError        (ValueError)           no such GPU; names near misses
+    ├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
+    ├── ForecastStateError     (RuntimeError)         used at the wrong time: nested, outside, or not re-priceable
+    ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
+    ├── TraceError             (ValueError)           a trace that cannot be read or written
+    ├── RecordingError         (ValueError)           a saved forecast that cannot be read
+    ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
+    └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ForecastStateError",
+    "NeusightError",
+    "RecordingError",
+    "RegistrationError",
+    "TraceError",
+    "UnknownGPUError",
+    "UnmappedOpError",
+    "UnsupportedKernelError",
+    "UnsupportedTorchError",
+]
+
+
+class NeusightError(Exception):
+    """Base of all errors of neusight: `except NeusightError` catches every one."""
+
+
+class UnknownGPUError(NeusightError, ValueError):
+    """The name is no GPU that neusight knows."""
+
+
+class UnmappedOpError(NeusightError, NotImplementedError):
+    """Under `strict`, an op was dispatched that no registered function maps to kernels."""
+
+
+class ForecastStateError(NeusightError, RuntimeError):
+    """A forecast, or a tensor of one, was used when it cannot be."""
+
+
+class RegistrationError(NeusightError, ValueError):
+    """A GPU, op or predictor could not be registered: wrong, incomplete or already there."""
+
+
+class TraceError(NeusightError, ValueError):
+    """A trace could not be read or written."""
+
+
+class RecordingError(NeusightError, ValueError):
+    """A saved forecast could not be read: damaged, foreign or of another schema version."""
+
+
+class UnsupportedKernelError(NeusightError, ValueError):
+    """The GPU has no unit for this kernel's data type."""
+
+
+class UnsupportedTorchError(NeusightError, RuntimeError):
+    """This torch build or platform has no proven way to take the CUDA path without CUDA."""

@@ -1,0 +1,415 @@
+"""What a GPU kernel is: its class, its problem size, its types, its FLOPs and its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "DTYPE_BYTES",
+    "AttentionSize",
+    "CollectiveSize",
+    "ConvolutionSize",
+    "GemmSize",
+    "Kernel",
+    "KernelClass",
+    "RowsSize",
+]
+
+Layout = Literal["nt", "nn", "tn", "tt", "channels_last", "contiguous", "strided", ""]
+Pass = Literal["forward", "data_gradient", "weight_gradient"]
+
+#: Bytes of one element, by torch's short dtype name ("bool" as torch stores it).
+DTYPE_BYTES: dict[str, float] = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "qint8": 1,
+    "quint8": 1,
+    "qint32": 4,
+}
+
+
+class KernelClass(str, Enum):
+    """The families a predictor prices differently."""
+
+    GEMM = "gemm"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    SOFTMAX = "softmax"
+    NORMALIZATION = "normalization"
+    GATHER = "gather"
+    COPY = "copy"
+    SORT = "sort"
+    OPTIMIZER = "optimizer"
+    COLLECTIVE = "collective"
+    UNKNOWN = "unknown"
+
+
+class GemmSize(NamedTuple):
+    """`batch` products of an m x k by a k x n matrix."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+class ConvolutionSize(NamedTuple):
+    """One convolution; spatial tuples have one entry a dimension (1, 2 or 3).
+
+    `output` is the spatial size of the forward output, also for the gradients.
+    """
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    direction: Pass
+
+
+class AttentionSize(NamedTuple):
+    """One fused attention over `heads` query heads and `kv_heads` key/value heads."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    head_dim_v: int
+    causal: bool
+    backward: bool
+
+
+class RowsSize(NamedTuple):
+    """`rows` independent rows of `width` elements (elementwise kernels: one row)."""
+
+    rows: int
+    width: int
+
+
+class CollectiveSize(NamedTuple):
+    """A collective over `world_size` GPUs on `num_nodes` hosts; `num_bytes` is the full buffer of a rank."""
+
+    num_bytes: int
+    world_size: int
+    num_nodes: int
+
+
+Size = GemmSize | ConvolutionSize | AttentionSize | RowsSize | CollectiveSize
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel that a GPU runs; equal kernels have equal forecasts.
+
+    `name` says what it computes ("gemm", "relu", "layer_norm_backward", "all_reduce", ...);
+    `dtype` is the type of its main input, `out_dtype` of its output, `compute` the unit and
+    precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
+    `num_bytes` read and written are the compulsory ones: every operand once.
+    """
+
+    kernel_class: KernelClass
+    name: str
+    size: Size
+    dtype: str
+    out_dtype: str
+    compute: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    layout: Layout = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Compulsory traffic in bytes, read and written."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def key(self) -> str:
+        """A stable, readable text that identifies the kernel, for sorting and files."""
+        size = "x".join(str(part) for part in self.size)
+        return f"{self.kernel_class.value}:{self.name}[{size}]{self.dtype}>{self.out_dtype}/{self.compute}:{self.layout}:{self.bytes_read}+{self.bytes_written}"
+
+    @classmethod
+    def gemm(
+        cls,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        batch: int = 1,
+        dtype: str = "bfloat16",
+        out_dtype: str | None = None,
+        compute: str | None = None,
+        layout: Layout = "nt",
+        bias: bool = False,
+        name: str = "gemm",
+    ) -> Kernel:
+        """A matrix product, C[m, n] = A[m, k] B[k, n], `batch` times.
+
+        `layout` "nt" means B is stored as [n, k] (a Linear's weight), "nn" both row-major,
+        "tn" A stored as [k, m]. 2·batch·m·n·k FLOPs.
+
+        >>> Kernel.gemm(128, 256, 64, dtype="bfloat16").flops
+        4194304
+        """
+        _require_sizes("gemm", m=m, n=n, k=k, batch=batch)
+        out = out_dtype or dtype
+        item, out_item = _itemsize(dtype), _itemsize(out)
+        return cls(
+            kernel_class=KernelClass.GEMM,
+            name=name,
+            size=GemmSize(batch, m, n, k),
+            dtype=dtype,
+            out_dtype=out,
+            compute=compute or compute_of(dtype),
+            flops=2 * batch * m * n * k,
+            bytes_read=int(batch * (m * k + n * k) * item + (n * out_item if bias else 0)),
+            bytes_written=int(batch * m * n * out_item),
+            layout=layout,
+        )
+
+    @classmethod
+    def attention(
+        cls,
+        batch: int,
+        heads: int,
+        kv_heads: int,
+        seq_q: int,
+        seq_kv: int,
+        head_dim: int,
+        *,
+        causal: bool,
+        dtype: str,
+        backward: bool = False,
+        head_dim_v: int | None = None,
+        name: str = "flash_attention",
+        bias_bytes: int = 0,
+    ) -> Kernel:
+        """Fused attention: softmax(Q Kᵀ) V, forward or backward.
+
+        FLOPs: 2 matrix products forward, 5 backward (FlashAttention-2, arXiv 2307.08691,
+        section 3.1.2), over the visible (causal: lower right) part of the score matrix.
+
+        >>> Kernel.attention(1, 1, 1, 128, 128, 64, causal=False, dtype="bfloat16").flops
+        4194304
+        """
+        _require_sizes("attention", batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        _require_sizes("attention", seq_q=seq_q, seq_kv=seq_kv)
+        dim_v = head_dim if head_dim_v is None else head_dim_v
+        item = _itemsize(dtype)
+        scores = batch * heads * _visible_scores(seq_q, seq_kv, causal)
+        q = int(batch * heads * seq_q * head_dim * item)
+        k = int(batch * kv_heads * seq_kv * head_dim * item)
+        v = int(batch * kv_heads * seq_kv * dim_v * item)
+        out = int(batch * heads * seq_q * dim_v * item)
+        statistics = batch * heads * seq_q * DTYPE_BYTES_FLOAT32
+        forward_flops = 2 * scores * (head_dim + dim_v)
+        backward_flops = 2 * scores * (3 * head_dim + 2 * dim_v)
+        return cls(
+            kernel_class=KernelClass.ATTENTION,
+            name=name + ("_backward" if backward else ""),
+            size=AttentionSize(
+                batch, heads, kv_heads, seq_q, seq_kv, head_dim, dim_v, causal, backward
+            ),
+            dtype=dtype,
+            out_dtype=dtype,
+            compute=compute_of(dtype),
+            flops=backward_flops if backward else forward_flops,
+            bytes_read=q + k + v + bias_bytes + ((2 * out + 2 * statistics) if backward else 0),
+            bytes_written=(q + k + v) if backward else (out + statistics),
+        )
+
+    @classmethod
+    def convolution(
+        cls,
+        size: ConvolutionSize,
+        *,
+        dtype: str,
+        compute: str | None = None,
+        layout: Layout = "contiguous",
+        bias: bool = False,
+    ) -> Kernel:
+        """A convolution or one of its gradients, all with the same FLOPs (implicit GEMM)."""
+        _require_sizes("convolution", batch=size.batch, groups=size.groups)
+        item = _itemsize(dtype)
+        spatial_in, spatial_out = _product(size.input), _product(size.output)
+        taps = _product(size.kernel)
+        image = int(size.batch * size.in_channels * spatial_in * item)
+        result = int(size.batch * size.out_channels * spatial_out * item)
+        weight = int(size.out_channels * (size.in_channels // size.groups) * taps * item)
+        read, written = {
+            "forward": (image + weight + (int(size.out_channels * item) if bias else 0), result),
+            "data_gradient": (result + weight, image),
+            "weight_gradient": (result + image, weight),
+        }[size.direction]
+        return cls(
+            kernel_class=KernelClass.CONVOLUTION,
+            name=f"convolution_{size.direction}",
+            size=size,
+            dtype=dtype,
+            out_dtype=dtype,
+            compute=compute or compute_of(dtype),
+            flops=2
+            * size.batch
+            * size.out_channels
+            * (size.in_channels // size.groups)
+            * spatial_out
+            * taps,
+            bytes_read=read,
+            bytes_written=written,
+            layout=layout,
+        )
+
+    @classmethod
+    def rows(
+        cls,
+        kernel_class: KernelClass,
+        name: str,
+        rows: int,
+        width: int,
+        *,
+        dtype: str,
+        bytes_read: int,
+        bytes_written: int,
+        flops: int | None = None,
+        out_dtype: str | None = None,
+        layout: Layout = "contiguous",
+    ) -> Kernel:
+        """A kernel bound by memory: elementwise, reduction, softmax, norm, gather, sort, copy, optimizer."""
+        _require_sizes(name, rows=rows, width=width, bytes_read=bytes_read, bytes_written=bytes_written)
+        return cls(
+            kernel_class=kernel_class,
+            name=name,
+            size=RowsSize(rows, width),
+            dtype=dtype,
+            out_dtype=out_dtype or dtype,
+            compute="fp64" if dtype in ("float64", "complex128") else "fp32",
+            flops=rows * width if flops is None else flops,
+            bytes_read=bytes_read,
+            bytes_written=bytes_written,
+            layout=layout,
+        )
+
+    @classmethod
+    def elementwise(
+        cls,
+        name: str,
+        num_elements: int,
+        *,
+        dtype: str,
+        num_inputs: int = 1,
+        out_dtype: str | None = None,
+    ) -> Kernel:
+        """A pointwise kernel over `num_elements`, reading `num_inputs` tensors and writing one."""
+        return cls.rows(
+            KernelClass.ELEMENTWISE,
+            name,
+            1,
+            num_elements,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            bytes_read=int(num_inputs * num_elements * _itemsize(dtype)),
+            bytes_written=int(num_elements * _itemsize(out_dtype or dtype)),
+        )
+
+    @classmethod
+    def collective(
+        cls, op: str, num_bytes: int, world_size: int, *, dtype: str = "bfloat16", num_nodes: int = 1
+    ) -> Kernel:
+        """A collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")."""
+        _require_sizes(op, num_bytes=num_bytes, world_size=world_size)
+        return cls(
+            kernel_class=KernelClass.COLLECTIVE,
+            name=op,
+            size=CollectiveSize(num_bytes, world_size, num_nodes),
+            dtype=dtype,
+            out_dtype=dtype,
+            compute="fp32",
+            flops=0,
+            bytes_read=num_bytes,
+            bytes_written=num_bytes,
+        )
+
+
+DTYPE_BYTES_FLOAT32 = 4
+
+_COMPUTE = {
+    "float64": "fp64",
+    "complex128": "fp64",
+    "float32": "fp32",
+    "complex64": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "complex32": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "float8_e5m2fnuz": "fp8",
+    "int8": "int8",
+    "uint8": "int8",
+}
+
+
+def compute_of(dtype: str) -> str:
+    """The arithmetic a matrix unit does on this dtype by default (TF32 only where asked for)."""
+    return _COMPUTE.get(dtype, "fp32")
+
+
+def _itemsize(dtype: str) -> float:
+    try:
+        return DTYPE_BYTES[dtype]
+    except KeyError:
+        raise ValueError(
+            f"Unknown dtype {dtype!r}: use torch's short name, one of {', '.join(DTYPE_BYTES)}."
+        ) from None
+
+
+def _require_sizes(name: str, **sizes: int) -> None:
+    for label, value in sizes.items():
+        if value < 0:
+            raise ValueError(f"{name}: {label} is {value}; a size cannot be negative.")
+
+
+def _visible_scores(seq_q: int, seq_kv: int, causal: bool) -> int:
+    """Entries of the score matrix that are computed; causal aligned to the lower right corner."""
+    if not causal or seq_q <= 1:
+        return seq_q * seq_kv
+    if seq_kv >= seq_q:
+        return seq_q * (seq_kv - seq_q) + seq_q * (seq_q + 1) // 2
+    return seq_kv * (seq_kv + 1) // 2
+
+
+def _product(values: tuple[int, ...]) -> int:
+    result = 1
+    for value in values:
+        result *= value
+    return result
