@@ -1,0 +1,171 @@
+"""What the host costs: microseconds a dispatch, a launch, a wait; plain, and under a profiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from neusight.predictors.kernel import KernelClass
+from neusight.recording import OpCall, TensorSpec
+
+__all__ = ["PLAIN", "PROFILED", "HostProfile", "dispatch_us"]
+
+
+@dataclass(frozen=True)
+class HostProfile:
+    """Costs on the host in microseconds, each for one occurrence; measured values in `PROFILED`.
+
+    An op costs its dispatch (by the kind of its first kernel) and one launch a kernel; the output
+    allocations, the autograd node around it and its module are counted apart.
+
+    >>> PLAIN.op_us < PROFILED.op_us
+    True
+    """
+
+    name: str
+    #: Dispatch of an op that launches an ordinary kernel, from Python to the launch and back.
+    op_us: float
+    #: Dispatch of an op that launches nothing (view, transpose, detach).
+    view_us: float
+    #: Dispatch of an op that calls cuBLAS: descriptors, heuristics, workspace.
+    gemm_us: float
+    #: Dispatch of an op that calls cuDNN: descriptors, plan cache.
+    convolution_us: float
+    #: Dispatch of a fused attention: wrapper ops, statistics, random state.
+    attention_us: float
+    #: Dispatch of a normalization: several outputs, checks of the running statistics.
+    normalization_us: float
+    #: Dispatch of a collective: work object, events, NCCL's own enqueue.
+    collective_us: float
+    #: What each tensor of a list argument adds (foreach and fused optimizers, cat, stack).
+    list_tensor_us: float
+    #: Host work between the kernels of one op, for each kernel after the first.
+    extra_kernel_us: float
+    #: An op in backward costs this share of a forward one: no Python call, no graph to record.
+    backward_share: float
+    #: Engine work around the ops of one autograd node.
+    node_us: float
+    #: An nn.Module's call: hooks, Python frames; half before, half after.
+    module_us: float
+    #: A record_function or optimizer hook; half before, half after.
+    annotation_us: float
+    #: The caching allocator, when it finds a cached block.
+    allocate_us: float
+    #: The caching allocator taking a block back.
+    free_us: float
+    #: cudaLaunchKernel on the host.
+    launch_us: float
+    #: cudaMemcpyAsync or cudaMemsetAsync on the host.
+    memcpy_us: float
+    #: cudaEventRecord or cudaStreamWaitEvent on the host.
+    event_us: float
+    #: A synchronizing call whose work is done already; also the wake-up after a wait.
+    synchronize_us: float
+    #: From the end of the launch call to the start of the kernel on an idle stream.
+    launch_latency_us: float
+    #: From the end of a kernel to the start of the next, queued one on the same stream.
+    kernel_gap_us: float
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, (int, float)) and not 0 <= value < float("inf"):
+                raise ValueError(
+                    f"HostProfile {self.name!r}: {item.name} is {value}; a cost is a finite "
+                    "number of microseconds, not below zero."
+                )
+
+
+#: Medians from public profiles (read on 2026-11-21), all with stacks, shapes and memory recorded:
+#: H100, EPYC 9654, torch 2.6, ViT-B and BERT-small in inference; where they are silent V100
+#: ResNet-50 and A100 data-parallel training, scaled by the ratio of aten::add on both hosts (4.6).
+PROFILED = HostProfile(
+    name="profiled",
+    op_us=5.6,  # aten::add, gelu, tanh: 7.6 self, less one allocation
+    view_us=1.5,  # transpose + as_strided 1.5, permute 1.5, view 0.3, t 3.0
+    gemm_us=20.0,  # addmm: 19.4 to 21.4 self, 27 to 30 with launch and workspace
+    convolution_us=62.0,  # conv2d down to cudnn_convolution: 88 with 4 launches and allocations
+    attention_us=52.0,  # scaled_dot_product_attention down to flash: 73 with launch, allocations
+    normalization_us=11.0,  # layer_norm 2.3 + native_layer_norm 9.6 self, less launch's share
+    collective_us=40.0,  # A100: nccl:all_reduce with record_param_comms 190, scaled by 4.6
+    list_tensor_us=0.6,  # assumed: no profile here has a foreach op on its fast path
+    extra_kernel_us=1.5,  # layer_norm, split-K GEMM: from one launch's end to the next
+    backward_share=0.8,  # V100: threshold_backward 20 self against clamp_min 24
+    node_us=8.0,  # A100: evaluate_function 30 and node 36 self, two records; scaled 14 to 8 (V100)
+    module_us=13.0,  # ViT: 2796 between ops over 214 modules; the profiler records every frame
+    annotation_us=4.0,  # A100: Optimizer hooks
+    allocate_us=2.0,  # aten::empty 2.3 self
+    free_us=0.5,  # no record of its own; half of a cached malloc without its record
+    launch_us=4.5,  # cudaLaunchKernel 4.5, ExC 6.3 (B200 6.6, A100 10.0, V100 9.0)
+    memcpy_us=7.8,  # cudaMemcpyAsync 7.8 (A100 8.9, B200 13.8)
+    event_us=2.0,  # cudaEventRecord: V100 2.0, A100 2.4
+    synchronize_us=6.0,  # cudaDeviceSynchronize on an idle device 6.0 to 7.3
+    launch_latency_us=1.7,  # launch end to kernel start when idle: H100 1.7, A100 1.7, B200 2.9
+    kernel_gap_us=1.1,  # between queued kernels: H100 1.2, A100 1.15, V100 1 to 2
+)
+
+#: Share of a profiled dispatch that remains without the profiler. Not measured on one machine: the
+#: commonly reported 4 to 6 us of a simple eager op, launch included, against 12.3 of aten::add.
+PLAIN_DISPATCH_SHARE = 0.48
+#: The same for a launch: the commonly reported 2.1 to 2.5 us against 4.5 under CUPTI.
+PLAIN_LAUNCH_SHARE = 0.5
+#: Between ops the profiler records every Python frame, so less of that time is the program's:
+#: an assumption, at 3.3 us a module.
+PLAIN_PYTHON_SHARE = 0.25
+
+
+def _without_profiler(profiled: HostProfile) -> HostProfile:
+    dispatch, launch, python = PLAIN_DISPATCH_SHARE, PLAIN_LAUNCH_SHARE, PLAIN_PYTHON_SHARE
+    return HostProfile(
+        name="plain",
+        op_us=profiled.op_us * dispatch,
+        view_us=profiled.view_us * dispatch,
+        gemm_us=profiled.gemm_us * dispatch,
+        convolution_us=profiled.convolution_us * dispatch,
+        attention_us=profiled.attention_us * dispatch,
+        normalization_us=profiled.normalization_us * dispatch,
+        collective_us=profiled.collective_us * dispatch,
+        list_tensor_us=profiled.list_tensor_us * dispatch,
+        extra_kernel_us=profiled.extra_kernel_us * dispatch,
+        backward_share=profiled.backward_share,
+        node_us=profiled.node_us * python,
+        module_us=profiled.module_us * python,
+        annotation_us=profiled.annotation_us * python,
+        allocate_us=profiled.allocate_us * dispatch,
+        free_us=profiled.free_us,
+        launch_us=profiled.launch_us * launch,
+        memcpy_us=profiled.memcpy_us * launch,
+        event_us=profiled.event_us * launch,
+        synchronize_us=profiled.synchronize_us * launch,
+        launch_latency_us=profiled.launch_latency_us,
+        kernel_gap_us=profiled.kernel_gap_us,
+    )
+
+
+#: A program that nobody profiles: the profile of every verdict.
+PLAIN = _without_profiler(PROFILED)
+
+_DISPATCH_FIELD = {
+    KernelClass.GEMM: "gemm_us",
+    KernelClass.CONVOLUTION: "convolution_us",
+    KernelClass.ATTENTION: "attention_us",
+    KernelClass.NORMALIZATION: "normalization_us",
+    KernelClass.COLLECTIVE: "collective_us",
+}
+
+
+def dispatch_us(
+    call: OpCall, kernel_classes: tuple[KernelClass, ...], *, host: HostProfile
+) -> float:
+    """Host time of an op apart from its launches, given the classes of the kernels it launches."""
+    if not kernel_classes:
+        return host.view_us
+    dearest = max(getattr(host, _DISPATCH_FIELD.get(item, "op_us")) for item in kernel_classes)
+    share = host.backward_share if call.phase == "backward" else 1.0
+    lists = sum(
+        isinstance(item, TensorSpec)
+        for _, value in call.signature.arguments
+        if isinstance(value, tuple)
+        for item in value
+    )
+    extra = len(kernel_classes) - 1
+    return float(dearest * share + lists * host.list_tensor_us + extra * host.extra_kernel_us)
