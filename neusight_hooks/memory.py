@@ -1,4 +1,4 @@
-"""Storages placed in memory: the caching allocator of CUDA: segments, peaks, who is alive."""
+"""Storages placed in memory as CUDA's caching allocator would: segments, peaks, who is alive."""
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""What the host costs."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from neusight.host import PLAIN, PROFILED, dispatch_us
+from neusight.predictors.kernel import KernelClass
+from neusight.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
+
+SPEC = TensorSpec((4,), (1,), "float32")
+
+
+def call(*tensors: TensorSpec, phase: Phase = "forward") -> OpCall:
+    signature = OpSignature("aten::op", "default", (("tensors", tensors),), (SPEC,))
+    return OpCall(signature, MathMode(), phase=phase)
+
+
+def test_a_profiler_never_makes_the_host_faster() -> None:
+    for item in fields(PLAIN):
+        if item.name != "name":
+            assert getattr(PLAIN, item.name) <= getattr(PROFILED, item.name), item.name
+
+
+def test_a_plain_simple_op_takes_four_to_six_microseconds_with_its_launch() -> None:
+    plain = dispatch_us(call(), (KernelClass.ELEMENTWISE,), host=PLAIN)
+
+    assert 4 <= plain + PLAIN.launch_us + PLAIN.allocate_us <= 6.5
+
+
+def test_a_profiled_add_takes_what_a_real_profile_shows() -> None:
+    profiled = dispatch_us(call(), (KernelClass.ELEMENTWISE,), host=PROFILED)
+
+    total = profiled + PROFILED.launch_us + PROFILED.allocate_us
+
+    assert total == pytest.approx(12.3, rel=0.05)  # median of aten::add on the H100
+
+
+def test_an_op_without_kernels_is_a_view() -> None:
+    assert dispatch_us(call(), (), host=PLAIN) == PLAIN.view_us
+
+
+def test_every_tensor_of_a_list_costs() -> None:
+    one = dispatch_us(call(SPEC), (KernelClass.OPTIMIZER,), host=PLAIN)
+    four = dispatch_us(call(SPEC, SPEC, SPEC, SPEC), (KernelClass.OPTIMIZER,), host=PLAIN)
+
+    assert four - one == pytest.approx(3 * PLAIN.list_tensor_us)
+
+
+def test_backward_ops_cost_less_than_forward_ones() -> None:
+    forward = dispatch_us(call(), (KernelClass.GEMM,), host=PLAIN)
+    backward = dispatch_us(call(phase="backward"), (KernelClass.GEMM,), host=PLAIN)
+
+    assert backward == pytest.approx(forward * PLAIN.backward_share)
+
+
+def test_the_dearest_kernel_decides_the_dispatch() -> None:
+    classes = (KernelClass.ELEMENTWISE, KernelClass.CONVOLUTION)
+
+    cost = dispatch_us(call(), classes, host=PLAIN)
+
+    assert cost == pytest.approx(PLAIN.convolution_us + PLAIN.extra_kernel_us)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_cost_below_zero_or_without_end_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"HostProfile 'plain': launch_us is .* a cost is"):
+        replace(PLAIN, launch_us=value)
