@@ -246,7 +246,7 @@ class AliveRow(NamedTuple):
     phase: Phase
     kind: str
     num_bytes: int
-    count: int
+    num_storages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,5 +394,5 @@ def _alive_after(events: list[MemoryEvent]) -> tuple[AliveRow, ...]:
         row = sums[(alloc.module, alloc.phase, alloc.kind)]
         row[0] += alloc.num_bytes
         row[1] += 1
-    rows = [AliveRow(*key, num_bytes=total, count=count) for key, (total, count) in sums.items()]
+    rows = [AliveRow(*key, num_bytes=total, num_storages=n) for key, (total, n) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row[:3])))
