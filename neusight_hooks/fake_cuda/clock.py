@@ -1,0 +1,96 @@
+"""Forecast time while the program runs: for event timers and, under `neusight run`, for `time` itself."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neusight.fake_cuda.patching import Patches
+from neusight.recording import EventRecord, EventWait, HostWork, OpCall, Synchronize
+from neusight.timeline import Scheduler
+
+if TYPE_CHECKING:
+    from neusight.host import HostProfile
+    from neusight.recorder import Recorder
+    from neusight.timeline import Pricing
+
+__all__ = ["LiveClock", "install_virtual_time"]
+
+_NS_PER_US = 1000
+_NS_PER_S = 1_000_000_000
+
+#: Sleeping is virtual; other threads of the program get this long to run, in seconds.
+_REAL_SLEEP_S = 0.001
+
+
+class LiveClock:
+    """Schedules what the recorder hears, as far as somebody asks for the time."""
+
+    def __init__(self, recorder: Recorder, price: Pricing, host: HostProfile) -> None:
+        self._recorder = recorder
+        self._scheduler = Scheduler(price, host)
+        recorder.followers.append(self._follow)
+
+    def _follow(self, raw: list[Any]) -> None:
+        call_of = self._recorder.cutter.call_of
+        self._scheduler.feed(
+            call_of(entry, None) if type(entry) is tuple else entry
+            for entry in raw
+            if type(entry) is tuple
+            or isinstance(entry, (EventRecord, EventWait, HostWork, Synchronize))
+        )
+
+    @property
+    def host_ns(self) -> int:
+        """What the program's clock shows now, from the start of the block."""
+        self._recorder.drain()
+        return self._scheduler.host_ns
+
+    def event_us(self, event: int) -> float:
+        """When an event is reached on its stream."""
+        self._recorder.drain()
+        return self._scheduler.event_ns(event) / _NS_PER_US
+
+
+def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock) -> None:
+    """`time.time()` and its kin advance with the forecast, for the program's main thread.
+
+    The standard library itself keeps real time: its timeouts wait for real things.
+    """
+    main = threading.get_ident()
+    stdlib = tuple(
+        sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")
+    )
+    site = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+
+    def is_virtual() -> bool:
+        if not recorder.is_open or threading.get_ident() != main or recorder.is_inside:
+            return False
+        filename = sys._getframe(2).f_code.co_filename
+        return not filename.startswith(stdlib) or filename.startswith(site)
+
+    def seconds(real: Callable[[], float]) -> Callable[[], float]:
+        start = real()
+        return lambda: start + clock.host_ns / _NS_PER_S if is_virtual() else real()
+
+    def nanoseconds(real: Callable[[], int]) -> Callable[[], int]:
+        start = real()
+        return lambda: start + clock.host_ns if is_virtual() else real()
+
+    real_sleep = time.sleep
+
+    def sleep(duration: float) -> None:
+        if not is_virtual():
+            real_sleep(duration)
+            return
+        recorder.record(HostWork("time.sleep", round(duration * 1e6, 3)))
+        real_sleep(min(duration, _REAL_SLEEP_S))
+
+    for name in ("time", "perf_counter", "monotonic"):
+        patches.set(time, name, seconds(getattr(time, name)))
+        patches.set(time, f"{name}_ns", nanoseconds(getattr(time, f"{name}_ns")))
+    patches.set(time, "sleep", sleep)

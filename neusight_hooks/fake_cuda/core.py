@@ -1,0 +1,277 @@
+"""Torch's C++ core made to accept `cuda` tensors without data, on a CPU build or a CUDA build.
+
+Two things are missing in a CPU build (and one of them in a CUDA build without a GPU): the device
+guard, a table slot in libc10, and the answers of the CUDA hooks, a C++ object whose virtual table
+is exchanged for a patched copy while a forecast is open. Slot numbers are read from the headers in
+the installed wheel. A wrong slot would crash the process, so all of it is tried in a subprocess
+first, once for each torch build (`self_check`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from neusight.predictors.errors import UnsupportedTorchError
+
+__all__ = ["IS_CUDA_BUILD", "cuda_core", "self_check"]
+
+#: Releases on which the whole test suite has passed; others must pass the self-check.
+TESTED_TORCH = ("2.13",)
+
+#: Read before anything is patched: the facade answers torch.version.cuda for the target.
+IS_CUDA_BUILD = torch.version.cuda is not None
+
+#: Index of CUDA in c10::DeviceType, and the number of device types in 2.13 (c10/core/DeviceType.h).
+_CUDA_DEVICE_TYPE = 1
+_NUM_DEVICE_TYPES = 22
+
+#: Slots of a stand-in device guard: more than the interface has (c10/core/impl/DeviceGuardImplInterface.h).
+_GUARD_SLOTS = 64
+
+#: Words before the first slot of an Itanium C++ ABI virtual table: offset to top, type information.
+_VTABLE_HEADER = 2
+
+#: What each hook answers. A CUDA build has true hooks already and needs one answer only: patching
+#: more there does harm (a wrong cuDNN version changes which attention is chosen).
+_CPU_BUILD_ANSWERS = {
+    "hasCUDA": 1,
+    "isBuilt": 1,
+    "isAvailable": 1,
+    "deviceCount": 1,
+    "getNumGPUs": 1,
+    "hasPrimaryContext": 1,
+}
+_CUDA_BUILD_ANSWERS = {"hasPrimaryContext": 1}
+
+_GUARD_TABLE = "_ZN3c104impl26device_guard_impl_registryE"
+_GUARD_REGISTRAR = (
+    "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
+)
+_CUDA_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+
+_SELF_CHECK_PROGRAM = """
+import torch
+from neusight.fake_cuda.core import _patched_core
+from torch._subclasses.fake_tensor import FakeTensorMode
+class Mode(FakeTensorMode):
+    avoid_device_init = True
+with _patched_core():
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.current_device = lambda: 0
+    assert torch._C._get_accelerator().type == "cuda"
+    with Mode():
+        x = torch.empty(4, 4, device="cuda", requires_grad=True)
+        with torch.autograd.set_multithreading_enabled(False):
+            (x @ x).sum().backward()
+        assert x.grad.device.type == "cuda"
+y = torch.ones(2, 2, requires_grad=True)
+(y @ y).sum().backward()
+print("neusight-core-ok")
+"""
+
+#: Long enough for a cold import of torch on a slow disk.
+_SELF_CHECK_TIMEOUT_S = 180
+
+# The stub guard and the callbacks are called from C++ for as long as the process lives.
+_keep_alive: list[object] = []
+
+
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+
+
+def _constant(value: int) -> int:
+    """Address of a C function that ignores its arguments and returns `value`."""
+    function = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p)(lambda _self: value)
+    _keep_alive.append(function)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _guard_slot() -> ctypes.Array[ctypes.c_void_p]:
+    table = (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(_library("libc10.so"), _GUARD_TABLE)
+    return table
+
+
+def _register_stub_guard() -> None:
+    """Registers a guard that answers 0 to everything; torch then replaces it by its own fake guard."""
+    zero = _constant(0)
+    table = (ctypes.c_void_p * _GUARD_SLOTS)(*([zero] * _GUARD_SLOTS))
+    guard = (ctypes.c_void_p * 2)(ctypes.addressof(table), 0)
+    _keep_alive.extend([table, guard])
+    registrar = _library("libc10.so")[_GUARD_REGISTRAR]
+    registrar.argtypes = [ctypes.c_void_p, ctypes.c_byte, ctypes.c_void_p]
+    registrar.restype = None
+    this = ctypes.create_string_buffer(8)
+    registrar(ctypes.addressof(this), _CUDA_DEVICE_TYPE, ctypes.addressof(guard))
+
+
+@contextmanager
+def _device_guard() -> Iterator[None]:
+    """A device guard for CUDA that touches no driver. It stays on a CPU build: no torch call there
+    can tell, and tensors of the forecast may still be alive."""
+    slot = _guard_slot()
+    real = slot[_CUDA_DEVICE_TYPE]
+    if real and torch.cuda.device_count() > 0:
+        _register_stub_guard()
+        torch._C._ensureCUDADeviceGuardSet()
+        try:
+            yield
+        finally:
+            slot[_CUDA_DEVICE_TYPE] = real
+        return
+    if not real:
+        _register_stub_guard()
+    torch._C._ensureCUDADeviceGuardSet()
+    yield
+
+
+@lru_cache(maxsize=1)
+def _hook_slots() -> dict[str, int]:
+    """Slot number of each virtual function of CUDAHooksInterface, from the wheel's headers."""
+    folder = Path(torch.__file__).parent / "include" / "ATen" / "detail"
+    names: list[str] = []
+    for header, declaration in (
+        ("AcceleratorHooksInterface.h", "struct TORCH_API AcceleratorHooksInterface"),
+        ("CUDAHooksInterface.h", "struct TORCH_API CUDAHooksInterface"),
+    ):
+        text = re.sub(r"//[^\n]*", "", (folder / header).read_text())
+        text = text[text.index(declaration) :]
+        found = re.findall(r"virtual\s+[^;{]*?(~?\w+)\s*\(", text)
+        # Only the base declares the destructor, which takes two slots (complete and deleting).
+        for name in found:
+            names.extend([name, f"{name}#deleting"] if name.startswith("~") else [name])
+    return {name: index for index, name in enumerate(names)}
+
+
+@contextmanager
+def _patched_hooks(answers: dict[str, int]) -> Iterator[None]:
+    slots = _hook_slots()
+    get_hooks = _library("libtorch_cpu.so")[_CUDA_HOOKS]
+    get_hooks.restype = ctypes.c_void_p
+    get_hooks.argtypes = []
+    vtable_pointer = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
+    original = vtable_pointer[0]
+    assert original is not None
+    size = max(slots.values()) + 1 + _VTABLE_HEADER
+    word = ctypes.sizeof(ctypes.c_void_p)
+    source = (ctypes.c_void_p * size).from_address(original - _VTABLE_HEADER * word)
+    patched = (ctypes.c_void_p * size)(*source)
+    for name, answer in answers.items():
+        patched[_VTABLE_HEADER + slots[name]] = _constant(answer)
+    _keep_alive.append(patched)
+    vtable_pointer[0] = ctypes.addressof(patched) + _VTABLE_HEADER * word
+    try:
+        yield
+    finally:
+        vtable_pointer[0] = original
+
+
+@contextmanager
+def _patched_core() -> Iterator[None]:
+    answers = _CUDA_BUILD_ANSWERS if IS_CUDA_BUILD else _CPU_BUILD_ANSWERS
+    with _device_guard(), _patched_hooks(answers):
+        yield
+
+
+@contextmanager
+def cuda_core() -> Iterator[None]:
+    """The core accepts `cuda` tensors inside; afterwards it answers as before.
+
+    UnsupportedTorchError where that is not proven to work: another platform than Linux x86-64, or
+    a torch build that fails the self-check.
+    """
+    self_check()
+    with _patched_core():
+        yield
+
+
+def _build_key() -> str:
+    """Names this torch build: version, commit, where it lies, when it was installed."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    stamp = library.stat().st_mtime_ns if library.exists() else 0
+    text = f"{torch.__version__} {torch.version.git_version} {library} {stamp} {sys.version}"
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _cache_file() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
+    return Path(home) / "neusight" / f"core-{_build_key()}.json"
+
+
+@lru_cache(maxsize=1)
+def self_check() -> None:
+    """Proves in a subprocess, once for each torch build, that this build can be patched.
+
+    The answer is kept in the user's cache folder; where that cannot be written the check runs in
+    each process. Raises UnsupportedTorchError, with what to do, before anything is touched.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise UnsupportedTorchError(
+            f"neusight cannot forecast on {platform.system()} {platform.machine()}: taking the "
+            "CUDA path without CUDA is proven on Linux x86-64 only. Use a Linux x86-64 machine, "
+            "container or CI runner."
+        )
+    if torch.version.hip is not None:
+        raise UnsupportedTorchError(
+            f"torch {torch.__version__} is a ROCm build, which neusight cannot patch. Install the "
+            "CPU or CUDA build of torch; AMD GPUs are still available as targets."
+        )
+    cache = _cache_file()
+    try:
+        known = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        known = None
+    if known != {"ok": True}:
+        _run_self_check()
+        _remember(cache)
+
+
+def _run_self_check() -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _SELF_CHECK_PROGRAM],
+            capture_output=True,
+            text=True,
+            timeout=_SELF_CHECK_TIMEOUT_S,
+            env=environment,
+            cwd=tempfile.gettempdir(),
+        )
+        passed = "neusight-core-ok" in done.stdout
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
+        if not reason:
+            reason = f"exit status {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        passed, reason = False, str(error)
+    if not passed:
+        tested = ", ".join(TESTED_TORCH)
+        raise UnsupportedTorchError(
+            f"torch {torch.__version__} failed neusight's self-check ({reason}). "
+            f"Tested releases: {tested}. Install one of them, for example: pip install torch==2.13.0"
+        )
+
+
+def _remember(cache: Path) -> None:
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary = cache.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({"ok": True}))
+        temporary.replace(cache)
+    except OSError:
+        pass  # a read-only home: the next process checks again

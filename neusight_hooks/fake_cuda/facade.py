@@ -1,0 +1,545 @@
+"""torch.cuda as it would answer on a machine with the target GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from neusight.fake_cuda.patching import Patches
+from neusight.recording import EventRecord, EventWait
+
+if TYPE_CHECKING:
+    from neusight.predictors.gpu import GPU
+    from neusight.recorder import Recorder
+
+__all__ = ["Asked", "DeviceProperties", "LiveMemory", "install_facade", "static_answer"]
+
+#: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
+CUDA_VERSION = "13.0"
+
+#: Bytes of a CUDA generator's state (seed and offset, aten/src/ATen/cuda/CUDAGeneratorImpl.cpp).
+_RNG_STATE_BYTES = 16
+
+#: Streams of one priority before torch hands out the first again (c10/cuda/CUDAStream.cpp).
+_STREAM_POOL = 32
+
+#: Identifiers of the script's own streams start here; lower ones are the timeline's.
+_FIRST_STREAM = 33
+
+Asked = Callable[[str, object], None]
+
+
+class LiveMemory(Protocol):
+    """The allocator as it stands at this point of the script."""
+
+    def statistics(self) -> dict[str, int]:
+        """Keys as in torch.cuda.memory_stats."""
+        ...
+
+    def reset_peak(self) -> None:
+        """The peak starts again from here."""
+        ...
+
+    def empty_cache(self) -> None:
+        """Unused segments go back."""
+        ...
+
+
+class LiveClock(Protocol):
+    """Forecast time as it stands at this point of the script."""
+
+    def event_us(self, event: int) -> float:
+        """When an event is reached on its stream."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What torch.cuda.get_device_properties returns."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    warp_size: int
+    max_threads_per_multi_processor: int
+    max_threads_per_block: int
+    regs_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    L2_cache_size: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    gcnArchName: str
+    uuid: str = "00000000-0000-0000-0000-000000000000"
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+
+def device_properties(gpu: GPU) -> DeviceProperties:
+    """The properties of the target."""
+    major, minor = gpu.compute_capability
+    return DeviceProperties(
+        name=gpu.driver_name,
+        major=major,
+        minor=minor,
+        total_memory=gpu.memory_bytes,
+        multi_processor_count=gpu.num_sms,
+        warp_size=gpu.warp_size,
+        max_threads_per_multi_processor=gpu.max_threads_per_sm,
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=gpu.registers_per_sm,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=gpu.shared_memory_per_block_optin_bytes,
+        shared_memory_per_multiprocessor=gpu.shared_memory_per_sm_bytes,
+        L2_cache_size=gpu.l2_bytes,
+        clock_rate=int(gpu.boost_clock_mhz * 1000),
+        memory_clock_rate=0,
+        memory_bus_width=0,
+        gcnArchName=gpu.gcn_arch_name,
+    )
+
+
+def static_answer(question: str, gpu: GPU) -> str | None:
+    """What `gpu` answers to a recorded question; None where the answer is not the GPU's alone."""
+    properties = device_properties(gpu)
+    answers: dict[str, object] = {
+        "get_device_properties": properties,
+        "get_device_name": properties.name,
+        "get_device_capability": (properties.major, properties.minor),
+        "total_memory": properties.total_memory,
+        "is_bf16_supported": supports_bf16(gpu),
+        "get_arch_list": arch_list(gpu),
+        "cudnn.version": gpu.cudnn_version,
+    }
+    return repr(answers[question]) if question in answers else None
+
+
+def supports_bf16(gpu: GPU) -> bool:
+    """torch.cuda.is_bf16_supported: emulation counts on every CUDA GPU."""
+    return True
+
+
+def arch_list(gpu: GPU) -> list[str]:
+    """The architectures a wheel that runs on the target was built for: its own is among them."""
+    if gpu.vendor == "amd":
+        return [gpu.gcn_arch_name]
+    major, minor = gpu.compute_capability
+    own = f"sm_{major}{minor}"
+    known = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+    return known if own in known else sorted({*known, own}, key=lambda arch: int(arch[3:]))
+
+
+class _Event:
+    """torch.cuda.Event, timed by the forecast."""
+
+    _context: Any = None
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        self.enable_timing = enable_timing
+        self._number: int | None = None
+
+    def record(self, stream: Any = None) -> None:
+        context = self._context
+        context.next_event += 1
+        self._number = context.next_event
+        context.recorder.record(EventRecord(self._number, context.stream_number(stream)))
+
+    def wait(self, stream: Any = None) -> None:
+        if self._number is not None:
+            context = self._context
+            context.recorder.record(EventWait(self._number, context.stream_number(stream)))
+
+    def synchronize(self) -> None:
+        if self._number is not None:
+            self._context.recorder.synchronize("event", event=self._number)
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: _Event) -> float:
+        if self._number is None or end_event._number is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        if not (self.enable_timing and end_event.enable_timing):
+            raise RuntimeError(
+                "Both events must be created with argument 'enable_timing=True'."
+            )
+        context = self._context
+        context.asked("elapsed_time", "forecast time")
+        clock = context.clock()
+        return float(clock.event_us(end_event._number) - clock.event_us(self._number)) / 1000.0
+
+    def ipc_handle(self) -> bytes:
+        return b""
+
+    def __repr__(self) -> str:
+        return "<torch.cuda.Event of a forecast>"
+
+
+class _Stream:
+    """torch.cuda.Stream: says which lane the ops go to."""
+
+    _context: Any = None
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", self._context.recorder.current_device)
+        self.priority = priority
+        number = kwargs.get("stream_id")
+        if number is None:
+            created = self._context.streams_created
+            self._context.streams_created = created + 1
+            number = _FIRST_STREAM + created % _STREAM_POOL
+        self.stream_id = number
+        self.device_index = self.device.index
+        self.device_type = 1
+        self.cuda_stream = number
+        self._entered: list[int] = []
+
+    def synchronize(self) -> None:
+        self._context.recorder.synchronize("stream", stream=self.stream_id)
+
+    def wait_event(self, event: _Event) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: _Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        event = event or _Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> _Stream:
+        recorder = self._context.recorder
+        self._entered.append(recorder.current_stream)
+        recorder.current_stream = self.stream_id
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.recorder.current_stream = self._entered.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class _CUDAGraph:
+    """torch.cuda.CUDAGraph: what was captured is launched again at each replay."""
+
+    _context: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._ops: list[Any] = []
+        self._start = 0
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._context.capturing = True
+        self._start = len(self._context.recorder.open_entries)
+
+    def capture_end(self) -> None:
+        entries = self._context.recorder.open_entries
+        captured = entries[self._start :]
+        self._ops = [entry for entry in captured if type(entry) is tuple]
+        # Capturing launches nothing; what it allocates stays allocated.
+        entries[self._start :] = [entry for entry in captured if type(entry) is not tuple]
+        self._context.capturing = False
+
+    def replay(self) -> None:
+        recorder = self._context.recorder
+        recorder.mark("annotation_begin", "cudaGraphLaunch")
+        recorder.open_entries.extend(self._ops)
+        recorder.mark("annotation_end", "cudaGraphLaunch")
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 1)
+
+    def reset(self) -> None:
+        self._ops = []
+
+    def enable_debug_mode(self) -> None:
+        return None
+
+    def debug_dump(self, debug_path: str) -> None:
+        return None
+
+
+class _graph:
+    """torch.cuda.graph: captures in a with statement."""
+
+    def __init__(
+        self,
+        cuda_graph: _CUDAGraph,
+        pool: Any = None,
+        stream: _Stream | None = None,
+        capture_error_mode: str = "global",
+        **kwargs: Any,
+    ) -> None:
+        self._graph = cuda_graph
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._stream.__enter__()
+        self._graph.capture_begin()
+
+    def __exit__(self, *error: object) -> None:
+        self._graph.capture_end()
+        if self._stream is not None:
+            self._stream.__exit__()
+
+
+class _Context:
+    """What the classes above share while one forecast is open."""
+
+    def __init__(self, recorder: Recorder, asked: Asked, clock: Callable[[], LiveClock]) -> None:
+        self.recorder = recorder
+        self.asked = asked
+        self.clock = clock
+        self.next_event = 0
+        self.streams_created = 0
+        self.capturing = False
+
+    def stream_number(self, stream: Any) -> int:
+        if stream is None:
+            return self.recorder.current_stream
+        return int(stream.stream_id)
+
+
+class _GeneratorType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TORCH_GENERATOR)
+
+
+_TORCH_GENERATOR = torch.Generator
+
+
+class _Generator(metaclass=_GeneratorType):
+    """torch.Generator that accepts `cuda`: its numbers are never drawn."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _TORCH_GENERATOR("cpu")
+
+
+def install_facade(
+    patches: Patches,
+    recorder: Recorder,
+    gpu: GPU,
+    memory: LiveMemory,
+    asked: Asked,
+    clock: Callable[[], LiveClock],
+) -> None:
+    """Makes torch.cuda answer for `gpu` until `patches.restore()`.
+
+    `asked` is told each question whose answer depends on the GPU; `clock` gives forecast time.
+    """
+    context = _Context(recorder, asked, clock)
+    cuda = torch.cuda
+    classes = [
+        type(base.__name__.lstrip("_"), (base,), {"_context": context, "__module__": "torch.cuda"})
+        for base in (_Event, _Stream, _CUDAGraph)
+    ]
+    event_class, stream_class, graph_class = classes
+    _install_questions(patches, recorder, gpu, asked)
+    _install_devices(patches, recorder)
+    _install_streams(patches, recorder, event_class, stream_class, context)
+    _install_memory(patches, memory, gpu, asked)
+    _install_random(patches)
+    patches.set(cuda, "CUDAGraph", graph_class)
+    patches.set(cuda, "graph", _graph)
+    patches.answer(cuda.graphs, "is_current_stream_capturing", lambda: context.capturing)
+    patches.set(cuda, "is_current_stream_capturing", lambda: context.capturing)
+    patches.set(cuda, "make_graphed_callables", lambda callables, *args, **kwargs: callables)
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        patches.answer(cuda.nvtx, name, lambda *args, **kwargs: 0)
+
+
+def _install_questions(patches: Patches, recorder: Recorder, gpu: GPU, asked: Asked) -> None:
+    cuda = torch.cuda
+    properties = device_properties(gpu)
+
+    def tell(question: str, answer: Any) -> Callable[..., Any]:
+        def reply(*args: Any, **kwargs: Any) -> Any:
+            asked(question, answer)
+            return answer
+
+        return reply
+
+    capability = (properties.major, properties.minor)
+    patches.answer(cuda, "is_available", lambda: True)
+    patches.answer(cuda, "_is_compiled", lambda: True)
+    patches.answer(cuda, "_nvml_based_avail", lambda: False)
+    patches.answer(cuda, "get_device_properties", tell("get_device_properties", properties))
+    patches.set(cuda, "_get_device_properties", tell("get_device_properties", properties))
+    patches.answer(cuda, "get_device_name", tell("get_device_name", properties.name))
+    patches.answer(cuda, "get_device_capability", tell("get_device_capability", capability))
+    patches.answer(cuda, "get_arch_list", tell("get_arch_list", arch_list(gpu)))
+    patches.answer(cuda, "is_bf16_supported", tell("is_bf16_supported", supports_bf16(gpu)))
+    patches.answer(cuda, "get_gencode_flags", lambda: "")
+    for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate"):
+        patches.answer(cuda, name, lambda *args, **kwargs: 0)
+    patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
+    cudnn = torch.backends.cudnn
+    patches.answer(cudnn, "is_available", lambda: True)
+    patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
+    patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+
+
+def _install_devices(patches: Patches, recorder: Recorder) -> None:
+    cuda = torch.cuda
+
+    def index_of(device: Any = None, optional: bool = False, allow_cpu: bool = False) -> int:
+        if device is None:
+            return recorder.current_device
+        if isinstance(device, int):
+            return device
+        device = torch.device(device) if isinstance(device, str) else device
+        if not isinstance(device, torch.device):
+            return int(getattr(device, "idx", recorder.current_device))
+        if device.type != "cuda":
+            if allow_cpu and device.type == "cpu":
+                return -1
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        return recorder.current_device if device.index is None else device.index
+
+    def set_device(device: Any) -> None:
+        index = index_of(device)
+        if index >= 0:
+            recorder.checked_device(torch.device("cuda", index))
+            recorder.current_device = index
+
+    def exchange(index: int) -> int:
+        previous = recorder.current_device
+        if index >= 0:
+            recorder.current_device = index
+        return previous
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    patches.answer(cuda, "device_count", lambda: recorder.device_count)
+    patches.set(cuda, "device_count", lambda: recorder.device_count)
+    patches.answer(cuda, "current_device", lambda: recorder.current_device)
+    patches.answer(cuda, "set_device", set_device)
+    patches.answer(cuda, "is_initialized", lambda: True)
+    patches.answer(cuda, "_lazy_init", nothing)
+    patches.answer(cuda, "init", nothing)
+    patches.answer(cuda, "_exchange_device", exchange)
+    patches.answer(cuda, "_maybe_exchange_device", exchange)
+    patches.answer(cuda, "can_device_access_peer", lambda *args: True)
+    patches.answer(cuda, "ipc_collect", nothing)
+    patches.answer(cuda, "_is_in_bad_fork", lambda: False)
+    patches.answer(cuda._utils, "_get_device_index", index_of)
+    patches.answer(
+        cuda, "synchronize", lambda device=None: recorder.synchronize("synchronize")
+    )
+
+
+def _install_streams(
+    patches: Patches, recorder: Recorder, event_class: Any, stream_class: Any, context: _Context
+) -> None:
+    cuda = torch.cuda
+
+    def current(device: Any = None) -> Any:
+        return stream_class(stream_id=recorder.current_stream)
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            recorder.current_stream = stream.stream_id
+
+    @contextlib.contextmanager
+    def use(stream: Any) -> Iterator[None]:
+        if stream is None:
+            yield
+            return
+        with stream:
+            yield
+
+    class StreamContext:
+        """torch.cuda.StreamContext."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None:
+            if self.stream is not None:
+                self.stream.__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            if self.stream is not None:
+                self.stream.__exit__()
+
+    for module in (cuda, cuda.streams):
+        patches.set(module, "Event", event_class)
+        patches.set(module, "Stream", stream_class)
+    patches.set(cuda, "ExternalStream", stream_class)
+    patches.answer(cuda, "current_stream", current)
+    patches.answer(cuda, "default_stream", lambda device=None: stream_class(stream_id=0))
+    patches.answer(cuda, "set_stream", set_stream)
+    patches.set(cuda, "stream", use)
+    patches.set(cuda, "StreamContext", StreamContext)
+
+
+def _install_memory(patches: Patches, memory: LiveMemory, gpu: GPU, asked: Asked) -> None:
+    module = torch.cuda.memory
+
+    def info(device: Any = None) -> tuple[int, int]:
+        reserved = memory.statistics()["reserved_bytes.all.current"]
+        asked("total_memory", gpu.memory_bytes)
+        return max(0, gpu.memory_bytes - gpu.context_bytes - reserved), gpu.memory_bytes
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    patches.answer(module, "memory_stats", lambda device=None: memory.statistics())
+    patches.answer(module, "reset_peak_memory_stats", lambda device=None: memory.reset_peak())
+    patches.answer(module, "reset_accumulated_memory_stats", nothing)
+    patches.answer(module, "empty_cache", lambda: memory.empty_cache())
+    patches.answer(module, "mem_get_info", info)
+    patches.answer(module, "set_per_process_memory_fraction", nothing)
+    patches.answer(module, "memory_snapshot", lambda *args, **kwargs: [])
+    patches.answer(module, "_record_memory_history", nothing)
+    patches.answer(module, "_dump_snapshot", nothing)
+    patches.answer(module, "_set_allocator_settings", nothing)
+
+
+def _install_random(patches: Patches) -> None:
+    module = torch.cuda.random
+    state = torch.zeros(_RNG_STATE_BYTES, dtype=torch.uint8)
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    patches.answer(module, "manual_seed", nothing)
+    patches.answer(module, "manual_seed_all", nothing)
+    patches.answer(module, "seed", nothing)
+    patches.answer(module, "seed_all", nothing)
+    patches.answer(module, "initial_seed", lambda: 0)
+    patches.answer(module, "get_rng_state", lambda *args, **kwargs: state.clone())
+    patches.answer(module, "set_rng_state", nothing)
+    patches.answer(module, "get_rng_state_all", lambda: [state.clone()])
+    patches.answer(module, "set_rng_state_all", nothing)
+    patches.set(torch, "Generator", _Generator)

@@ -1,0 +1,373 @@
+"""Choices that torch makes in C++ only when it sees a device: attention kernels, cuDNN RNNs, fused norms."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention
+from neusight.fake_cuda.core import IS_CUDA_BUILD
+from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.values import _empty, _record, handles
+
+if TYPE_CHECKING:
+    from neusight.predictors.gpu import GPU
+    from neusight.recorder import Recorder
+
+__all__ = ["attention_question", "install_overrides"]
+
+aten = torch.ops.aten
+
+#: The flash kernel wants head dimensions that are multiples of this (aten/.../cuda/attention.cu).
+_FLASH_ALIGNMENT = 8
+
+#: The efficient kernel wants rows of the mask aligned to this many elements (attention.cpp).
+_MASK_ALIGNMENT = 16
+
+#: cuDNN's modes (cudnnRNNMode_t).
+_RNN_RELU, _RNN_TANH, _LSTM, _GRU = range(4)
+_NUM_GATES = {_RNN_RELU: 1, _RNN_TANH: 1, _LSTM: 4, _GRU: 3}
+
+#: What cuDNN keeps for backward, beside the gates, in units of one hidden state per step and
+#: layer. An estimate: cudnnGetRNNTrainingReserveSize answers only on a GPU.
+_RNN_RESERVE_STATES = 2
+
+
+def attention_question(call: AttentionCall) -> str:
+    """The recorded form of a question for an attention kernel."""
+    return "attention_choice " + json.dumps(dataclasses.asdict(call), sort_keys=True)
+
+
+def answer_attention_question(question: str, gpu: GPU) -> str | None:
+    """What `gpu` would choose; None if the question is another one."""
+    head, _, text = question.partition(" ")
+    if head != "attention_choice":
+        return None
+    from neusight.recording import TensorSpec
+
+    fields = json.loads(text)
+    for name in ("query", "key", "value", "mask"):
+        if fields[name] is not None:
+            shape, stride, dtype, device = fields[name]
+            fields[name] = TensorSpec(tuple(shape), tuple(stride), dtype, device)
+    if fields["priority"] is not None:
+        fields["priority"] = tuple(fields["priority"])
+    return repr(_choose(AttentionCall(**fields), gpu))
+
+
+def _choose(call: AttentionCall, gpu: GPU) -> str:
+    return str(
+        choose_attention(
+            call,
+            compute_capability=gpu.compute_capability,
+            cudnn_version=gpu.cudnn_version,
+            vendor=gpu.vendor,
+        )
+    )
+
+
+def install_overrides(
+    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
+) -> None:
+    """Registers the choices of `gpu` on torch's dispatcher until `patches.restore()`."""
+    library = torch.library.Library("aten", "IMPL")
+    patches.on_restore(library._destroy)
+
+    def override(name: str, function: Callable[..., Any]) -> None:
+        for key in ("AutogradCUDA", "CUDA"):
+            library.impl(name, function, key)
+
+    choices: dict[AttentionCall, str] = {}
+
+    def chosen(call: AttentionCall) -> str:
+        choice = choices.get(call)
+        if choice is None:
+            choice = choices[call] = _choose(call, gpu)
+            asked(attention_question(call), choice)
+        return choice
+
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": on purpose
+        override("scaled_dot_product_attention", _attention(chosen))
+        for name, mode in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _RNN_TANH), ("rnn_relu", _RNN_RELU)):
+            override(f"{name}.input", _rnn_input(mode))
+            override(f"{name}.data", _rnn_packed(mode))
+        if not IS_CUDA_BUILD:
+            library.impl("_fused_rms_norm", _FusedRMSNorm.run, "AutogradCUDA")
+            for name in ("silu_backward", "mish_backward"):
+                # Having a kernel of its own keeps the op whole; the dispatch mode never reaches it.
+                library.impl(name, _never_reached, "CUDA")
+
+
+def _never_reached(*args: Any) -> Any:
+    raise RuntimeError("a forecast op reached a CUDA kernel; please report this as a bug of neusight")
+
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
+    from neusight.recorder import spec_of
+
+    def scaled_dot_product_attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        needs_grad = torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad
+        )
+        backends = torch._C
+        call = AttentionCall(
+            query=spec_of(query),
+            key=spec_of(key),
+            value=spec_of(value),
+            mask=None if attn_mask is None else spec_of(attn_mask),
+            mask_requires_grad=attn_mask is not None and attn_mask.requires_grad,
+            requires_grad=needs_grad,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            enable_gqa=enable_gqa,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            flash_enabled=backends._get_flash_sdp_enabled(),
+            efficient_enabled=backends._get_mem_efficient_sdp_enabled(),
+            math_enabled=backends._get_math_sdp_enabled(),
+            cudnn_enabled=backends._get_cudnn_sdp_enabled(),
+        )
+        choice = chosen(call)
+        if choice == "flash":
+            return _run_flash(query, key, value, dropout_p, is_causal, scale)
+        if choice in ("efficient", "cudnn"):
+            mask = _float_mask(attn_mask, query, key, align=choice == "efficient")
+            op = (
+                aten._scaled_dot_product_efficient_attention.default
+                if choice == "efficient"
+                else aten._scaled_dot_product_cudnn_attention.default
+            )
+            return op(query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
+        if choice == "math":
+            return aten._scaled_dot_product_attention_math.default(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    return scaled_dot_product_attention
+
+
+def _run_flash(
+    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
+) -> Any:
+    head_dim = query.shape[-1]
+    padding = -head_dim % _FLASH_ALIGNMENT
+    if padding:
+        query, key, value = (
+            torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value)
+        )
+        scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
+    out = aten._scaled_dot_product_flash_attention.default(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out[..., :head_dim] if padding else out
+
+
+def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
+    """A boolean mask as the additive one that the kernels take, broadcast and aligned."""
+    if mask is None:
+        return None
+    if mask.dtype is torch.bool:
+        mask = torch.where(
+            mask,
+            torch.scalar_tensor(0.0, dtype=query.dtype, device=query.device),
+            torch.scalar_tensor(-math.inf, dtype=query.dtype, device=query.device),
+        )
+    length = mask.shape[-1]
+    if align and length % _MASK_ALIGNMENT and length != 1:
+        padded = torch.nn.functional.pad(mask, (0, -length % _MASK_ALIGNMENT))
+        mask = padded[..., :length]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+# -- recurrent networks ---------------------------------------------------------------------------
+
+
+def _rnn_input(mode: int) -> Callable[..., Any]:
+    def run(
+        input: Any,
+        hx: Any,
+        params: Sequence[Any],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        return _rnn(
+            mode, input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+            batch_first, (),
+        )  # fmt: skip
+
+    return run
+
+
+def _rnn_packed(mode: int) -> Callable[..., Any]:
+    def run(
+        data: Any,
+        batch_sizes: Any,
+        hx: Any,
+        params: Sequence[Any],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
+        return _rnn(
+            mode, data, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+            False, tuple(batch_sizes.tolist()),
+        )  # fmt: skip
+
+    return run
+
+
+def _rnn(
+    mode: int,
+    data: Any,
+    hx: Any,
+    params: Sequence[Any],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    batch_sizes: tuple[int, ...],
+) -> Any:
+    hidden, cell = (hx[0], hx[1]) if mode == _LSTM else (hx, None)
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        data, hidden = data.to(dtype), hidden.to(dtype)
+        cell = None if cell is None else cell.to(dtype)
+        params = [parameter.to(dtype) for parameter in params]
+    num_directions = 2 if bidirectional else 1
+    per_layer = len(params) // (num_layers * num_directions)
+    hidden_size = params[1].shape[1] if per_layer not in (3, 5) else params[0].shape[0] // _NUM_GATES[mode]
+    proj_size = hidden.shape[2] if per_layer in (3, 5) else 0
+    out, hy, cy, _, _ = aten._cudnn_rnn.default(
+        data, list(params), per_layer, None, hidden, cell, mode, hidden_size, proj_size, num_layers,
+        batch_first, float(dropout), train, bidirectional, list(batch_sizes), None,
+    )  # fmt: skip
+    return (out, hy, cy) if mode == _LSTM else (out, hy)
+
+
+@handles(aten._cudnn_rnn.default)
+def _cudnn_rnn(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    data, hidden, cell, mode, hidden_size, proj_size = args[0], args[4], args[5], *args[6:9]
+    num_layers, batch_first, train, bidirectional = args[9], args[10], args[12], args[13]
+    batch_sizes = args[14]
+    num_directions = 2 if bidirectional else 1
+    width = (proj_size or hidden_size) * num_directions
+    out = _empty(recorder, (*data.shape[:-1], width), data.dtype, data)
+    hy = _empty(recorder, tuple(hidden.shape), hidden.dtype, data)
+    cy = _empty(recorder, tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
+    rows = data.shape[0] if batch_sizes else data.shape[0] * data.shape[1]
+    states = _NUM_GATES[mode] + _RNN_RESERVE_STATES
+    reserve_bytes = (
+        rows * hidden_size * num_directions * num_layers * states * data.element_size() if train else 0
+    )
+    reserve = _empty(recorder, (reserve_bytes,), torch.uint8, data)
+    weight_buffer = _empty(recorder, (0,), data.dtype, data)
+    result = (out, hy, cy, reserve, weight_buffer)
+    _record(recorder, func, args, kwargs, result)
+    return result
+
+
+@handles(aten._cudnn_rnn_backward.default)
+def _cudnn_rnn_backward(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    data, weights, hidden, cell, mask = args[0], args[1], args[4], args[5], args[-1]
+
+    def like(tensor: Any, wanted: bool = True) -> Any:
+        if tensor is None or not wanted:
+            return None
+        return _empty(recorder, tuple(tensor.shape), tensor.dtype, data)
+
+    gradients = [like(weight) for weight in weights] if mask[3] else []
+    result = (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
+    _record(recorder, func, args, kwargs, result)
+    return result
+
+
+@handles(aten._use_cudnn_ctc_loss.default, aten._use_cudnn_ctc_loss.Tensor)
+def _use_cudnn_ctc_loss(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    return False  # the native kernel: cuDNN's wants deterministic mode and short targets on the CPU
+
+
+# -- fused RMSNorm --------------------------------------------------------------------------------
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """`_fused_rms_norm` as one op with its own backward, as a CUDA build has it."""
+
+    @staticmethod
+    def run(input: Any, normalized_shape: Sequence[int], weight: Any, eps: float | None) -> Any:
+        return _FusedRMSNorm.apply(input, weight, list(normalized_shape), eps)
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any, normalized_shape: list[int], eps: float | None) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            out, rstd = aten._fused_rms_norm.default(input, normalized_shape, weight, eps)
+        ctx.save_for_backward(input, rstd, weight)
+        ctx.normalized_shape = normalized_shape
+        ctx.mark_non_differentiable(rstd)
+        return out, rstd
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        input, rstd, weight = ctx.saved_tensors
+        mask = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]]
+        with torch._C._AutoDispatchBelowAutograd():
+            grad_input, grad_weight = aten._fused_rms_norm_backward.default(
+                gradients[0], input, ctx.normalized_shape, rstd, weight, mask
+            )
+        return grad_input, grad_weight, None, None
+
+
+@handles(aten._fused_rms_norm.default)
+def _fused_rms_norm(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    data, normalized_shape = args[0], args[1]
+    outer = tuple(data.shape[: data.dim() - len(normalized_shape)])
+    out = _empty(recorder, tuple(data.shape), data.dtype, data)
+    statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
+    rstd = _empty(recorder, (*outer, *(1 for _ in normalized_shape)), statistics, data)
+    _record(recorder, func, args, kwargs, (out, rstd))
+    return out, rstd
+
+
+@handles(aten._fused_rms_norm_backward.default)
+def _fused_rms_norm_backward(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    data, weight, mask = args[1], args[4], args[5]
+    grad_input = _empty(recorder, tuple(data.shape), data.dtype, data) if mask[0] else None
+    grad_weight = _empty(recorder, tuple(weight.shape), weight.dtype, data) if mask[1] else None
+    _record(recorder, func, args, kwargs, (grad_input, grad_weight))
+    return grad_input, grad_weight

@@ -1,0 +1,72 @@
+"""While open, a machine without CUDA answers as the target GPU would; afterwards as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from neusight.fake_cuda.clock import LiveClock, install_virtual_time
+from neusight.fake_cuda.core import cuda_core
+from neusight.fake_cuda.facade import install_facade
+from neusight.fake_cuda.live_memory import LiveMemory
+from neusight.fake_cuda.modules import install_modules
+from neusight.fake_cuda.overrides import install_overrides
+from neusight.fake_cuda.patching import Patches
+from neusight.recorder import Recorder, RecordingMode
+
+if TYPE_CHECKING:
+    from neusight.host import HostProfile
+    from neusight.predictors.gpu import GPU
+    from neusight.timeline import Pricing
+
+__all__ = ["fake_cuda"]
+
+
+@contextmanager
+def fake_cuda(
+    recorder: Recorder,
+    gpu: GPU,
+    *,
+    price: Pricing,
+    host: HostProfile,
+    asked: Callable[[str, object], None],
+    virtual_time: bool = False,
+    allow_writes: bool = False,
+    raise_out_of_memory: bool = False,
+) -> Iterator[None]:
+    """Programs inside run on `gpu` without its being there; `recorder` hears what they do."""
+    clocks: list[LiveClock] = []
+
+    def clock() -> LiveClock:
+        if not clocks:
+            clocks.append(LiveClock(recorder, price, host))
+        return clocks[0]
+
+    with ExitStack() as stack:
+        stack.enter_context(cuda_core())
+        patches = Patches()
+        stack.callback(patches.restore)
+        memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
+        install_facade(patches, recorder, gpu, memory, asked, clock)
+        install_overrides(patches, recorder, gpu, asked)
+        install_modules(patches, recorder, allow_writes=allow_writes)
+        _set_only_lift_cpu_tensors(stack)
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        recorder.is_open = True
+        stack.callback(setattr, recorder, "is_open", False)
+        recorder.attribution.start()
+        stack.callback(recorder.attribution.stop)
+        if virtual_time:
+            install_virtual_time(patches, recorder, clock())
+        stack.enter_context(RecordingMode(recorder))
+        yield
+
+
+def _set_only_lift_cpu_tensors(stack: ExitStack) -> None:
+    """torch.tensor(..., device="cuda") makes a CPU tensor and moves it, instead of writing to the GPU."""
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    stack.callback(torch._C._set_only_lift_cpu_tensors, before)

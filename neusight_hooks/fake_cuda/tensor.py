@@ -1,0 +1,179 @@
+"""The tensor of a forecast: it claims to be on `cuda` (or is a parameter not yet filled) and holds no data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from neusight.predictors.errors import ForecastStateError
+
+if TYPE_CHECKING:
+    import numpy
+
+__all__ = ["ForecastMode", "ForecastTensor", "TensorListener"]
+
+_PRIM_DEVICE = torch.ops.prim.device.default
+_make_subclass = torch.Tensor._make_subclass
+_empty_strided = torch._C._VariableFunctions.empty_strided  # type: ignore[attr-defined]
+
+
+class TensorListener(Protocol):
+    """What a forecast tensor asks of the recorder that made it."""
+
+    is_open: bool
+    is_inside: bool
+
+    def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs one op on forecast tensors."""
+        ...
+
+    def host_copy(self, tensor: ForecastTensor) -> torch.Tensor:
+        """The values of a tensor on the CPU: known ones, or invented ones."""
+        ...
+
+    def address_of(self, tensor: ForecastTensor) -> int:
+        """A stable, unique stand-in for the address of the tensor's storage."""
+        ...
+
+
+class ForecastMode(FakeTensorMode):
+    """The fake mode that all tensors of one forecast share; it knows the recorder."""
+
+    # Torch asks torch.cuda.is_available() here, which the facade answers with True; but no device
+    # must be initialised (see "torch.tensor, lift_fresh, and device movement" in fake_tensor.py).
+    avoid_device_init = True
+
+    def __init__(self, listener: TensorListener) -> None:
+        super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+        self.listener = listener
+        self.cache_enabled = False  # the recorder has its own, of which this would be a second
+
+    def new_tensor(
+        self,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> ForecastTensor:
+        """A tensor with a storage of its own. Call it where no dispatch mode is active."""
+        return self.wrap(_empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+
+    def wrap(self, meta: torch.Tensor, device: torch.device) -> ForecastTensor:
+        """The meta tensor, claiming to be on `device`."""
+        tensor: ForecastTensor = _make_subclass(
+            ForecastTensor,
+            meta,
+            False,
+            dispatch_device=True,
+            device_for_backend_keys=device,
+        )
+        tensor._fake_device = device
+        tensor.fake_mode = self
+        return tensor
+
+
+class ForecastTensor(FakeTensor):
+    """A FakeTensor that belongs to a forecast. Attributes that FakeTensor sets on each new object are
+    set once on the class: making one is most of the cost of a recorded op."""
+
+    constant = None
+    pytype = None
+    dispatch_keys = None
+    real_tensor = None
+    _nonzero_memo = None
+    _item_memo = None
+    _unique_memo = None
+    _unique_consecutive_memo = None
+    _nested_int_memo = None
+    fake_mode: ForecastMode
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is _PRIM_DEVICE:
+            tensor = args[0]
+            return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor._fake_device
+        listener = _listener_of(args) or _listener_of(tuple((kwargs or {}).values()))
+        if listener is None or listener.is_inside:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+        if not listener.is_open:
+            raise ForecastStateError(
+                f"A tensor made inside forecast_on was used by {func} after the block had ended; it "
+                "holds no data. Use it inside the block, or create it outside."
+            )
+        return listener.dispatch(func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+        return (
+            f"tensor(..., device='{self._fake_device}', size={tuple(self.shape)}, "
+            f"dtype={self.dtype}, forecast=True)"
+        )
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0 and self.fake_mode.listener.is_open:
+            return format(self.item(), spec)
+        return object.__format__(repr(self), spec) if not spec else format(repr(self), spec)
+
+    def numpy(self, *, force: bool = False) -> numpy.ndarray[Any, Any]:
+        if self._fake_device.type == "cpu" or force:
+            return self.fake_mode.listener.host_copy(self).numpy()
+        raise TypeError(
+            f"can't convert {self._fake_device} device type tensor to numpy. Use Tensor.cpu() to "
+            "copy the tensor to host memory first."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def data_ptr(self) -> int:
+        return self.fake_mode.listener.address_of(self)
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return False
+
+    def record_stream(self, stream: Any) -> None:
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ForecastTensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
+            )
+        if id(self) in memo:
+            copied: ForecastTensor = memo[id(self)]
+            return copied
+        with torch.no_grad():
+            copied = self.clone()
+        if self.requires_grad:
+            copied.requires_grad_()
+        if getattr(self, "_is_param", False):
+            copied._is_param = True
+        memo[id(self)] = copied
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles (torch.save, multiprocessing) as values on the CPU."""
+        return self.fake_mode.listener.host_copy(self).__reduce_ex__(protocol)
+
+
+def _listener_of(values: Sequence[Any]) -> TensorListener | None:
+    for value in values:
+        if isinstance(value, ForecastTensor):
+            return value.fake_mode.listener
+        if isinstance(value, (list, tuple)):
+            found = _listener_of(value)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,697 @@
+"""Listens: a dispatch mode that writes every op on the GPU, every allocation and every wait into steps."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorDeviceMismatchError,
+    in_kernel_invocation_manager,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neusight.attribution import Attribution
+from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor
+from neusight.fake_cuda.values import HANDLERS, Values
+from neusight.predictors.errors import ForecastStateError
+from neusight.recording import (
+    Alloc,
+    Argument,
+    Entry,
+    EventRecord,
+    EventWait,
+    Free,
+    HostWork,
+    Mark,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Phase,
+    Step,
+    StorageRef,
+    Synchronize,
+    TensorSpec,
+)
+from neusight.steps import EnoughSteps, StepCutter
+
+__all__ = ["EnoughSteps", "Recorder", "RecordingMode", "RunawayLoop", "signature_of", "spec_of"]
+
+aten = torch.ops.aten
+
+#: Cost of one op on CPU tensors, and the speed of a CPU core in memory traffic and matrix work:
+#: rough figures for a server core, only meant to make work on the host visible.
+CPU_OP_US = 1.5
+CPU_BYTES_PER_US = 10_000.0
+
+#: Ops whose kernel depends on the switches in `MathMode`; reading those costs time.
+_MATH_OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "conv", "attention", "rnn")
+
+#: Autograd sequence numbers at and above this mark AccumulateGrad (torch/csrc/autograd/function.h: max).
+_NO_SEQUENCE = 2**63
+
+_DEVICE_KWARG = "device"
+_NEW, _INPLACE, _VIEW, _SLOW = range(4)
+
+
+class RunawayLoop(BaseException):
+    """Ends the script from inside: too many ops; a loop may wait for an invented value."""
+
+
+class _Out(NamedTuple):
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Known(NamedTuple):
+    """What is remembered of an op with these argument metas."""
+
+    kind: int
+    signature: OpSignature
+    outputs: tuple[Any, ...]
+    container: type | None
+    needs_math: bool
+    small: bool
+
+
+class _StorageWatch(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to a storage that knows which storage it was."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype)[6:]
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, stride, dtype and device type of a tensor."""
+    if tensor.layout is not torch.strided:
+        return TensorSpec(tuple(tensor.shape), (1,) * tensor.dim(), _dtype_name(tensor.dtype), tensor.device.type)
+    return TensorSpec(tuple(tensor.shape), tensor.stride(), _dtype_name(tensor.dtype), tensor.device.type)
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(item) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, torch.dtype):
+        return _dtype_name(value)
+    if isinstance(value, torch.device):
+        return value.type
+    return str(value).removeprefix("torch.")
+
+
+def signature_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> OpSignature:
+    """The op and its arguments by name, defaults filled in, as plain values."""
+    schema = func._schema
+    arguments: list[tuple[str, Argument]] = []
+    for position, parameter in enumerate(schema.arguments):
+        if position < len(args) and not parameter.kwarg_only:
+            value = args[position]
+        elif parameter.name in kwargs:
+            value = kwargs[parameter.name]
+        else:
+            value = parameter.default_value if parameter.has_default_value() else None
+        arguments.append((parameter.name, _argument(value)))
+    outputs = out if isinstance(out, (list, tuple)) else (out,)
+    return OpSignature(
+        op=schema.name,
+        overload=schema.overload_name or "default",
+        arguments=tuple(arguments),
+        outputs=tuple(_argument(item) for item in outputs),
+    )
+
+
+class Recorder:
+    """Runs ops on forecast tensors without data and writes down what a GPU would be asked to do.
+
+    One recorder serves one forecast. It is a listener of its tensors (`ForecastMode`), a source of
+    values (`Values`) and fills `steps`, equal ones folded. All threads record into it, one at a time.
+    """
+
+    def __init__(
+        self,
+        device_count: int = 1,
+        steady_steps: int | None = None,
+        max_ops: int | None = None,
+    ) -> None:
+        self.is_open = False
+        self.warnings: list[str] = []
+        self.device_count = device_count
+        self.current_stream = 0
+        self.current_device = 0
+        self.attribution = Attribution(self)
+        self.mode = ForecastMode(self)
+        self.values = Values(self)
+        self.cutter = StepCutter(self, steady_steps)
+        self.followers: list[Callable[[list[Any]], None]] = []
+        self.on_alloc: Callable[[int], None] | None = None
+        self.open_entries: list[Any] = []
+        self.cpu_ops = 0
+        self.gpu_ops = 0
+        self._max_ops = max_ops
+        self._lock = threading.RLock()
+        self._inside = threading.local()
+        self._known: dict[Any, _Known] = {}
+        self._drained = 0
+        self._storages: dict[int, int] = {}
+        self._alive: set[int] = set()
+        self._watches: dict[int, _StorageWatch] = {}
+        self._next_storage = 0
+        self._marks: dict[tuple[str, str, str], Mark] = {}
+        self._cpu_pending = 0
+        self._cpu_pending_us = 0.0
+        self._default_math = MathMode()
+        self._math_modes: dict[tuple[bool, ...], MathMode] = {}
+        self.kinds: dict[int, str] = {}
+
+    # -- the listener of tensors ------------------------------------------------------------------
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is computing metas, so that ops are not the script's own."""
+        return getattr(self._inside, "depth", 0) > 0
+
+    @contextmanager
+    def inside(self) -> Any:
+        """Ops in here are neusight's or FakeTensor's own and are not recorded."""
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._inside.depth -= 1
+
+    def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""
+        cuda = lazy = False
+        for arg in args:
+            if isinstance(arg, ForecastTensor):
+                if arg._fake_device.type == "cuda":
+                    cuda = True
+                else:
+                    lazy = True
+            elif isinstance(arg, (list, tuple)):
+                for item in arg:
+                    if isinstance(item, ForecastTensor):
+                        if item._fake_device.type == "cuda":
+                            cuda = True
+                        else:
+                            lazy = True
+        if kwargs:
+            for name, value in kwargs.items():
+                if name == _DEVICE_KWARG:
+                    if value is not None and torch.device(value).type == "cuda":
+                        cuda = True
+                elif isinstance(value, ForecastTensor):
+                    if value._fake_device.type == "cuda":
+                        cuda = True
+                    else:
+                        lazy = True
+        if not cuda:
+            if lazy:
+                return self.values.run_on_lazy(func, args, kwargs)
+            return self._run_on_cpu(func, args, kwargs)
+        with self._lock:
+            return self._run_on_cuda(func, args, kwargs)
+
+    def host_copy(self, tensor: ForecastTensor) -> torch.Tensor:
+        """The tensor's values on the CPU: known, materialised or invented ones."""
+        return self.values.host_copy(tensor)
+
+    def address_of(self, tensor: ForecastTensor) -> int:
+        """A unique stand-in for the storage's address."""
+        key = tensor.untyped_storage()._cdata
+        return key + int(tensor.storage_offset() * tensor.element_size())
+
+    # -- running ops ------------------------------------------------------------------------------
+
+    def _run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func is aten._pin_memory.default:
+            return self.values.pin(args[0])
+        if func is aten.is_pinned.default:
+            return self.values.is_pinned(args[0])
+        out = func(*args, **kwargs)
+        if self.is_open:
+            self._count_cpu_work(out)
+        return out
+
+    def _count_cpu_work(self, out: Any) -> None:
+        self.cpu_ops += 1
+        self._cpu_pending += 1
+        size = 0
+        if isinstance(out, torch.Tensor):
+            size = out.numel() * out.element_size() if out.layout is torch.strided else 0
+        elif isinstance(out, (list, tuple)):
+            self._cpu_pending_us += CPU_OP_US * max(0, len(out) - 1)
+        self._cpu_pending_us += CPU_OP_US + size / CPU_BYTES_PER_US
+
+    def _run_on_cuda(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        return self.run_known(func, args, kwargs)
+
+    def run_known(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an op from the cache where it was seen with these metas, and records it."""
+        key = _cache_key(func, args, kwargs)
+        known = self._known.get(key) if key is not None else None
+        if known is None:
+            return self._run_first_time(func, args, kwargs, key)
+        kind = known.kind
+        if kind == _NEW:
+            new = self.mode.new_tensor
+            made = [new(*o) if type(o) is _Out else o for o in known.outputs]
+            self.record_op(known)
+            for tensor in made:
+                if isinstance(tensor, ForecastTensor):
+                    self.watch(tensor, known.signature.op)
+            out: Any = made[0] if known.container is None else known.container(made)
+        elif kind == _INPLACE:
+            out = args[0]
+            self.record_op(known)
+            if out is not None and isinstance(out, (list, tuple)):
+                out = None
+        elif kind == _VIEW:
+            self.record_op(known)
+            out = self._run_view(func, args, kwargs)
+        else:
+            return self._run_first_time(func, args, kwargs, None)
+        if known.small:
+            self.values.follow(func, args, kwargs, out)
+        return out
+
+    def _run_view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        device = args[0]._fake_device
+        with in_kernel_invocation_manager(self.mode):
+            result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            return self.mode.wrap(result, device)
+        return [self.mode.wrap(item, device) for item in result]
+
+    def run_fake(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an op through torch's own fake kernels, without recording it."""
+        kwargs = dict(kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs["generator"] = None
+        device = kwargs.get(_DEVICE_KWARG)
+        if device is not None:
+            kwargs[_DEVICE_KWARG] = self.checked_device(torch.device(device))
+        try:
+            with self.inside():
+                out = self.mode.dispatch(func, (), tuple(args), kwargs)
+        except FakeTensorDeviceMismatchError as error:
+            raise RuntimeError(_device_mismatch_text(func, args)) from error
+        return _as_forecast(out)
+
+    def checked_device(self, device: torch.device) -> torch.device:
+        """The device with its index; RuntimeError, as CUDA gives it, where there is no such GPU."""
+        if device.type != "cuda":
+            return device
+        index = self.current_device if device.index is None else device.index
+        if index >= self.device_count:
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal (cuda:{index}, but the forecast has "
+                f"{self.device_count} GPU{'s' if self.device_count > 1 else ''})"
+            )
+        return torch.device("cuda", index)
+
+    def _run_first_time(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], key: Any
+    ) -> Any:
+        out = self.run_fake(func, args, kwargs)
+        known = self._remember(func, args, kwargs, out, key)
+        self.record_op(known)
+        for tensor in _flat_tensors(out):
+            self.watch(tensor, known.signature.op)
+        if known.small:
+            self.values.follow(func, args, kwargs, out)
+        return out
+
+    def _remember(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, key: Any
+    ) -> _Known:
+        signature = signature_of(func, args, kwargs, out)
+        tensors = _flat_tensors(out)
+        kind = _kind_of(func, args, kwargs, out, tensors)
+        items = out if isinstance(out, (list, tuple)) else (out,)
+        outputs = tuple(
+            _Out(tuple(i.shape), i.stride(), i.dtype, i._fake_device)
+            if isinstance(i, ForecastTensor)
+            else i
+            for i in items
+        )
+        name = signature.op
+        known = _Known(
+            kind=kind,
+            signature=signature,
+            outputs=outputs if kind == _NEW else (),
+            container=list if isinstance(out, list) else tuple if isinstance(out, tuple) else None,
+            needs_math=any(part in name for part in _MATH_OPS),
+            small=self.values.may_know(signature),
+        )
+        if key is not None:
+            self._known[key] = known
+        return known
+
+    # -- recording --------------------------------------------------------------------------------
+
+    def record_op(self, known: _Known) -> None:
+        """Appends one op, with who called it."""
+        if self._cpu_pending:
+            self._flush_cpu()
+        self.gpu_ops += 1
+        attribution = self.attribution
+        phase, module, sequence, node = attribution.of_op()
+        self.open_entries.append(
+            (
+                known.signature,
+                self._math() if known.needs_math else self._default_math,
+                module,
+                phase,
+                self.current_stream,
+                sequence,
+                node,
+            )
+        )
+        if self._max_ops is not None and self.gpu_ops > self._max_ops:
+            self._stop_runaway()
+
+    def record_signature(self, signature: OpSignature, needs_math: bool = False) -> None:
+        """Appends an op that was handled specially."""
+        self.record_op(_Known(_SLOW, signature, (), None, needs_math, False))
+
+    def record(self, entry: Entry) -> None:
+        """Appends a mark, wait or event."""
+        if not self.is_open:
+            return
+        if self._cpu_pending:
+            self._flush_cpu()
+        self.open_entries.append(entry)
+
+    def mark(self, kind: Any, name: str, detail: str = "") -> None:
+        """Appends a begin or end of a module or annotation."""
+        key = (kind, name, detail)
+        mark = self._marks.get(key)
+        if mark is None:
+            mark = self._marks[key] = Mark(kind, name, detail)
+        self.record(mark)
+
+    def synchronize(
+        self, reason: str, stream: int | None = None, event: int | None = None
+    ) -> None:
+        """The host waits here for the GPU."""
+        self.record(Synchronize(reason, call_site(), stream, event))
+
+    def _flush_cpu(self) -> None:
+        work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
+        self._cpu_pending, self._cpu_pending_us = 0, 0.0
+        self.open_entries.append(work)
+
+    def flush(self) -> None:
+        """Writes down what is pending, before the entries are read."""
+        if self._cpu_pending:
+            self._flush_cpu()
+
+    def _math(self) -> MathMode:
+        cudnn = torch._C
+        key = (
+            _matmul_tf32(),
+            bool(cudnn._get_cudnn_allow_tf32()),
+            bool(cudnn._get_cudnn_benchmark()),
+            bool(cudnn._get_deterministic_algorithms()),
+            bool(cudnn._get_cudnn_enabled()),
+        )
+        mode = self._math_modes.get(key)
+        if mode is None:
+            mode = self._math_modes[key] = MathMode(*key)
+        return mode
+
+    def _stop_runaway(self) -> None:
+        self._max_ops = None
+        raise RunawayLoop(
+            f"stopped after {self.gpu_ops} ops at {call_site()}: a loop there may wait for a value "
+            "that only a GPU can compute. Raise --max-ops, or let the loop end by a count."
+        )
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def watch(self, tensor: ForecastTensor, op: str, kind: str = "") -> None:
+        """Follows the storage of a tensor on the GPU from now to its end."""
+        if tensor._fake_device.type != "cuda":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        number = self._storages.get(key)
+        if number is not None:
+            if kind:
+                self.kinds[number] = kind
+            return
+        number = self._next_storage
+        self._next_storage = number + 1
+        self._storages[key] = number
+        self._alive.add(number)
+        if kind:
+            self.kinds[number] = kind
+        reference = _StorageWatch(storage, self._storage_died)
+        reference.key = key
+        self._watches[key] = reference
+        phase, module = self.attribution.phase, self.attribution.module
+        num_bytes = storage.nbytes()
+        self.open_entries.append([number, num_bytes, module, op, phase])
+        if self.on_alloc is not None:
+            self.on_alloc(num_bytes)
+
+    def mark_storage(self, tensor: torch.Tensor, kind: str) -> None:
+        """Says what a storage is for: parameter, gradient, buffer, optimizer_state."""
+        if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cuda":
+            self.watch(tensor, "aten::empty", kind)
+
+    def _storage_died(self, reference: _StorageWatch) -> None:
+        key = reference.key
+        number = self._storages.pop(key, None)
+        self._watches.pop(key, None)
+        self.values.forget(key)
+        if number is not None:
+            self._alive.discard(number)
+            if self.is_open:
+                self.open_entries.append(number)
+
+    def unwatch(self, number: int) -> None:
+        """The newest storage was refused: it never was."""
+        for key, known in list(self._storages.items()):
+            if known == number:
+                del self._storages[key]
+                self._watches.pop(key, None)
+        self._alive.discard(number)
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Lets those who follow the program live read what is new, before entries are folded."""
+        self.flush()
+        fresh = self.open_entries[self._drained :]
+        if fresh:
+            self._drained = len(self.open_entries)
+            for follower in self.followers:
+                follower(fresh)
+
+    def forget_drained(self, count: int) -> None:
+        """The first `count` entries were taken away."""
+        self._drained = max(0, self._drained - count)
+
+    def reopen(self, entries: list[Any]) -> None:
+        """Puts entries that were taken away back in front of the open ones."""
+        self.open_entries[:0] = entries
+        self._drained += len(entries)
+
+    def is_alive(self, number: int) -> bool:
+        """Whether the storage of that number still exists."""
+        return number in self._alive
+
+    def warn_once(self, text: str) -> None:
+        """A line for the summary's warnings."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+def _as_forecast(out: Any) -> Any:
+    """Makes FakeTensors that torch's fake kernels returned into forecast tensors, in place."""
+    for tensor in _flat_fakes(out):
+        if type(tensor) is not ForecastTensor:
+            tensor.__class__ = ForecastTensor  # same layout: only methods differ
+    return out
+
+
+def _flat_fakes(out: Any) -> list[Any]:
+    if isinstance(out, FakeTensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in _flat_fakes(item)]
+    return []
+
+
+def _flat_tensors(out: Any) -> list[ForecastTensor]:
+    if isinstance(out, ForecastTensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in _flat_tensors(item)]
+    return []
+
+
+def _meta_key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if type(value) is ForecastTensor:
+            return (value.shape, value.stride(), value.dtype, value._fake_device)
+        return (value.shape, value.dtype, "cpu")
+    kind = type(value)
+    if kind is float:
+        return "float"  # a changing learning rate is the same kernel
+    if kind is bool or kind is int:
+        return (kind, value)
+    if kind is list or kind is tuple:
+        return tuple([_meta_key(item) for item in value])
+    return value
+
+
+def _cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        if kwargs:
+            key: Any = (
+                func,
+                tuple([_meta_key(a) for a in args]),
+                tuple([(n, _meta_key(v)) for n, v in kwargs.items()]),
+            )
+        else:
+            key = (func, tuple([_meta_key(a) for a in args]))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _kind_of(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+    tensors: list[ForecastTensor],
+) -> int:
+    """How a repeated call can be answered: with new tensors, its first argument, a view, or not."""
+    schema = func._schema
+    tags = func.tags
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return _SLOW
+    if func.namespace == "aten" and func.is_view:
+        return _VIEW if type(args[0]) is ForecastTensor else _SLOW
+    written = [a for a in schema.arguments if a.alias_info is not None]
+    if written:
+        inplace = (
+            schema.name.endswith("_")
+            and len(written) == 1
+            and schema.arguments[0].alias_info is not None
+            and torch.Tag.inplace_view not in tags
+            and schema.name not in _CHANGES_SIZE
+        )
+        return _INPLACE if inplace else _SLOW
+    if any(isinstance(item, (list, tuple)) for item in (out if isinstance(out, (list, tuple)) else ())):
+        return _SLOW
+    inputs = {t.untyped_storage()._cdata for t in _flat_tensors((*args, *kwargs.values()))}
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    if len(set(storages)) != len(storages) or inputs & set(storages):
+        return _SLOW  # shares storage without saying so (_unsafe_view)
+    if any(t.storage_offset() != 0 or t.layout is not torch.strided for t in tensors):
+        return _SLOW
+    return _NEW
+
+
+_CHANGES_SIZE = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+
+
+def _device_mismatch_text(func: Any, args: Sequence[Any]) -> str:
+    devices: list[str] = []
+    for tensor in _tensors_in(args):
+        if str(tensor.device) not in devices:
+            devices.append(str(tensor.device))
+    found = " and ".join(devices[:2]) if len(devices) > 1 else "cuda:0 and cpu"
+    return (
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{found}! (when dispatching {func._schema.name})"
+    )
+
+
+def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors_in(value))
+    return found
+
+
+def _matmul_tf32() -> bool:
+    try:
+        return bool(torch._C._get_cublas_allow_tf32())
+    except RuntimeError:  # set through the newer fp32_precision switches, which refuse the old question
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+_OWN_FOLDERS = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent),
+)
+
+
+def call_site() -> str:
+    """"file.py:12" of the innermost frame that is neither torch's nor neusight's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_OWN_FOLDERS) and not filename.startswith("<"):
+            return f"{Path(filename).name}:{frame.f_lineno}"
+        frame = cast(Any, frame.f_back)
+    return ""
+
+
+class RecordingMode(TorchDispatchMode):
+    """The dispatch mode of one thread; it hands every op to the recorder."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.ops.prim.device.default:
+            tensor = args[0]
+            return tensor._fake_device if isinstance(tensor, ForecastTensor) else func(*args)
+        recorder = self.recorder
+        if recorder.is_inside:
+            return func(*args, **(kwargs or {}))
+        return recorder.dispatch(func, args, kwargs or {})
