@@ -1,0 +1,215 @@
+"""What a kernel is called in a profile: the names that cuBLAS, cuDNN, PyTorch, NCCL would show."""
+
+from __future__ import annotations
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import AttentionSize, ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.predictor import Estimate
+
+__all__ = ["kernel_display_name"]
+
+_CPP_TYPE = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "int64": "long",
+    "int32": "int",
+    "int16": "short",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "bool",
+    "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+}
+#: cuBLAS names operands as columns: a Linear (our "nt", B stored [n, k]) is its "tn".
+_CUBLAS_LAYOUT = {"nt": "tn", "nn": "nn", "tn": "nt", "tt": "tt"}
+_NCCL_OP = {
+    "all_reduce": "AllReduce_Sum_{type}",
+    "reduce_scatter": "ReduceScatter_Sum_{type}",
+    "all_gather": "AllGather",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce_Sum_{type}",
+    "all_to_all": "SendRecv",
+    "send_recv": "SendRecv",
+}
+_NCCL_TYPE = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+_FUNCTORS = {
+    "add": "at::native::CUDAFunctor_add<{t}>",
+    "sub": "at::native::CUDAFunctor_add<{t}>",
+    "mul": "at::native::BinaryFunctor<{t}, {t}, {t}, "
+    "at::native::binary_internal::MulFunctor<{t}> >",
+    "div": "at::native::BinaryFunctor<{t}, {t}, {t}, "
+    "at::native::binary_internal::DivFunctor<{t}> >",
+    "fill": "at::native::FillFunctor<{t}>",
+    "zero": "at::native::FillFunctor<{t}>",
+    "gelu": "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)"
+    "::{{lambda()#2}}",
+    "relu": "at::native::(anonymous namespace)::launch_clamp_scalar(at::TensorIteratorBase&, "
+    "c10::Scalar, c10::Scalar, at::native::detail::ClampLimits)::{{lambda()#1}}",
+    "threshold_backward": "at::native::BinaryFunctor<{t}, {t}, {t}, at::native::"
+    "(anonymous namespace)::threshold_kernel_impl<{t}>(at::TensorIteratorBase&, {t}, {t})>",
+    "copy": "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda()#3}}",
+}
+_COPIES = {
+    "memcpy_h2d": "Memcpy HtoD (Pageable -> Device)",
+    "memcpy_d2h": "Memcpy DtoH (Device -> Pageable)",
+    "memcpy_d2d": "Memcpy DtoD (Device -> Device)",
+    "memset": "Memset (Device)",
+}
+_DEFAULT_TILE = (128, 128)
+
+
+def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+    """The name as a profile of that GPU would show it, as near as a forecast can know."""
+    if kernel.name in _COPIES:
+        return _COPIES[kernel.name]
+    if kernel.kernel_class is KernelClass.GEMM:
+        return _gemm(kernel, estimate, gpu)
+    if isinstance(kernel.size, ConvolutionSize):
+        return _convolution(kernel, kernel.size, estimate, gpu)
+    if isinstance(kernel.size, AttentionSize):
+        return _attention(kernel, kernel.size)
+    if kernel.kernel_class is KernelClass.COLLECTIVE:
+        operation = _NCCL_OP.get(kernel.name, "AllReduce_Sum_{type}")
+        operation = operation.format(type=_NCCL_TYPE.get(kernel.dtype, "f32"))
+        return f"ncclDevKernel_{operation}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    return _native(kernel)
+
+
+def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+    tile_m, tile_n = estimate.tile or _DEFAULT_TILE
+    layout = _CUBLAS_LAYOUT.get(kernel.layout, "tn")
+    compute, (major, minor) = kernel.compute, gpu.compute_capability
+    split = "split_k" if estimate.split_k > 1 else "segment_k_off"
+    if compute == "fp64":
+        return f"cutlass_80_tensorop_d884gemm_{tile_m}x{tile_n}_16x3_{layout}_align1"
+    if major >= 10 and compute in ("bf16", "fp16", "fp8"):
+        letters = {"bf16": "tst", "fp16": "hsh", "fp8": "qqtst"}[compute]
+        order = layout.upper() + "N"
+        return f"nvjet_{letters}_{tile_m}x{tile_n}_64x4_2x1_v_bz_{order}"
+    if major >= 9 and compute in ("bf16", "fp16", "fp8", "tf32"):
+        types = {
+            "bf16": "bf16bf16_bf16f32_f32",
+            "fp16": "f16f16_f16f32_f32",
+            "fp8": "e4m3bf16_e4m3f32_f32",
+            "tf32": "f32f32_tf32f32_f32",
+        }[compute]
+        return (
+            f"sm90_xmma_gemm_{types}_{layout}_n_tilesize{tile_m}x{tile_n}x64"
+            f"_warpgroupsize1x1x1_execute_{split}_kernel__5x_cublas"
+        )
+    if compute in ("bf16", "fp16"):
+        if major == 7:
+            family = "turing" if minor == 5 else "volta"
+            shape = "s1688" if minor == 5 else "s884"
+        else:
+            family, shape = "ampere", "s16816"
+        stages = "" if major == 7 else "_stages_64x4"
+        return (
+            f"{family}_{compute}_{shape}gemm_{compute}_{tile_m}x{tile_n}_ldg8_f2f{stages}_{layout}"
+        )
+    if compute == "tf32":
+        return f"ampere_sgemm_tf32_s1688gemm_{tile_m}x{tile_n}_ldg4_stages_32x3_{layout}"
+    if compute == "int8":
+        return f"ampere_i16832gemm_int8_{tile_m}x{tile_n}_ldg16_stages_128x3_{layout}"
+    return f"{'volta' if major == 7 else 'ampere'}_sgemm_{tile_m}x{tile_n}_{layout}"
+
+
+def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu: GPU) -> str:
+    tile_m, tile_n = estimate.tile or _DEFAULT_TILE
+    role = {"forward": "fprop", "data_gradient": "dgrad", "weight_gradient": "wgrad"}
+    direction = role[size.direction]
+    memory = "nhwc" if kernel.layout == "channels_last" else "nchw"
+    if size.groups == size.in_channels > 1:
+        t = _CPP_TYPE.get(kernel.dtype, "float")
+        return (
+            f"void at::native::(anonymous namespace)::conv_depthwise2d_{size.direction}"
+            f"_kernel<{size.kernel[0]}, {t}, int>"
+        )
+    architecture = {7: "sm70", 8: "sm80", 9: "sm90"}.get(gpu.compute_capability[0], "sm100")
+    if kernel.compute in ("fp32", "fp64"):
+        return (
+            f"implicit_convolve_sgemm_{direction}_{memory}_{tile_m}x{tile_n}"
+            if kernel.compute == "fp32"
+            else f"implicit_convolve_dgemm_{direction}_{memory}"
+        )
+    types = {
+        "bf16": "bf16bf16_bf16f32_f32",
+        "fp16": "f16f16_f16f32_f32",
+        "tf32": "tf32f32_tf32f32_f32",
+    }.get(kernel.compute, "f16f16_f16f32_f32")
+    suffix = "cudnn_infer" if direction == "fprop" else "cudnn_train"
+    return (
+        f"{architecture}_xmma_{direction}_implicit_gemm_indexed_{types}_nhwckrsc_{memory}"
+        f"_tilesize{tile_m}x{tile_n}x32_stage3_warpsize2x2x1_g{size.groups}"
+        f"_tensor16x8x16_execute_kernel_{suffix}"
+    )
+
+
+def _attention(kernel: Kernel, size: AttentionSize) -> str:
+    t = "cutlass::bfloat16_t" if kernel.dtype == "bfloat16" else "cutlass::half_t"
+    head = size.head_dim
+    causal = str(size.causal).lower()
+    if "flash" in kernel.name:
+        if size.backward:
+            traits = f"Flash_bwd_kernel_traits<{head}, 64, 128, 8, 2, 4, 4, false, false, {t}>"
+            return (
+                "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+                f"<pytorch_flash::{traits}, false, {causal}>(pytorch_flash::Flash_bwd_params)"
+            )
+        traits = f"Flash_fwd_kernel_traits<{head}, 128, 128, 4, false, false, {t}>"
+        return (
+            f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
+            "(pytorch_flash::Flash_fwd_params)"
+        )
+    if "cudnn" in kernel.name:
+        direction = "bprop" if size.backward else "fprop"
+        return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_knob_7_64x128"
+    short = {"bfloat16": "bf16", "float16": "f16"}.get(kernel.dtype, "f32")
+    direction = "B" if size.backward else "F"
+    return f"fmha_cutlass{direction}_{short}_aligned_64x128_rf_sm80(PyTorchMemEffAttention::Params)"
+
+
+def _native(kernel: Kernel) -> str:
+    """PyTorch's own kernels."""
+    t = _CPP_TYPE.get(kernel.dtype, "float")
+    name, kind = kernel.name, kernel.kernel_class
+    anonymous = "void at::native::(anonymous namespace)::"
+    if kind is KernelClass.NORMALIZATION:
+        if "layer_norm" in name:
+            role = "layer_norm_grad_input_kernel_vectorized" if "backward" in name else (
+                "vectorized_layer_norm_kernel"
+            )  # fmt: skip
+            return f"{anonymous}{role}<{t}, float>"
+        if "batch_norm" in name:
+            return (
+                f"void cudnn::bn_{'bw' if 'backward' in name else 'fw_tr'}_1C11_kernel_NCHW"
+                f"<{t}, float, int, 512, true, 1, true>"
+            )
+        return f"{anonymous}{name}_kernel<{t}, float>"
+    if kind is KernelClass.SOFTMAX:
+        role = "cunn_SoftMaxBackward" if "backward" in name else "cunn_SoftMaxForward"
+        return f"{anonymous}{role}<8, {t}, float, {t}, at::native::{name}>"
+    if kind is KernelClass.REDUCTION:
+        return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, {name}_functor> >"
+    if kind is KernelClass.OPTIMIZER:
+        return (
+            f"{anonymous}multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+            f"TensorListMetadata<4>, {name}<{t}, 4> >"
+        )
+    if kind is KernelClass.GATHER:
+        return f"{anonymous}{name}_kernel<{t}, long, unsigned int, 2, 2, -2, true>"
+    if kind is KernelClass.SORT:
+        return f"void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<{name}, {t}, long>"
+    functor = _FUNCTORS.get(name, "at::native::{n}_kernel_cuda(at::TensorIteratorBase&)"
+                            "::{{lambda()#1}}").format(t=t, n=name)  # fmt: skip
+    if kernel.layout == "strided":
+        return (
+            f"void at::native::elementwise_kernel<128, 4, "
+            f"at::native::gpu_kernel_impl_nocast<{functor}> >"
+        )
+    return (
+        f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 2ul> >"
+        f"(int, {functor}, std::array<char*, 2ul>)"
+    )
