@@ -76,7 +76,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm_attention(x))
-        return x + self.mlp(self.norm_mlp(x))
+        out: Tensor = x + self.mlp(self.norm_mlp(x))
+        return out
 
 
 class GPT2(nn.Module):

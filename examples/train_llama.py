@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-
 VOCABULARY = 128256
 
 

@@ -27,6 +27,7 @@ class Encoder(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor
         x, _ = self.bidirectional(self.dropout(self.embedding(tokens)))
         x, _ = self.second(self.dropout(x))
         for layer in self.layers:

@@ -104,7 +104,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     layout = torch.channels_last if arguments.channels_last else torch.contiguous_format
     model = ResNet50().cuda().train()
-    model = model.to(memory_format=layout)
+    # torch's annotations of Module.to do not know memory_format.
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         model.parameters(), lr=arguments.lr, momentum=0.9, weight_decay=1e-4
     )
