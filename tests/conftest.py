@@ -1,0 +1,54 @@
+"""What every test stands on: neusight is installed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+if importlib.util.find_spec("neusight") is None:
+    pytest.exit("neusight is not installed; run: pip install -e .", returncode=4)
+
+
+class TorchState(NamedTuple):
+    """What a forecast changes while it is open, and must put back."""
+
+    num_dispatch_modes: int
+    is_available: Callable[[], bool]
+    answer: bool
+    default_dtype: object
+    is_grad_enabled: bool
+
+
+def torch_state() -> TorchState | None:
+    """None while torch is not imported: the tests that do without it stay fast."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    return TorchState(
+        # Private: no public name tells how many modes are open. If it moves, use
+        # torch.utils._python_dispatch, which calls it.
+        num_dispatch_modes=torch._C._len_torch_dispatch_stack(),
+        is_available=torch.cuda.is_available,
+        answer=torch.cuda.is_available(),
+        default_dtype=torch.get_default_dtype(),
+        is_grad_enabled=torch.is_grad_enabled(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """No dispatch mode stays open, and torch answers as before the test."""
+    before = torch_state()
+
+    yield
+
+    after = torch_state()
+    if before is not None:
+        assert after == before
+    elif after is not None:
+        assert after.num_dispatch_modes == 0
+        assert after.is_available.__module__ == "torch.cuda"

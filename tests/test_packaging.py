@@ -1,0 +1,145 @@
+"""What setup.cfg says is packaged is what the folders hold."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import neusight
+from neusight._version import __version__
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("neusight_hooks", "predictors", "integrations")
+RUNTIME = ["torch", "torch-tb-profiler", "numpy", "tensorboard", "typing-extensions"]
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def pairs(text: str) -> dict[str, str]:
+    return dict((part.strip() for part in line.split("=", 1)) for line in lines(text))
+
+
+@pytest.fixture(scope="module")
+def config() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_every_package_folder_is_listed(config: configparser.ConfigParser) -> None:
+    homes = pairs(config["options"]["package_dir"])
+
+    on_disk = {
+        ".".join([name, *init.parent.relative_to(ROOT / home).parts])
+        for name, home in homes.items()
+        for init in (ROOT / home).rglob("__init__.py")
+    }
+
+    assert on_disk == set(lines(config["options"]["packages"]))
+    assert set(homes.values()) == set(FOLDERS)
+
+
+def test_every_data_file_is_packaged(config: configparser.ConfigParser) -> None:
+    homes = pairs(config["options"]["package_dir"])
+    patterns = {
+        homes[package]: [pattern.strip() for pattern in patterns.split(",")]
+        for package, patterns in pairs_of(config["options.package_data"])
+    }
+
+    forgotten = [
+        str(path.relative_to(ROOT))
+        for home in homes.values()
+        for path in (ROOT / home).rglob("*")
+        if path.is_file()
+        and path.suffix not in (".py", ".pyc")
+        and not any(
+            fnmatch(path.relative_to(ROOT / home).as_posix(), pattern)
+            for pattern in patterns.get(home, [])
+        )
+    ]
+
+    assert forgotten == []
+
+
+def pairs_of(section: configparser.SectionProxy) -> list[tuple[str, str]]:
+    return [(name, ",".join(lines(value))) for name, value in section.items()]
+
+
+def test_a_user_installs_five_packages_and_no_more(config: configparser.ConfigParser) -> None:
+    required = lines(config["options"]["install_requires"])
+
+    assert [re.split(r"[<>=!~ ]", name)[0] for name in required] == RUNTIME
+    assert all(">=" in name for name in required)
+
+
+def test_entry_points_lead_somewhere(config: configparser.ConfigParser) -> None:
+    for group in config["options.entry_points"].values():
+        for target in pairs(group).values():
+            module, _, _ = target.partition(":")
+
+            assert importlib.util.find_spec(module) is not None, target
+
+
+def test_the_changelog_ends_at_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", text, flags=re.MULTILINE)
+
+    assert versions[0] == __version__
+
+
+def test_the_installed_package_is_this_one() -> None:
+    assert neusight.__file__ is not None
+    home = Path(neusight.__file__).parent
+
+    assert (home / "recording.py").is_file(), (
+        f"another package called neusight is installed at {home}; "
+        "run: pip uninstall neusight, then pip install -e ."
+    )
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_one_top_level_name_and_all_files(tmp_path: Path) -> None:
+    if not has_setuptools(at_least=77):
+        pytest.skip("building needs setuptools>=77: pip install 'setuptools>=77'")
+    source = tmp_path / "source"
+    for name in FOLDERS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    packaged = {name for name in names if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in packaged} == {"neusight"}
+    assert len(packaged) == sum(
+        path.is_file() and path.suffix != ".pyc"
+        for folder in FOLDERS
+        for path in (source / folder).rglob("*")
+    )
+
+
+def has_setuptools(*, at_least: int) -> bool:
+    try:
+        from importlib.metadata import version
+
+        return int(version("setuptools").split(".")[0]) >= at_least
+    except ModuleNotFoundError:
+        return False
