@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from neusight.host import PLAIN, PROFILED, dispatch_us
+from neusight.host import OLDER, OLDER_HOST_FACTOR, PLAIN, PROFILED, dispatch_us
 from neusight.predictors.kernel import KernelClass
 from neusight.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 
@@ -62,6 +62,14 @@ def test_the_dearest_kernel_decides_the_dispatch() -> None:
     cost = dispatch_us(call(), classes, host=PLAIN)
 
     assert cost == pytest.approx(PLAIN.convolution_us + PLAIN.extra_kernel_us)
+
+
+def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
+    assert OLDER.op_us == pytest.approx(OLDER_HOST_FACTOR * PLAIN.op_us)
+    assert (OLDER.kernel_gap_us, OLDER.launch_latency_us) == (
+        PLAIN.kernel_gap_us,
+        PLAIN.launch_latency_us,
+    )
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
