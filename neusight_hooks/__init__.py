@@ -1,1 +1,88 @@
-"""Forecast what a PyTorch program does on a GPU that is not there."""
+"""Forecast what a PyTorch CUDA program does on a GPU that is not there: latency, memory, timeline.
+
+    import neusight
+
+    with neusight.forecast_on("H100") as forecast:
+        train()
+    print(forecast.summary())
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neusight._version import __version__ as __version__
+    from neusight.forecast import Forecast as Forecast
+    from neusight.forecast import forecast_on as forecast_on
+    from neusight.integrations.tensorboard import trace_handler as trace_handler
+    from neusight.ops import register_op as register_op
+    from neusight.predictors import GPU as GPU
+    from neusight.predictors import gpus as gpus
+    from neusight.predictors import register_gpu as register_gpu
+    from neusight.predictors import register_predictor as register_predictor
+    from neusight.predictors.errors import ForecastStateError as ForecastStateError
+    from neusight.predictors.errors import NeusightError as NeusightError
+    from neusight.predictors.errors import RecordingError as RecordingError
+    from neusight.predictors.errors import RegistrationError as RegistrationError
+    from neusight.predictors.errors import TraceError as TraceError
+    from neusight.predictors.errors import UnknownGPUError as UnknownGPUError
+    from neusight.predictors.errors import UnmappedOpError as UnmappedOpError
+    from neusight.predictors.errors import UnsupportedKernelError as UnsupportedKernelError
+    from neusight.predictors.errors import UnsupportedTorchError as UnsupportedTorchError
+
+# Names only: importing neusight must not import torch (a test tool that loads our pytest plugin
+# pays for it in every run).
+_HOME = {
+    "Forecast": "neusight.forecast",
+    "ForecastStateError": "neusight.predictors.errors",
+    "GPU": "neusight.predictors",
+    "NeusightError": "neusight.predictors.errors",
+    "RecordingError": "neusight.predictors.errors",
+    "RegistrationError": "neusight.predictors.errors",
+    "TraceError": "neusight.predictors.errors",
+    "UnknownGPUError": "neusight.predictors.errors",
+    "UnmappedOpError": "neusight.predictors.errors",
+    "UnsupportedKernelError": "neusight.predictors.errors",
+    "UnsupportedTorchError": "neusight.predictors.errors",
+    "__version__": "neusight._version",
+    "forecast_on": "neusight.forecast",
+    "gpus": "neusight.predictors",
+    "register_gpu": "neusight.predictors",
+    "register_op": "neusight.ops",
+    "register_predictor": "neusight.predictors",
+    "trace_handler": "neusight.integrations.tensorboard",
+}
+
+__all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)
+    "Forecast",
+    "ForecastStateError",
+    "GPU",
+    "NeusightError",
+    "RecordingError",
+    "RegistrationError",
+    "TraceError",
+    "UnknownGPUError",
+    "UnmappedOpError",
+    "UnsupportedKernelError",
+    "UnsupportedTorchError",
+    "__version__",
+    "forecast_on",
+    "gpus",
+    "register_gpu",
+    "register_op",
+    "register_predictor",
+    "trace_handler",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'neusight' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

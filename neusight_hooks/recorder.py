@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight.attribution import Attribution
 from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor
 from neusight.fake_cuda.values import HANDLERS, Values
-from neusight.predictors.errors import ForecastStateError
+from neusight.ops import map_op
+from neusight.predictors.errors import UnmappedOpError
 from neusight.recording import (
     Alloc,
     Argument,
@@ -149,6 +150,7 @@ class Recorder:
         device_count: int = 1,
         steady_steps: int | None = None,
         max_ops: int | None = None,
+        strict: bool = False,
     ) -> None:
         self.is_open = False
         self.warnings: list[str] = []
@@ -165,10 +167,12 @@ class Recorder:
         self.cpu_ops = 0
         self.gpu_ops = 0
         self._max_ops = max_ops
+        self._strict = strict
         self._lock = threading.RLock()
         self._inside = threading.local()
         self._known: dict[Any, _Known] = {}
         self._drained = 0
+        self._mapped: dict[int, OpSignature] = {}
         self._storages: dict[int, int] = {}
         self._alive: set[int] = set()
         self._watches: dict[int, _StorageWatch] = {}
@@ -300,8 +304,15 @@ class Recorder:
         with in_kernel_invocation_manager(self.mode):
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
-            return self.mode.wrap(result, device)
-        return [self.mode.wrap(item, device) for item in result]
+            return self._claim(result, device)
+        return [self._claim(item, device) for item in result]
+
+    def _claim(self, result: Any, device: torch.device) -> ForecastTensor:
+        if isinstance(result, FakeTensor):  # some views of subclasses keep their class
+            result.fake_device = device
+            result.fake_mode = self.mode
+            return cast(ForecastTensor, _as_forecast(result))
+        return self.mode.wrap(result, device)
 
     def run_fake(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op through torch's own fake kernels, without recording it."""
@@ -377,6 +388,8 @@ class Recorder:
         self.gpu_ops += 1
         attribution = self.attribution
         phase, module, sequence, node = attribution.of_op()
+        if self._strict:
+            self._require_mapped(known.signature)
         self.open_entries.append(
             (
                 known.signature,
@@ -440,6 +453,17 @@ class Recorder:
         if mode is None:
             mode = self._math_modes[key] = MathMode(*key)
         return mode
+
+    def _require_mapped(self, signature: OpSignature) -> None:
+        if id(signature) in self._mapped:
+            return
+        mapping = map_op(signature, self._default_math)
+        if not mapping.is_mapped:
+            raise UnmappedOpError(
+                f"{signature.op} at {call_site()} has no kernels registered ({mapping.reason}). "
+                f'Register them with neusight.register_op("{signature.op}"), or leave out strict.'
+            )
+        self._mapped[id(signature)] = signature
 
     def _stop_runaway(self) -> None:
         self._max_ops = None

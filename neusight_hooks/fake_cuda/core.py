@@ -45,17 +45,31 @@ _GUARD_SLOTS = 64
 #: Words before the first slot of an Itanium C++ ABI virtual table: offset to top, type information.
 _VTABLE_HEADER = 2
 
+#: cuDNN that the core claims on a CPU build: that of torch 2.13's CUDA wheels. It decides about
+#: batch norm and the memory format of convolutions; attention is chosen in attention_choice.py.
+_CUDNN_VERSION = 92000
+
 #: What each hook answers. A CUDA build has true hooks already and needs one answer only: patching
 #: more there does harm (a wrong cuDNN version changes which attention is chosen).
-_CPU_BUILD_ANSWERS = {
+_CPU_BUILD_ANSWERS: dict[str, int | float] = {
     "hasCUDA": 1,
     "isBuilt": 1,
     "isAvailable": 1,
     "deviceCount": 1,
     "getNumGPUs": 1,
     "hasPrimaryContext": 1,
+    "hasCuDNN": 1,
+    "compiledWithCuDNN": 1,
+    "versionCuDNN": _CUDNN_VERSION,
+    "versionRuntimeCuDNN": _CUDNN_VERSION,
+    "supportsDilatedConvolutionWithCuDNN": 1,
+    "supportsDepthwiseConvolutionWithCuDNN": 1,
+    "supportsBFloat16ConvolutionWithCuDNNv8": 1,
+    "supportsBFloat16RNNWithCuDNN": 1,
+    "batchnormMinEpsilonCuDNN": 0.0,
+    "hasCuBLASLt": 1,
 }
-_CUDA_BUILD_ANSWERS = {"hasPrimaryContext": 1}
+_CUDA_BUILD_ANSWERS: dict[str, int | float] = {"hasPrimaryContext": 1}
 
 _GUARD_TABLE = "_ZN3c104impl26device_guard_impl_registryE"
 _GUARD_REGISTRAR = (
@@ -94,9 +108,10 @@ def _library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
 
 
-def _constant(value: int) -> int:
+def _constant(value: int | float) -> int:
     """Address of a C function that ignores its arguments and returns `value`."""
-    function = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p)(lambda _self: value)
+    kind = ctypes.c_double if isinstance(value, float) else ctypes.c_ssize_t
+    function = ctypes.CFUNCTYPE(kind, ctypes.c_void_p)(lambda _self: value)
     _keep_alive.append(function)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
@@ -160,7 +175,7 @@ def _hook_slots() -> dict[str, int]:
 
 
 @contextmanager
-def _patched_hooks(answers: dict[str, int]) -> Iterator[None]:
+def _patched_hooks(answers: dict[str, int | float]) -> Iterator[None]:
     slots = _hook_slots()
     get_hooks = _library("libtorch_cpu.so")[_CUDA_HOOKS]
     get_hooks.restype = ctypes.c_void_p

@@ -153,6 +153,8 @@ class _Event:
         external: bool = False,
     ) -> None:
         self.enable_timing = enable_timing
+        if enable_timing:
+            self._context.clock()  # time runs from here, or an earlier timer
         self._number: int | None = None
 
     def record(self, stream: Any = None) -> None:
@@ -221,7 +223,7 @@ class _Stream:
         self.wait_event(stream.record_event())
 
     def record_event(self, event: _Event | None = None) -> _Event:
-        event = event or _Event()
+        event = event or self._context.event_class()
         event.record(self)
         return event
 
@@ -322,6 +324,7 @@ class _Context:
         self.next_event = 0
         self.streams_created = 0
         self.capturing = False
+        self.event_class: Any = _Event
 
     def stream_number(self, stream: Any) -> int:
         if stream is None:
@@ -363,11 +366,13 @@ def install_facade(
         for base in (_Event, _Stream, _CUDAGraph)
     ]
     event_class, stream_class, graph_class = classes
+    context.event_class = event_class
     _install_questions(patches, recorder, gpu, asked)
     _install_devices(patches, recorder)
     _install_streams(patches, recorder, event_class, stream_class, context)
     _install_memory(patches, memory, gpu, asked)
     _install_random(patches)
+    _install_tensor_types(patches)
     patches.set(cuda, "CUDAGraph", graph_class)
     patches.set(cuda, "graph", _graph)
     patches.answer(cuda.graphs, "is_current_stream_capturing", lambda: context.capturing)
@@ -543,3 +548,42 @@ def _install_random(patches: Patches) -> None:
     patches.answer(module, "get_rng_state_all", lambda: [state.clone()])
     patches.answer(module, "set_rng_state_all", nothing)
     patches.set(torch, "Generator", _Generator)
+
+
+_TENSOR_TYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+def _install_tensor_types(patches: Patches) -> None:
+    """torch.cuda.FloatTensor and its kin, which a CPU build refuses to call."""
+
+    def constructor(dtype: torch.dtype) -> Any:
+        class Constructor(type):
+            def __instancecheck__(cls, instance: object) -> bool:
+                return (
+                    isinstance(instance, torch.Tensor)
+                    and instance.dtype is dtype
+                    and instance.is_cuda
+                )
+
+        class LegacyTensor(metaclass=Constructor):
+            def __new__(cls, *args: Any) -> Any:
+                if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+                    return torch.tensor(args[0], dtype=dtype, device="cuda")
+                sizes = args[0] if args and isinstance(args[0], torch.Size) else args
+                return torch.empty(sizes, dtype=dtype, device="cuda")
+
+        return LegacyTensor
+
+    for name, dtype in _TENSOR_TYPES.items():
+        patches.set(torch.cuda, name, constructor(dtype))

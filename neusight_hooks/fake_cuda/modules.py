@@ -29,6 +29,7 @@ def install_modules(patches: Patches, recorder: Recorder, *, allow_writes: bool)
     _install_optimizers(patches, recorder)
     _install_compile(patches, recorder)
     _install_threads(patches, recorder)
+    _install_profiler(patches, recorder)
     _install_checkpoints(patches, recorder, allow_writes)
 
 
@@ -173,6 +174,34 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
     patches.set(threading.Thread, "run", run)
 
 
+def _install_profiler(patches: Patches, recorder: Recorder) -> None:
+    """The script's own torch.profiler runs without CUDA activity, which has nothing to listen to;
+    its step() says where steps end."""
+    profile = torch.profiler.profile
+    original_init, original_step = profile.__init__, profile.step
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
+        kwargs["use_cuda"] = None
+        original_init(self, *args[1:], **kwargs)
+
+    def step(self: Any) -> None:
+        recorder.cutter.explicit_step()
+        original_step(self)
+
+    patches.set(profile, "__init__", init)
+    patches.set(profile, "step", step)
+    legacy = torch.autograd.profiler.profile
+    original_legacy = legacy.__init__
+
+    def init_legacy(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("use_cuda", None)
+        kwargs["use_device"] = None
+        original_legacy(self, *args, **kwargs)
+
+    patches.set(legacy, "__init__", init_legacy)
+
+
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -197,7 +226,33 @@ def _install_checkpoints(patches: Patches, recorder: Recorder, allow_writes: boo
     patches.set(torch, "save", save)
     patches.set(torch, "load", load)
     if not allow_writes:
+        _install_files(patches, store)
         _install_library_saves(patches, store)
+
+
+def _install_files(patches: Patches, store: _Checkpoints) -> None:
+    """What scripts do with a checkpoint they just wrote: move it into place, ask for it, remove it."""
+    original_stat, original_remove = os.stat, os.remove
+
+    def moving(original: Callable[..., None]) -> Callable[..., None]:
+        def move(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            if not store.rename(src, dst):
+                original(src, dst, *args, **kwargs)
+
+        return move
+
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        return original_stat(store.found(path), *args, **kwargs)
+
+    def remove(path: Any, *args: Any, **kwargs: Any) -> None:
+        if not store.forget(path):
+            original_remove(path, *args, **kwargs)
+
+    patches.set(os, "replace", moving(os.replace))
+    patches.set(os, "rename", moving(os.rename))
+    patches.set(os, "stat", stat)
+    patches.set(os, "remove", remove)
+    patches.set(os, "unlink", remove)
 
 
 def _install_library_saves(patches: Patches, store: _Checkpoints) -> None:
@@ -244,7 +299,7 @@ class _Checkpoints:
             return target
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="neusight-"))
-        key = str(Path(target).absolute())
+        key = os.path.abspath(target)  # pathlib asks os.stat, which asks us
         if key not in self._places:
             self._places[key] = self._folder / f"{len(self._places)}-{Path(target).name}"
         self._recorder.warn_once(
@@ -255,16 +310,33 @@ class _Checkpoints:
 
     def found(self, source: Any) -> Any:
         """The place that was written instead of `source`, if it was."""
-        if not isinstance(source, (str, os.PathLike)):
+        if not self._places or not isinstance(source, (str, os.PathLike)):
             return source
-        return self._places.get(str(Path(source).absolute()), source)
+        return self._places.get(os.path.abspath(source), source)
+
+    def rename(self, source: Any, target: Any) -> bool:
+        """Moves what was written instead of `source`; False if nothing was."""
+        place = self.found(source)
+        if place is source:
+            return False
+        del self._places[os.path.abspath(source)]
+        self._places[os.path.abspath(target)] = place
+        return True
+
+    def forget(self, path: Any) -> bool:
+        """Removes what was written instead of `path`; False if nothing was."""
+        place = self.found(path)
+        if place is path:
+            return False
+        del self._places[os.path.abspath(path)]
+        return True
 
     def remove(self) -> None:
         """Deletes the temporary place."""
+        self._places.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-        self._places.clear()
 
 
 def _holds_forecast(obj: Any, seen: set[int]) -> bool:

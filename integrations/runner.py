@@ -1,0 +1,152 @@
+"""Runs an unmodified script inside a forecast, as Python itself would run it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neusight.forecast import Session
+
+__all__ = ["Outcome", "Program", "hide_gpus", "run_program"]
+
+#: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
+_OFFLINE = {
+    "WANDB_MODE": "offline",
+    "COMET_START_ONLINE": "0",
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run: a script's path or a module's name, and its own arguments."""
+
+    target: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the program ended: `failure` is empty where it ran to its end or was stopped on purpose."""
+
+    failure: str = ""
+    stopped_early: bool = False
+    exit_code: int = 0
+
+
+def hide_gpus() -> None:
+    """Keeps a real GPU out of it: torch must see none. Call it before torch is imported."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def run_program(program: Program, session: Session) -> Outcome:
+    """Runs the program inside the session; never raises for what the program does."""
+    from neusight.fake_cuda.packages import cuda_only_package
+    from neusight.recorder import RunawayLoop
+    from neusight.steps import EnoughSteps
+
+    try:
+        session.open()
+        try:
+            with _as_main(program):
+                _execute(program)
+        finally:
+            session.close()
+    except EnoughSteps:
+        return Outcome(stopped_early=True)
+    except RunawayLoop as error:
+        return Outcome(failure=str(error), exit_code=1)
+    except SystemExit as error:
+        return _outcome_of_exit(error)
+    except KeyboardInterrupt:
+        return Outcome(failure="interrupted", exit_code=130)
+    except ImportError as error:
+        package = cuda_only_package(error)
+        if package is None:
+            return _failed(error)
+        return Outcome(
+            failure=f"{_line_of(error)} imports {package}, which installs only where CUDA is. Make "
+            "the import optional, or register its ops with neusight.register_op and a stand-in.",
+            exit_code=1,
+        )
+    except Exception as error:
+        return _failed(error)
+    return Outcome()
+
+
+def _outcome_of_exit(error: SystemExit) -> Outcome:
+    if error.code is None or error.code == 0:
+        return Outcome()
+    code = error.code if isinstance(error.code, int) else 1
+    text = "" if isinstance(error.code, int) else f": {error.code}"
+    return Outcome(failure=f"it exited with status {code}{text}", exit_code=code)
+
+
+def _failed(error: Exception) -> Outcome:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).parent)
+    while frames and (frames[0].filename.startswith(own) or "runpy" in frames[0].filename):
+        del frames[0]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+    lines += traceback.format_exception_only(error)
+    sys.stderr.write("".join(lines))
+    return Outcome(failure=f"{type(error).__name__}: {error}", exit_code=1)
+
+
+def _line_of(error: ImportError) -> str:
+    """The innermost line of the user's own that led to the import."""
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not any(part in frame.filename for part in ("importlib", "site-packages", "runpy")):
+            if not frame.filename.startswith(str(Path(__file__).parent)):
+                found = f"{Path(frame.filename).name}:{frame.lineno}"
+    return found or "the script"
+
+
+def _execute(program: Program) -> None:
+    if program.is_module:
+        runpy.run_module(program.target, run_name="__main__", alter_sys=True)
+        return
+    path = Path(program.target)
+    code = compile(path.read_bytes(), os.fspath(path), "exec", dont_inherit=True)
+    exec(code, sys.modules["__main__"].__dict__)
+
+
+@contextmanager
+def _as_main(program: Program) -> Iterator[None]:
+    """sys.argv, sys.path[0], `__main__` and the environment as the program expects them."""
+    saved_argv, saved_path = sys.argv, list(sys.path)
+    saved_main = sys.modules["__main__"]
+    saved_environment = dict(os.environ)
+    sys.argv = [program.target, *program.arguments]
+    with tempfile.TemporaryDirectory(prefix="neusight-") as folder:
+        os.environ.update({**_OFFLINE, "MLFLOW_TRACKING_URI": f"file:{folder}"})
+        if program.is_module:
+            sys.path[0] = str(Path.cwd())
+        else:
+            sys.path[0] = str(Path(program.target).resolve().parent)
+            main = ModuleType("__main__")
+            main.__dict__.update(
+                __file__=program.target, __builtins__=builtins, __spec__=None, __cached__=None
+            )
+            sys.modules["__main__"] = main
+        try:
+            yield
+        finally:
+            sys.argv = saved_argv
+            sys.path[:] = saved_path
+            sys.modules["__main__"] = saved_main
+            os.environ.clear()
+            os.environ.update(saved_environment)

@@ -1,0 +1,478 @@
+"""The front door: `forecast_on` opens a block on a GPU that is not there, `Forecast` is what it tells."""
+
+from __future__ import annotations
+
+import functools
+import warnings as python_warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from neusight.host import PLAIN, PROFILED, HostProfile
+from neusight.memory import MemoryTimeline, memory_of
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.predictor import predictor as find_predictor
+from neusight.pricing import Pricer
+from neusight.recording import OpCall, Recording
+from neusight.saving import load_recording, save_recording
+from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
+from neusight.timeline import Timeline, schedule
+
+if TYPE_CHECKING:
+    from neusight.recorder import Recorder
+
+__all__ = ["Forecast", "Session", "forecast_on", "host_profile"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HOSTS = {"plain": PLAIN, "profiled": PROFILED}
+
+#: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
+_MOSTLY_CPU = 0.9
+
+
+class Forecast:
+    """What a program does on a GPU: latency, memory and timeline of a recording.
+
+    Inside its block only `step()` is of use; the rest is computed when it is first asked for.
+    """
+
+    def __init__(
+        self,
+        gpu: GPU,
+        predictor: Predictor,
+        host: HostProfile,
+        *,
+        record_shapes: bool = True,
+        profile_memory: bool = True,
+        with_modules: bool = True,
+    ) -> None:
+        self.gpu = gpu
+        self.host = host
+        self.trace_path: str | None = None
+        self._pricer = Pricer(gpu, predictor)
+        self._options = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_modules": with_modules,
+        }
+        self._recorder: Recorder | None = None
+        self._recording: Recording | None = None
+
+    # -- inside the block -----------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Says that a step of the program ends here; from then on only these calls end steps."""
+        if self._recorder is None:
+            raise ForecastStateError("Forecast.step() is for inside its forecast_on block.")
+        self._recorder.cutter.explicit_step()
+
+    # -- what was heard ---------------------------------------------------------------------------
+
+    @property
+    def recording(self) -> Recording:
+        """All that was recorded; ForecastStateError while the block is open."""
+        if self._recording is None:
+            raise ForecastStateError(
+                "The forecast is known when its block has ended. Read it after the with statement."
+            )
+        return self._recording
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Every op and kernel placed in time; of equal steps the first few."""
+        self._pricer.prepare(self.recording)
+        return schedule(self.recording, self._pricer, self.host)
+
+    @cached_property
+    def memory(self) -> MemoryTimeline:
+        """Every allocation placed in the GPU's memory."""
+        return memory_of(
+            self.recording,
+            capacity_bytes=self.gpu.memory_bytes,
+            context_bytes=self.gpu.context_bytes,
+        )
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The figures of the steady step, of which the properties below are parts."""
+        return verdict_of(self.recording, self.timeline, self.memory, self.gpu)
+
+    @property
+    def predictor_name(self) -> str:
+        """Who priced the kernels."""
+        return self._pricer.predictor.name
+
+    @property
+    def step_latency_us(self) -> StepLatency:
+        """Median over the steady steps, with the 80 % interval that the kernels' intervals give."""
+        return self.verdict.step_latency
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """One row a run of equal steps: kind, count, latency_us, gpu_busy_us, host_us, communication_us."""
+        return self.verdict.steps
+
+    @property
+    def latency_us(self) -> float:
+        """The whole block, all its steps counted."""
+        return self.verdict.latency_us
+
+    @property
+    def gpu_busy_us(self) -> float:
+        """Time in the steady step in which the GPU runs at least one kernel."""
+        return self.verdict.gpu_busy_us
+
+    @property
+    def bound(self) -> str:
+        """What limits the steady step: "host", "compute", "memory" or "communication"."""
+        return self.verdict.bound
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Most bytes allocated at once, as torch.cuda.max_memory_allocated counts."""
+        return self.memory.peak_allocated
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Most bytes that the caching allocator held."""
+        return self.memory.peak_reserved
+
+    @property
+    def context_bytes(self) -> int:
+        """What the CUDA context and loaded kernels take beside that."""
+        return self.gpu.context_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it fits into the GPU's memory."""
+        return self.memory.fits
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """Share of the steady step's kernel time by origin: trained, physics, fallback."""
+        return self.verdict.coverage
+
+    @property
+    def unmapped(self) -> list[str]:
+        """Ops that nobody mapped to kernels, priced as bytes over bandwidth."""
+        self.timeline  # noqa: B018  (pricing fills the list)
+        return sorted(self._pricer.unmapped)
+
+    @property
+    def flops_per_step(self) -> int:
+        """Floating-point operations of matrix products, convolutions and attention in a step."""
+        return self.verdict.flops
+
+    @property
+    def mfu(self) -> float:
+        """Those, over what the GPU's units could do in the time of the step."""
+        return self.verdict.mfu
+
+    @property
+    def kernels(self) -> list[tuple[Kernel, Estimate]]:
+        """The kernels of the whole block in launch order; of equal steps the first few."""
+        return [(span.kernel, span.estimate) for span in self.timeline.kernels]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before believing the figures."""
+        return list(self.recording.warnings)
+
+    # -- elsewhere ------------------------------------------------------------------------------
+
+    def on(
+        self,
+        gpu: str | GPU,
+        *,
+        predictor: str | Predictor | None = None,
+        host: str | HostProfile | None = None,
+    ) -> Forecast:
+        """The same recording on another GPU.
+
+        ForecastStateError where the program asked the GPU something that the other one answers
+        differently (its attention kernel, its compute capability): record it there again.
+        """
+        target = find_gpu(gpu)
+        if target != self.gpu:
+            _require_same_answers(self.recording, target)
+        other = Forecast(
+            target,
+            self._pricer.predictor if predictor is None else find_predictor(predictor),
+            self.host if host is None else host_profile(host),
+            **self._options,
+        )
+        other._recording = self.recording
+        return other
+
+    def save(self, path: str | Path) -> None:
+        """Writes the recording, to be priced again later: JSON, gzip where the name ends in .gz."""
+        save_recording(
+            self.recording,
+            path,
+            gpu=self.gpu.name,
+            predictor=self.predictor_name,
+            host=self.host.name,
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Forecast:
+        """A forecast from what `save` wrote; RecordingError where that cannot be read."""
+        recording, extra = load_recording(path)
+        forecast = cls(
+            find_gpu(extra.get("gpu", recording.gpu)),
+            find_predictor(extra.get("predictor")),
+            _HOSTS.get(extra.get("host", "plain"), PLAIN),
+        )
+        forecast._recording = recording
+        return forecast
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Writes the trace that TensorBoard's profiler plugin, Perfetto and HTA open (.gz allowed)."""
+        from neusight.trace import write_trace
+
+        write_trace(path, self.timeline, self.memory, self.gpu, **self._options)
+
+    def key_averages(self, group_by_input_shape: bool = False) -> Any:
+        """torch.profiler's own event list; `.table(sort_by="cuda_time_total")` prints it."""
+        return self.events().key_averages(group_by_input_shape)
+
+    def events(self) -> Any:
+        """The ops as torch.profiler's function events, with the device time of their kernels."""
+        from neusight.events import event_list
+
+        return event_list(self.timeline)
+
+    def summary(self) -> str:
+        """The forecast in words and a few rows."""
+        return describe(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures, as `neusight run --json` writes them."""
+        return to_json(self)
+
+    def __repr__(self) -> str:
+        if self._recording is None:
+            return f"<Forecast on {self.gpu.name}, recording>"
+        return f"<Forecast on {self.gpu.name}: {self.verdict.headline(self.gpu)}>"
+
+
+class forecast_on:  # a context manager reads as a verb
+    """Forecasts what the block (or the decorated function) would do on a GPU.
+
+    `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
+    `host` "plain" or "profiled", or a `HostProfile`; `on_trace_ready` is called with the forecast
+    when the block ends; `on_out_of_memory="raise"` raises torch.OutOfMemoryError where the GPU
+    would; `strict` raises UnmappedOpError at the first op that nobody mapped to kernels.
+
+    UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError.
+    """
+
+    def __init__(
+        self,
+        gpu: str | GPU,
+        *,
+        predictor: str | Predictor | None = None,
+        host: str | HostProfile | None = None,
+        on_trace_ready: Callable[[Forecast], object] | None = None,
+        on_out_of_memory: Literal["report", "raise"] = "report",
+        record_shapes: bool = True,
+        profile_memory: bool = True,
+        with_modules: bool = True,
+        strict: bool = False,
+    ) -> None:
+        if on_out_of_memory not in ("report", "raise"):
+            raise ValueError(
+                f'on_out_of_memory is {on_out_of_memory!r}; it must be "report" or "raise".'
+            )
+        self._arguments = (find_gpu(gpu), find_predictor(predictor), host_profile(host or "plain"))
+        self._options: dict[str, Any] = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_modules": with_modules,
+        }
+        self._on_trace_ready = on_trace_ready
+        self._raises = on_out_of_memory == "raise"
+        self._strict = strict
+        self._session: Session | None = None
+
+    def __enter__(self) -> Forecast:
+        forecast = Forecast(*self._arguments, **self._options)
+        session = Session(forecast, strict=self._strict, raise_out_of_memory=self._raises)
+        session.open()
+        self._session = session
+        return forecast
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        session, self._session = self._session, None
+        assert session is not None
+        session.close()
+        for text in session.forecast.warnings if kind is None else ():
+            if text.startswith("no CUDA work"):
+                python_warnings.warn(text, stacklevel=2)
+        if self._on_trace_ready is not None and session.forecast.recording.steps:
+            self._on_trace_ready(session.forecast)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: each call is a forecast, kept as `function.forecast`."""
+        if not callable(function):
+            raise TypeError(
+                f"forecast_on({self._arguments[0].name!r}) decorates a function or opens a block: "
+                f"with neusight.forecast_on(...): — not {function!r}."
+            )
+
+        @functools.wraps(function)
+        def forecasted(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self as forecast:
+                forecasted.forecast = forecast  # type: ignore[attr-defined]
+                return function(*args, **kwargs)
+
+        return forecasted
+
+
+class Session:
+    """One open block: what `forecast_on` and `neusight run` both enter and leave."""
+
+    _current: Session | None = None
+
+    def __init__(
+        self,
+        forecast: Forecast,
+        *,
+        strict: bool = False,
+        raise_out_of_memory: bool = False,
+        virtual_time: bool = False,
+        allow_writes: bool = False,
+        steady_steps: int | None = None,
+        max_ops: int | None = None,
+        script: str = "",
+    ) -> None:
+        self.forecast = forecast
+        self._strict = strict
+        self._settings = {
+            "raise_out_of_memory": raise_out_of_memory,
+            "virtual_time": virtual_time,
+            "allow_writes": allow_writes,
+        }
+        self._steady_steps = steady_steps
+        self._max_ops = max_ops
+        self._script = script
+        self._stack = ExitStack()
+        self._questions: dict[str, str] = {}
+        self._recorder: Recorder | None = None
+
+    def open(self) -> None:
+        """Enters the block."""
+        if Session._current is not None:
+            raise ForecastStateError(
+                f"A forecast on {Session._current.forecast.gpu.name} is open already; end it before "
+                "you begin another. Forecast.on(gpu) prices one recording for several GPUs."
+            )
+        from neusight.fake_cuda.session import fake_cuda
+        from neusight.recorder import Recorder
+
+        recorder = Recorder(
+            steady_steps=self._steady_steps, max_ops=self._max_ops, strict=self._strict
+        )
+        Session._current = self
+        self._stack.callback(setattr, Session, "_current", None)
+        try:
+            self._stack.enter_context(
+                fake_cuda(
+                    recorder,
+                    self.forecast.gpu,
+                    price=self.forecast._pricer,
+                    host=self.forecast.host,
+                    asked=self._asked,
+                    **self._settings,
+                )
+            )
+        except BaseException:
+            self._stack.close()
+            raise
+        self._recorder = self.forecast._recorder = recorder
+
+    def _asked(self, question: str, answer: object) -> None:
+        self._questions[question] = repr(answer)
+
+    def close(self) -> None:
+        """Leaves the block, whatever happened in it, and keeps what was recorded."""
+        import torch
+
+        recorder = self._recorder
+        assert recorder is not None
+        self.forecast._recorder = None
+        try:
+            recorder.cutter.finish()
+        finally:
+            self._stack.close()
+            self.forecast._recording = Recording(
+                steps=tuple(recorder.cutter.steps),
+                gpu=self.forecast.gpu.name,
+                torch_version=torch.__version__,
+                questions=tuple(sorted(self._questions.items())),
+                warnings=tuple(_warnings_of(recorder)),
+                script=self._script,
+            )
+
+
+def _warnings_of(recorder: Recorder) -> list[str]:
+    found = list(recorder.warnings)
+    if recorder.gpu_ops == 0:
+        found.append(
+            "no CUDA work was recorded: the block did none, or the device was chosen before it was "
+            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside, '
+            "or use `neusight run`."
+        )
+    elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
+        found.append(
+            f"{recorder.cpu_ops} of {recorder.cpu_ops + recorder.gpu_ops} ops ran on the CPU; if "
+            "the device was chosen before the block, move that inside, or use `neusight run`."
+        )
+    values = recorder.values
+    if values.invented_reads:
+        sites = sorted(values.invented_reads)
+        shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
+        found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+    if values.materialised_bytes:
+        found.append(
+            f"{values.materialised_bytes / 2**20:.1f} MiB of parameters were filled with seeded "
+            "random values, because CPU code computed on them"
+        )
+    return found
+
+
+def host_profile(host: str | HostProfile) -> HostProfile:
+    """A named profile of the host, or one of your own."""
+    if isinstance(host, HostProfile):
+        return host
+    if host not in _HOSTS:
+        raise ValueError(f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile.")
+    return _HOSTS[host]
+
+
+def _require_same_answers(recording: Recording, target: GPU) -> None:
+    from neusight.questions import answer
+
+    for question, answered in recording.questions:
+        there = answer(question, target)
+        if there != answered:
+            name = question.partition(" ")[0]
+            raise ForecastStateError(
+                f"The program asked {recording.gpu} for {name} and {target.name} answers "
+                f"differently ({answered} there {there if there is not None else 'unknown'}), so "
+                f"it may take another path. Record it again: forecast_on({target.name!r})."
+            )

@@ -1,0 +1,14 @@
+"""What programs ask of their GPU, and what another GPU would have answered."""
+
+from __future__ import annotations
+
+from neusight.fake_cuda.facade import static_answer
+from neusight.fake_cuda.overrides import answer_attention_question
+from neusight.predictors.gpu import GPU
+
+__all__ = ["answer"]
+
+
+def answer(question: str, gpu: GPU) -> str | None:
+    """The recorded form of what `gpu` answers; None where only a new recording can tell."""
+    return static_answer(question, gpu) or answer_attention_question(question, gpu)

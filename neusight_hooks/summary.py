@@ -1,0 +1,348 @@
+"""The figures people read: the steady step, where its time goes, what fits, and how sure that is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from neusight.memory import MemoryTimeline
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import KernelClass
+from neusight.recording import OpCall, Recording, Synchronize
+from neusight.timeline import KernelSpan, StepSpan, Timeline, bound_of
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["SCHEMA_VERSION", "Row", "StepLatency", "Verdict", "describe", "to_json", "verdict_of"]
+
+#: Raised when a key of `to_json` changes its meaning or goes.
+SCHEMA_VERSION = 1
+
+#: Spread of the host's own time at 80 %: one host against another is not measured yet, so wide.
+HOST_SPREAD = 0.25
+
+#: Classes whose FLOPs count as the model's (MFU as in PaLM, arXiv 2204.02311, appendix B, but with
+#: the FLOPs that run, recomputation included).
+_MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
+
+_NS_PER_US = 1000
+_ROWS_SHOWN = 5
+_ORIGINS = ("trained", "physics", "fallback")
+
+
+class StepLatency(NamedTuple):
+    """Microseconds a step: the median over steady steps and its 80 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Row(NamedTuple):
+    """One line of a table: how often and how long in a steady step, and its share of kernel time."""
+
+    name: str
+    count: int
+    time_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The steady step in figures; times in microseconds."""
+
+    kind: str
+    step_latency: StepLatency
+    steps: list[dict[str, Any]]
+    latency_us: float
+    gpu_busy_us: float
+    host_us: float
+    bound: str
+    coverage: dict[str, float]
+    flops: int
+    mfu: float
+    num_ops: int
+    num_kernels: int
+    num_synchronizations: int
+    num_steps: int
+    by_kernel_class: list[Row]
+    by_module: list[Row]
+    by_op: list[Row]
+
+    def headline(self, gpu: GPU) -> str:
+        """One line."""
+        low, high = self.step_latency.low, self.step_latency.high
+        return (
+            f"{_time(self.step_latency.median)} per {_STEP_WORDS[self.kind]} "
+            f"({_time(low)} to {_time(high)}), {self.bound}-bound"
+        )
+
+
+_STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "block"}
+
+
+def verdict_of(
+    recording: Recording, timeline: Timeline, memory: MemoryTimeline, gpu: GPU
+) -> Verdict:
+    """The figures of a scheduled recording."""
+    steady = _steady_steps(timeline)
+    step = _median_step(steady)
+    if step is None:
+        return _empty_verdict()
+    kernels = timeline.kernels[step.first_kernel : step.last_kernel]
+    latency_us = step.latency_ns / _NS_PER_US
+    matrix = [span for span in kernels if span.kernel.kernel_class in _MODEL_CLASSES]
+    flops = sum(span.kernel.flops for span in matrix)
+    ideal_us = sum(
+        span.kernel.flops / gpu.peak_flops(span.kernel.compute, matrix=True) * 1e6 for span in matrix
+    )
+    entries = step.replay.step.entries
+    return Verdict(
+        kind=step.replay.step.kind,
+        step_latency=_with_interval(step, kernels),
+        steps=[_step_row(span) for span in timeline.steps],
+        latency_us=sum(s.latency_ns * s.represents for s in timeline.steps) / _NS_PER_US,
+        gpu_busy_us=step.gpu_busy_ns / _NS_PER_US,
+        host_us=step.host_ns / _NS_PER_US,
+        bound=bound_of(step, timeline),
+        coverage=_coverage(kernels),
+        flops=flops,
+        mfu=ideal_us / latency_us if latency_us else 0.0,
+        num_ops=sum(isinstance(entry, OpCall) for entry in entries),
+        num_kernels=len(kernels),
+        num_synchronizations=sum(isinstance(entry, Synchronize) for entry in entries),
+        num_steps=sum(s.represents for s in steady),
+        by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
+        by_module=_rows(_named_by_module(timeline, kernels)),
+        by_op=_rows(_named_by_op(timeline, kernels)),
+    )
+
+
+def _empty_verdict() -> Verdict:
+    return Verdict(
+        kind="setup",
+        step_latency=StepLatency(0.0, 0.0, 0.0),
+        steps=[],
+        latency_us=0.0,
+        gpu_busy_us=0.0,
+        host_us=0.0,
+        bound="host",
+        coverage=dict.fromkeys(_ORIGINS, 0.0),
+        flops=0,
+        mfu=0.0,
+        num_ops=0,
+        num_kernels=0,
+        num_synchronizations=0,
+        num_steps=0,
+        by_kernel_class=[],
+        by_module=[],
+        by_op=[],
+    )
+
+
+def _steady_steps(timeline: Timeline) -> list[StepSpan]:
+    """Training steps after the first, else inference steps after the first, else what there is."""
+    for kind in ("train", "eval"):
+        found = [step for step in timeline.steps if step.replay.step.kind == kind]
+        if found:
+            return found[1:] or found
+    return list(timeline.steps)
+
+
+def _median_step(steps: list[StepSpan]) -> StepSpan | None:
+    if not steps:
+        return None
+    ordered = sorted(steps, key=lambda step: (step.latency_ns, step.replay.index))
+    half = sum(step.represents for step in ordered) / 2
+    passed = 0
+    for step in ordered:
+        passed += step.represents
+        if passed >= half:
+            return step
+    return ordered[-1]
+
+
+def _with_interval(step: StepSpan, kernels: Iterable[KernelSpan]) -> StepLatency:
+    """Errors of kernels taken as wholly correlated (one GPU, one predictor); the time in which the
+    GPU idles has the host's spread."""
+    spans = list(kernels)
+    total = sum(span.estimate.latency_us for span in spans)
+    below = total - sum(span.estimate.low_us for span in spans)
+    above = sum(span.estimate.high_us for span in spans) - total
+    latency = step.latency_ns / _NS_PER_US
+    busy = min(step.gpu_busy_ns / _NS_PER_US, latency)
+    overlap = busy / total if total else 0.0  # kernels that overlap count once
+    idle = (latency - busy) * HOST_SPREAD
+    return StepLatency(
+        median=round(latency, 3),
+        low=round(max(0.0, latency - below * overlap - idle), 3),
+        high=round(latency + above * overlap + idle, 3),
+    )
+
+
+def _step_row(span: StepSpan) -> dict[str, Any]:
+    return {
+        "kind": span.replay.step.kind,
+        "count": span.represents,
+        "latency_us": span.latency_ns / _NS_PER_US,
+        "gpu_busy_us": span.gpu_busy_ns / _NS_PER_US,
+        "host_us": span.host_ns / _NS_PER_US,
+        "communication_us": span.communication_ns / _NS_PER_US,
+    }
+
+
+def _coverage(kernels: Iterable[KernelSpan]) -> dict[str, float]:
+    sums = dict.fromkeys(_ORIGINS, 0)
+    for span in kernels:
+        sums[span.estimate.origin] += span.duration_ns
+    total = sum(sums.values())
+    return {origin: round(sums[origin] / total, 6) if total else 0.0 for origin in _ORIGINS}
+
+
+def _named_by_module(
+    timeline: Timeline, kernels: Iterable[KernelSpan]
+) -> Iterator[tuple[str, KernelSpan]]:
+    for span in kernels:
+        call = timeline.host[span.op].call
+        if call is None or not call.module:
+            name = f"({call.phase})" if call is not None else "(other)"
+        else:
+            name = call.module
+        yield name, span
+
+
+def _named_by_op(
+    timeline: Timeline, kernels: Iterable[KernelSpan]
+) -> Iterator[tuple[str, KernelSpan]]:
+    for span in kernels:
+        call = timeline.host[span.op].call
+        yield (call.signature.op if call is not None else "(other)"), span
+
+
+def _rows(named: Iterable[tuple[str, KernelSpan]]) -> list[Row]:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for name, span in named:
+        row = sums[name]
+        row[0] += 1
+        row[1] += span.duration_ns
+    total = sum(time for _, time in sums.values())
+    rows = [
+        Row(name, count, time / _NS_PER_US, round(time / total, 6) if total else 0.0)
+        for name, (count, time) in sums.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_us, row.name))
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def describe(forecast: Forecast) -> str:
+    """The first screen: verdict, where the time goes, memory, coverage, warnings."""
+    verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
+    if verdict.num_kernels == 0:
+        return "\n".join([f"{gpu.name}: nothing to forecast", *_bullets(forecast.warnings)])
+    unmapped = forecast.unmapped
+    lines = [
+        f"{gpu.name}: {_fit_words(memory, gpu)}, {verdict.headline(gpu)}",
+        "",
+        f"  where the time goes ({_time(verdict.gpu_busy_us)} of GPU time a step, "
+        f"{verdict.num_kernels} kernels, {verdict.num_ops} ops, MFU {verdict.mfu:.1%})",
+    ]
+    lines += [
+        f"    {row.name:<24} {_time(row.time_us):>10}  {row.share:>5.1%}  {row.count:>6} kernels"
+        for row in verdict.by_kernel_class[:_ROWS_SHOWN]
+    ]
+    lines += ["", *_memory_words(memory, gpu), _coverage_words(verdict, unmapped)]
+    lines += _bullets(forecast.warnings)
+    if forecast.trace_path:
+        lines.append(f"  trace     {forecast.trace_path}")
+    return "\n".join(lines)
+
+
+def _bullets(texts: Iterable[str]) -> list[str]:
+    return [f"  note      {text}" for text in texts]
+
+
+def _fit_words(memory: MemoryTimeline, gpu: GPU) -> str:
+    if memory.fits:
+        return "fits"
+    return "does not fit"
+
+
+def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
+    lines = [
+        f"  memory    {_bytes(memory.peak_allocated)} allocated, {_bytes(memory.peak_reserved)} "
+        f"reserved, {_bytes(gpu.context_bytes)} context, of {_bytes(gpu.memory_bytes)}"
+    ]
+    if memory.peak_event is not None:
+        source = memory.peak_event.source
+        lines.append(f"            peak at {source.op} in {source.module or '(no module)'}")
+    failure = memory.out_of_memory
+    if failure is not None:
+        lines.append(
+            f"            out of memory in step {failure.step} at {failure.op} in "
+            f"{failure.module or '(no module)'}: {_bytes(failure.num_bytes)} more, with "
+            f"{_bytes(failure.allocated)} allocated"
+        )
+    return lines
+
+
+def _coverage_words(verdict: Verdict, unmapped: list[str]) -> str:
+    shares = ", ".join(
+        f"{share:.0%} {origin}" for origin, share in verdict.coverage.items() if share
+    )
+    words = f"  coverage  {shares or 'no kernels'}"
+    if unmapped:
+        words += f"; {len(unmapped)} unmapped: {', '.join(unmapped[:5])}"
+        if len(unmapped) > _ROWS_SHOWN:
+            words += ", …"
+    return words
+
+
+def _time(microseconds: float) -> str:
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.2f} s"
+    if microseconds >= 1e3:
+        return f"{microseconds / 1e3:.2f} ms"
+    return f"{microseconds:.1f} µs"
+
+
+def _bytes(count: int) -> str:
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    return f"{count / 2**20:.1f} MiB"
+
+
+def to_json(forecast: Forecast) -> dict[str, Any]:
+    """The forecast as plain values, the same for the same script byte for byte."""
+    verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "gpu": gpu.name,
+        "predictor": forecast.predictor_name,
+        "torch_version": forecast.recording.torch_version,
+        "steps": verdict.steps,
+        "step_latency_us": verdict.step_latency._asdict(),
+        "latency_us": verdict.latency_us,
+        "gpu_busy_us": verdict.gpu_busy_us,
+        "bound": verdict.bound,
+        "peak_memory_bytes": memory.peak_allocated,
+        "peak_reserved_bytes": memory.peak_reserved,
+        "context_bytes": gpu.context_bytes,
+        "memory_capacity_bytes": gpu.memory_bytes,
+        "fits": memory.fits,
+        "coverage": verdict.coverage,
+        "unmapped": forecast.unmapped,
+        "flops_per_step": verdict.flops,
+        "mfu": round(verdict.mfu, 6),
+        "num_ops": verdict.num_ops,
+        "num_kernels": verdict.num_kernels,
+        "trace": forecast.trace_path,
+        "by_kernel_class": [row._asdict() for row in verdict.by_kernel_class],
+        "by_module": [row._asdict() for row in verdict.by_module],
+        "by_op": [row._asdict() for row in verdict.by_op],
+        "warnings": forecast.warnings,
+    }
