@@ -8,6 +8,9 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
+
+from typing_extensions import Unpack
 
 from neusight._version import __version__
 from neusight.kernel_names import kernel_display_name
@@ -31,7 +34,7 @@ from neusight.timeline import (
     Timeline,
 )
 
-__all__ = ["trace_events", "write_trace"]
+__all__ = ["TraceOptions", "save_trace", "trace_events", "write_trace"]
 
 Event = dict[str, object]
 
@@ -112,6 +115,18 @@ _STAGES, _SLICE = 4, 64
 _DEFAULT_TILE = (128, 128)
 
 
+class TraceOptions(TypedDict, total=False):
+    """What a trace shows, and whose it is."""
+
+    rank: int
+    world_size: int
+    max_steps: int
+    record_shapes: bool
+    profile_memory: bool
+    with_modules: bool
+    notes: Mapping[str, object] | None
+
+
 def trace_events(
     timeline: Timeline,
     memory: MemoryTimeline | None,
@@ -121,6 +136,7 @@ def trace_events(
     world_size: int = 1,
     max_steps: int = MAX_STEPS,
     record_shapes: bool = True,
+    profile_memory: bool = True,
     with_modules: bool = True,
     notes: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
@@ -130,9 +146,10 @@ def trace_events(
     neither); equal steps that were folded away leave a hole in the numbers of `ProfilerStep#N`.
     `notes` joins the key "neusight", which says that this is a forecast.
     """
+    shown_memory = memory if profile_memory else None
     writer = _Writer(
         timeline,
-        memory,
+        shown_memory,
         gpu,
         rank=rank,
         world_size=world_size,
@@ -149,7 +166,7 @@ def trace_events(
     trace.update(
         {
             "record_shapes": int(record_shapes),
-            "profile_memory": int(memory is not None),
+            "profile_memory": int(shown_memory is not None),
             "with_modules": int(with_modules),
             "neusight": {
                 "forecast": True,
@@ -169,11 +186,23 @@ def trace_events(
     return trace
 
 
-def write_trace(path: str | Path, trace: Mapping[str, object]) -> None:
-    """Writes a trace as JSON, gzipped where the name ends in .gz; whole or not at all.
+def write_trace(
+    path: str | Path,
+    timeline: Timeline,
+    memory: MemoryTimeline | None,
+    gpu: GPU,
+    **options: Unpack[TraceOptions],
+) -> None:
+    """Writes a timeline as a trace file; `options` are those of `trace_events`.
 
-    Equal traces give equal files. TraceError when it cannot be written.
+    The file is gzipped where its name ends in .gz, and written whole or not at all: TraceError
+    when it cannot be written. Equal forecasts give equal files.
     """
+    save_trace(path, trace_events(timeline, memory, gpu, **options))
+
+
+def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
+    """Writes what `trace_events` gave, as `write_trace` does."""
     target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")

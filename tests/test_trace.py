@@ -35,7 +35,7 @@ from neusight.recording import (
     TensorSpec,
 )
 from neusight.timeline import schedule
-from neusight.trace import trace_events, write_trace
+from neusight.trace import TraceOptions, save_trace, trace_events, write_trace
 
 H100 = GPU(
     name="h100_sxm",
@@ -209,7 +209,7 @@ def test_steps_are_those_replayed_without_the_setup(trace: dict[str, Any]) -> No
 def test_nothing_lies_after_the_list_of_events_but_the_name(tmp_path: Path) -> None:
     path = tmp_path / "a]b.pt.trace.json"
 
-    write_trace(path, forecast_trace())
+    save_trace(path, forecast_trace())
 
     text = path.read_text()
     assert text.rindex("]") < text.index('"traceName"')
@@ -371,7 +371,7 @@ def test_the_parser_of_torch_tb_profiler_reads_it(
     trace: dict[str, Any], tmp_path: Path, parser: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "host_4000.1704067200000000000.pt.trace.json.gz"
-    write_trace(path, _as_the_parser_knows_them(trace))
+    save_trace(path, _as_the_parser_knows_them(trace))
 
     profile = parser.parse("host_4000", "1", str(path), str(tmp_path))
 
@@ -410,7 +410,7 @@ def test_the_parser_of_torch_tb_profiler_sees_communication(
 def test_equal_forecasts_are_equal_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        write_trace(tmp_path / name / "w.1.pt.trace.json.gz", forecast_trace())
+        save_trace(tmp_path / name / "w.1.pt.trace.json.gz", forecast_trace())
 
     one, two = ((tmp_path / name / "w.1.pt.trace.json.gz").read_bytes() for name in ("one", "two"))
     assert one == two
@@ -422,11 +422,28 @@ def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Pat
     with pytest.raises(
         TraceError, match=r"Cannot write the trace to .*w\.json: .* Choose a folder"
     ):
-        write_trace(missing, {"traceEvents": []})
+        save_trace(missing, {"traceEvents": []})
     with pytest.raises(TraceError, match="not plain JSON"):
-        write_trace(tmp_path / "w.json", {"traceEvents": [float("nan")]})
+        save_trace(tmp_path / "w.json", {"traceEvents": [float("nan")]})
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_timeline_is_written_with_the_options_of_its_events(tmp_path: Path) -> None:
+    recording = Recording((Step("train", training_step(), 3),), gpu="H100", torch_version="2")
+    timeline = schedule(recording, price, PLAIN)
+    path = tmp_path / "w.1.pt.trace.json"
+
+    options: TraceOptions = {"record_shapes": False, "profile_memory": False, "with_modules": False}
+    write_trace(path, timeline, memory_of(recording), H100, **options)
+
+    written = json.loads(path.read_text())
+    assert (written["record_shapes"], written["profile_memory"], written["with_modules"]) == (
+        0,
+    ) * 3
+    assert not any(event["name"] == "[memory]" for event in written["traceEvents"])
+    assert of(written, "python_function") == []
+    assert "Input Dims" not in of(written, "cpu_op", "aten::addmm")[0]["args"]
 
 
 def test_an_empty_timeline_is_a_trace_too() -> None:
