@@ -1,1 +1,62 @@
-"""Which kernels an op launches."""
+"""Which kernels an op launches: the registry, and one family of ops a file."""
+
+from __future__ import annotations
+
+from neusight.ops import (
+    attention,
+    collective,
+    convolution,
+    copy,
+    elementwise,
+    gather,
+    gemm,
+    normalization,
+    optimizer,
+    pooling,
+    recurrent,
+    reduction,
+    softmax,
+    sort,
+    views,
+)
+from neusight.ops.registry import (
+    Formula,
+    Mapping,
+    is_mapped,
+    kernels_of,
+    map_op,
+    mapped_ops,
+    register_op,
+    unregister_op,
+)
+
+__all__ = [
+    "FAMILIES",
+    "Formula",
+    "Mapping",
+    "is_mapped",
+    "kernels_of",
+    "map_op",
+    "mapped_ops",
+    "register_op",
+    "unregister_op",
+]
+
+#: The modules that register the ops torch brings; importing them fills the registry.
+FAMILIES = (
+    attention,
+    collective,
+    convolution,
+    copy,
+    elementwise,
+    gather,
+    gemm,
+    normalization,
+    optimizer,
+    pooling,
+    recurrent,
+    reduction,
+    softmax,
+    sort,
+    views,
+)

@@ -1,0 +1,397 @@
+"""Fused attention: flash, memory-efficient and cuDNN kernels, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from neusight.ops.gemm import matmul_kernels
+from neusight.ops.operands import (
+    boolean,
+    ceil_div,
+    flags,
+    integer,
+    memory_kernel,
+    output,
+    pointwise_kernel,
+    written_tensors,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__: list[str] = []
+
+
+class _Problem(NamedTuple):
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    head_dim_v: int
+    dtype: str
+    device: str
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self[:7]
+
+
+def _heads_first(call: OpSignature) -> _Problem:
+    """Of the _scaled_dot_product ops: [batch, heads, sequence, head_dim]."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    batch, heads, seq_q, head_dim = query.shape
+    return _Problem(
+        batch,
+        heads,
+        key.shape[1],
+        seq_q,
+        key.shape[2],
+        head_dim,
+        value.shape[3],
+        query.dtype,
+        query.device,
+    )
+
+
+def _sequence_first(call: OpSignature) -> _Problem:
+    """Of the _flash_attention ops: [batch, sequence, heads, head_dim], or packed sequences.
+
+    Packed sequences are taken as equally long.
+    """
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    heads, head_dim = query.shape[-2:]
+    if len(query.shape) == 4:
+        batch, seq_q, seq_kv = query.shape[0], query.shape[1], key.shape[1]
+        bounds = _bounds(call)
+        if batch == 1 and bounds is not None:
+            batch = max(1, bounds.shape[0] - 1)
+            seq_q, seq_kv = ceil_div(seq_q, batch), ceil_div(seq_kv, batch)
+    else:
+        bounds = _bounds(call)
+        batch = max(1, bounds.shape[0] - 1) if bounds is not None else 1
+        seq_q, seq_kv = ceil_div(query.shape[0], batch), ceil_div(key.shape[0], batch)
+    return _Problem(
+        batch,
+        heads,
+        key.shape[-2],
+        seq_q,
+        seq_kv,
+        head_dim,
+        value.shape[-1],
+        query.dtype,
+        query.device,
+    )
+
+
+def _bounds(call: OpSignature) -> TensorSpec | None:
+    """The cumulative sequence lengths of packed sequences."""
+    return call.optional_tensor("cum_seq_q") or call.optional_tensor("cu_seqlens_q")
+
+
+def _attention(
+    problem: _Problem, name: str, *, causal: bool, backward: bool = False, bias_bytes: int = 0
+) -> Kernel:
+    return Kernel.attention(
+        problem.batch,
+        problem.heads,
+        problem.kv_heads,
+        problem.seq_q,
+        problem.seq_kv,
+        problem.head_dim,
+        head_dim_v=problem.head_dim_v,
+        causal=causal,
+        dtype=problem.dtype,
+        backward=backward,
+        name=name,
+        bias_bytes=bias_bytes,
+    )
+
+
+def _forward(
+    problem: _Problem, name: str, *, causal: bool, bias: TensorSpec | None = None
+) -> list[Kernel]:
+    if problem.is_empty:
+        return []
+    bias_bytes = bias.num_bytes if bias is not None else 0
+    return [_attention(problem, name, causal=causal, bias_bytes=bias_bytes)]
+
+
+def _dense(shape: Sequence[int], dtype: str, device: str) -> TensorSpec:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return TensorSpec(tuple(shape), tuple(reversed(strides)), dtype, device)
+
+
+def _backward(
+    problem: _Problem,
+    name: str,
+    *,
+    causal: bool,
+    bias: TensorSpec | None = None,
+    accumulates_query: bool = True,
+    sums_groups: bool = False,
+) -> list[Kernel]:
+    """rowsum(dO · O), the main kernel, the query gradient out of its fp32 sums, GQA's head sums.
+
+    Flash and cuDNN launch dot_do_o, the main kernel and convert_dq; `accumulates_query` says that
+    the query gradient is summed in fp32; `sums_groups` that dK and dV come one a query head and
+    are added up by two reductions (ATen/native/transformers/cuda/flash_attn/flash_api.cpp).
+    """
+    if problem.is_empty:
+        return []
+    batch, heads, kv_heads, seq_q, seq_kv, head_dim, head_dim_v, dtype, device = problem
+    rows = batch * heads * seq_q
+    grad_out = _dense((rows, head_dim_v), dtype, device)
+    sums = _dense((rows,), "float32", device)
+    delta = memory_kernel(
+        KernelClass.REDUCTION,
+        "attention_delta",
+        reads=(grad_out, grad_out),
+        writes=(sums,),
+        rows=rows,
+        width=head_dim_v,
+        flops=2 * rows * head_dim_v,
+    )
+    bias_bytes = bias.num_bytes if bias is not None else 0
+    kernels = [
+        delta,
+        _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes),
+    ]
+    if accumulates_query:
+        query = _dense((rows, head_dim), dtype, device)
+        kernels += pointwise_kernel(
+            "attention_convert_dq", (query._replace(dtype="float32"),), (query,)
+        )
+    if sums_groups and kv_heads and heads != kv_heads:
+        for width in (head_dim, head_dim_v):
+            expanded = _dense((batch, seq_kv, heads, width), dtype, device)
+            summed = _dense((batch, seq_kv, kv_heads, width), dtype, device)
+            kernels.append(
+                memory_kernel(
+                    KernelClass.REDUCTION,
+                    "sum",
+                    reads=(expanded,),
+                    writes=(summed,),
+                    rows=summed.numel,
+                    width=heads // kv_heads,
+                )
+            )
+    return kernels
+
+
+@register_op("aten::_scaled_dot_product_flash_attention")
+def sdpa_flash(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """FlashAttention-2 forward."""
+    return _forward(_heads_first(call), "flash_attention", causal=boolean(call, "is_causal"))
+
+
+@register_op("aten::_scaled_dot_product_flash_attention_backward")
+def sdpa_flash_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """FlashAttention-2 backward."""
+    return _backward(
+        _heads_first(call), "flash_attention", causal=boolean(call, "is_causal"), sums_groups=True
+    )
+
+
+@register_op("aten::_flash_attention_forward", "aten::_flash_attention_forward_no_dropout_inplace")
+def flash_forward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """FlashAttention-2 forward on [batch, sequence, heads, head_dim]."""
+    return _forward(_sequence_first(call), "flash_attention", causal=boolean(call, "is_causal"))
+
+
+@register_op("aten::_flash_attention_backward")
+def flash_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """FlashAttention-2 backward on [batch, sequence, heads, head_dim]."""
+    return _backward(
+        _sequence_first(call),
+        "flash_attention",
+        causal=boolean(call, "is_causal"),
+        sums_groups=True,
+    )
+
+
+@register_op("aten::_scaled_dot_product_efficient_attention")
+def sdpa_efficient(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The memory-efficient (CUTLASS) kernel, which also reads the bias."""
+    return _forward(
+        _heads_first(call),
+        "efficient_attention",
+        causal=boolean(call, "is_causal"),
+        bias=call.optional_tensor("attn_bias"),
+    )
+
+
+@register_op("aten::_scaled_dot_product_efficient_attention_backward")
+def sdpa_efficient_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The memory-efficient kernel's backward; a wanted bias gradient is written at bias size."""
+    bias = call.optional_tensor("attn_bias")
+    kernels = _backward(
+        _heads_first(call),
+        "efficient_attention",
+        causal=boolean(call, "is_causal"),
+        bias=bias,
+        accumulates_query=False,
+    )
+    wants_bias = flags(call, "grad_input_mask", 4)[3]
+    return kernels + (_bias_gradient(call, bias) if wants_bias and bias is not None else [])
+
+
+def _bias_gradient(call: OpSignature, bias: TensorSpec) -> list[Kernel]:
+    """The gradient of the whole score matrix, summed to the shape of a broadcast bias."""
+    query, key = call.tensor("query"), call.tensor("key")
+    scores = _dense(
+        (query.shape[0], query.shape[1], query.shape[2], key.shape[2]), bias.dtype, "cuda"
+    )
+    if not scores.numel:
+        return []
+    if scores.num_bytes <= bias.num_bytes:
+        return pointwise_kernel("attention_bias_backward", (), (scores,))
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "sum",
+            reads=(scores,),
+            writes=(bias,),
+            rows=max(1, bias.num_bytes // max(1, scores.num_bytes // scores.numel)),
+        )
+    ]
+
+
+#: custom_mask_type of _efficient_attention: 0 none, 1 causal from the top left, 2 from the bottom.
+@register_op("aten::_efficient_attention_forward")
+def efficient_forward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The memory-efficient kernel on [batch, sequence, heads, head_dim]."""
+    return _forward(
+        _sequence_first(call),
+        "efficient_attention",
+        causal=integer(call, "custom_mask_type", 0) > 0,
+        bias=call.optional_tensor("bias"),
+    )
+
+
+@register_op("aten::_efficient_attention_backward")
+def efficient_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The memory-efficient kernel's backward on [batch, sequence, heads, head_dim]."""
+    return _backward(
+        _sequence_first(call),
+        "efficient_attention",
+        causal=integer(call, "custom_mask_type", 0) > 0,
+        bias=call.optional_tensor("bias"),
+        accumulates_query=False,
+    )
+
+
+@register_op(
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_cudnn_attention_forward",
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+)
+def sdpa_cudnn(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """cuDNN's fused attention."""
+    return _forward(
+        _heads_first(call) if len(call.tensor("query").shape) == 4 else _sequence_first(call),
+        "cudnn_attention",
+        causal=boolean(call, "is_causal"),
+        bias=call.optional_tensor("attn_bias"),
+    )
+
+
+@register_op(
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_cudnn_attention_backward",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
+)
+def sdpa_cudnn_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """cuDNN's fused attention backward, with the same kernels around the main one."""
+    return _backward(
+        _heads_first(call) if len(call.tensor("query").shape) == 4 else _sequence_first(call),
+        "cudnn_attention",
+        causal=boolean(call, "is_causal"),
+        bias=call.optional_tensor("attn_bias"),
+    )
+
+
+@register_op("aten::_transform_bias_rescale_qkv")
+def transform_bias_rescale_qkv(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Splits a joint projection into q, k and v, adding the bias."""
+    return [
+        memory_kernel(
+            KernelClass.ELEMENTWISE,
+            "transform_bias_rescale_qkv",
+            reads=(call.tensor("qkv"), call.tensor("qkv_bias")),
+            writes=written_tensors(call),
+        )
+    ]
+
+
+def _project(
+    source: TensorSpec, weight: TensorSpec, math: MathMode
+) -> tuple[list[Kernel], TensorSpec]:
+    """A Linear with bias on [..., in]: its kernels and its output."""
+    rows, columns = source.numel // max(1, source.shape[-1]), weight.shape[0]
+    result = _dense((*source.shape[:-1], columns), source.dtype, source.device)
+    left = _dense((rows, source.shape[-1]), source.dtype, source.device)
+    right = TensorSpec(
+        (weight.shape[1], columns), (1, weight.shape[1]), weight.dtype, weight.device
+    )
+    return matmul_kernels(left, right, result, math, bias=True), result
+
+
+def _self_attention(
+    source: TensorSpec, heads: int, qkv: TensorSpec, projection: TensorSpec, math: MathMode
+) -> list[Kernel]:
+    batch, length, width = source.shape
+    head_dim = width // max(1, heads)
+    kernels, joint = _project(source, qkv, math)
+    kernels += pointwise_kernel("transform_bias_rescale_qkv", (joint,), (joint,))
+    problem = _Problem(
+        batch, heads, heads, length, length, head_dim, head_dim, source.dtype, source.device
+    )
+    kernels += _forward(problem, "flash_attention", causal=False)
+    return kernels + _project(source, projection, math)[0]
+
+
+@register_op("aten::_native_multi_head_attention")
+def native_multi_head_attention(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """nn.MultiheadAttention's inference path: projection, attention, projection."""
+    return _self_attention(
+        call.tensor("query"),
+        integer(call, "num_head"),
+        call.tensor("qkv_weight"),
+        call.tensor("proj_weight"),
+        math,
+    )
+
+
+@register_op("aten::_transformer_encoder_layer_fwd")
+def transformer_encoder_layer(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears."""
+    source = call.tensor("src")
+    kernels = _self_attention(
+        source,
+        integer(call, "num_heads"),
+        call.tensor("qkv_weight"),
+        call.tensor("proj_weight"),
+        math,
+    )
+    norm = memory_kernel(
+        KernelClass.NORMALIZATION,
+        "layer_norm",
+        reads=(source,),
+        writes=(output(call),),
+        rows=source.numel // max(1, source.shape[-1]),
+        width=source.shape[-1],
+    )
+    add = pointwise_kernel("add", (source, source), (source,))
+    up, hidden = _project(source, call.tensor("ffn_weight_1"), math)
+    activation = pointwise_kernel(
+        "gelu" if boolean(call, "use_gelu") else "relu", (hidden,), (hidden,)
+    )
+    down, _ = _project(hidden, call.tensor("ffn_weight_2"), math)
+    return [*kernels, *add, norm, *up, *activation, *down, *add, norm]

@@ -1,0 +1,237 @@
+"""Collectives between GPUs: c10d, functional and symmetric-memory ops.
+
+The number of ranks is told from shapes where they tell it, else from the op's own argument, else
+from the text that stands for the process group, which holds "size=8" (and "nodes=2" if there are
+several).
+"""
+
+from __future__ import annotations
+
+import re
+
+from neusight.ops.operands import (
+    copy_kernel,
+    gpu_tensors,
+    integer,
+    memory_kernel,
+    pointwise_kernel,
+    tensor_list,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+
+__all__: list[str] = []
+
+_SIZE = re.compile(r"\bsize=(\d+)")
+_NODES = re.compile(r"\bnodes=(\d+)")
+
+
+def _group_text(call: OpSignature) -> str:
+    for name in ("process_group", "group_name", "group", "hdl", "symm"):
+        value = call.by_name.get(name)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _world_size(call: OpSignature) -> int:
+    """The ranks of the group; ValueError where nothing tells them."""
+    if "group_size" in call.by_name:
+        return integer(call, "group_size")
+    group = call.by_name.get("process_group", call.by_name.get("group_name"))
+    if isinstance(group, int):
+        return group
+    found = _SIZE.search(_group_text(call))
+    if found is None:
+        raise ValueError(f"{call.op}: its process group does not tell its size")
+    return int(found.group(1))
+
+
+def _num_nodes(call: OpSignature) -> int:
+    found = _NODES.search(_group_text(call))
+    return int(found.group(1)) if found else 1
+
+
+def _flat(*values: Argument) -> tuple[TensorSpec, ...]:
+    """All GPU tensors in nested lists."""
+    found: list[TensorSpec] = []
+    for value in values:
+        if isinstance(value, TensorSpec):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += _flat(*value)
+    return gpu_tensors(found)
+
+
+def _collective(
+    call: OpSignature, name: str, tensors: tuple[TensorSpec, ...], world_size: int | None = None
+) -> list[Kernel]:
+    """One collective over all these tensors; none in a group of one."""
+    ranks = _world_size(call) if world_size is None else world_size
+    moved = sum(spec.num_bytes for spec in tensors)
+    if ranks <= 1 or not moved:
+        return []
+    return [
+        Kernel.collective(
+            name, moved, ranks, dtype=tensors[0].dtype, num_nodes=min(ranks, _num_nodes(call))
+        )
+    ]
+
+
+#: Ops whose buffer is their tensors, as they are.
+_IN_PLACE = {
+    "c10d::allreduce_": "all_reduce",
+    "c10d::allreduce_coalesced_": "all_reduce",
+    "c10d::broadcast_": "broadcast",
+    "c10d::reduce_": "reduce",
+    "c10d::send": "send_recv",
+    "c10d::recv_": "send_recv",
+    "c10d::recv_any_source_": "send_recv",
+    "_c10d_functional::all_reduce": "all_reduce",
+    "_c10d_functional::all_reduce_": "all_reduce",
+    "_c10d_functional::all_reduce_coalesced": "all_reduce",
+    "_c10d_functional::all_reduce_coalesced_": "all_reduce",
+    "_c10d_functional::broadcast": "broadcast",
+    "_c10d_functional::broadcast_": "broadcast",
+    "_c10d_functional::isend": "send_recv",
+    "_c10d_functional::irecv": "send_recv",
+    "_c10d_functional::batch_p2p_ops": "send_recv",
+    "symm_mem::multimem_all_reduce_": "all_reduce",
+    "symm_mem::multimem_one_shot_all_reduce": "all_reduce",
+    "symm_mem::one_shot_all_reduce": "all_reduce",
+    "symm_mem::two_shot_all_reduce_": "all_reduce",
+}
+
+
+@register_op(*_IN_PLACE)
+def same_buffer(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A collective whose buffer is its input; out-of-place functional forms copy first."""
+    for name in ("tensors", "inputs", "input", "tensor"):
+        tensors = _flat(call.by_name.get(name))
+        if tensors:
+            break
+    kind = _IN_PLACE[call.op]
+    copies: list[Kernel] = []
+    if call.op.startswith("_c10d_functional::all_reduce") and not call.op.endswith("_"):
+        copies = [k for spec in tensors for k in copy_kernel(spec, spec)]
+    world_size = 2 if kind == "send_recv" else None  # a pair, however large the group
+    kernels = _collective(call, kind, tensors, world_size)
+    return copies + kernels if kernels else copies
+
+
+def _ratio(large: tuple[TensorSpec, ...], small: tuple[TensorSpec, ...]) -> int | None:
+    """How many ranks' shares the large buffer holds."""
+    share = sum(spec.numel for spec in small)
+    return max(1, sum(spec.numel for spec in large) // share) if share else None
+
+
+@register_op("c10d::_allgather_base_", "c10d::allgather_into_tensor_coalesced_")
+def all_gather_base(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """An all-gather into one tensor."""
+    large = _flat(call.by_name.get("output_tensor"), call.by_name.get("outputs"))
+    small = _flat(call.by_name.get("input_tensor"), call.by_name.get("inputs"))
+    return _collective(call, "all_gather", large, _ratio(large, small))
+
+
+@register_op("c10d::allgather_", "c10d::allgather_coalesced_")
+def all_gather_list(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """An all-gather into a flat buffer, then a copy a rank."""
+    outputs = _flat(call.by_name.get("output_tensors"), call.by_name.get("output_lists"))
+    inputs = _flat(call.by_name.get("input_tensors"), call.by_name.get("input_list"))
+    kernels = _collective(call, "all_gather", outputs, _ratio(outputs, inputs))
+    return kernels + [k for spec in outputs for k in copy_kernel(spec, spec) if kernels]
+
+
+@register_op(
+    "_c10d_functional::all_gather_into_tensor",
+    "_c10d_functional::all_gather_into_tensor_coalesced",
+    "_c10d_functional::all_gather_into_tensor_out",
+    "_c10d_functional_autograd::all_gather_into_tensor",
+    "symm_mem::multimem_all_gather_out",
+)
+def all_gather_functional(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """An all-gather into a new tensor."""
+    return _collective(call, "all_gather", gpu_tensors(call.output_tensors))
+
+
+@register_op("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_")
+def reduce_scatter_base(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A reduce-scatter of one tensor."""
+    large = _flat(call.by_name.get("input_tensor"), call.by_name.get("inputs"))
+    small = _flat(call.by_name.get("output_tensor"), call.by_name.get("outputs"))
+    return _collective(call, "reduce_scatter", large, _ratio(large, small))
+
+
+@register_op("c10d::reduce_scatter_")
+def reduce_scatter_list(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A copy a rank into a flat buffer, then a reduce-scatter."""
+    inputs, outputs = _flat(call.by_name["input_tensors"]), _flat(call.by_name["output_tensors"])
+    kernels = _collective(call, "reduce_scatter", inputs, _ratio(inputs, outputs))
+    return [k for spec in inputs for k in copy_kernel(spec, spec) if kernels] + kernels
+
+
+@register_op(
+    "_c10d_functional::reduce_scatter_tensor",
+    "_c10d_functional::reduce_scatter_tensor_coalesced",
+    "_c10d_functional::reduce_scatter_tensor_out",
+    "_c10d_functional_autograd::reduce_scatter_tensor",
+    "symm_mem::reduce_scatter_out",
+)
+def reduce_scatter_functional(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A reduce-scatter into a new tensor."""
+    inputs = _flat(call.by_name.get("input"), call.by_name.get("inputs"))
+    return _collective(call, "reduce_scatter", inputs)
+
+
+@register_op(
+    "c10d::alltoall_base_",
+    "c10d::alltoall_",
+    "_c10d_functional::all_to_all_single",
+    "_c10d_functional_autograd::all_to_all_single",
+    "symm_mem::nvshmem_all_to_all",
+)
+def all_to_all(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """An exchange of every rank's shares."""
+    inputs = _flat(call.by_name.get("input"), call.by_name.get("input_tensors"))
+    lists = tensor_list(call, "input_tensors")
+    splits = call.by_name.get("input_split_sizes")
+    ranks = len(lists) or (len(splits) if isinstance(splits, tuple) else 0)
+    return _collective(call, "all_to_all", inputs, ranks or None)
+
+
+@register_op("c10d::gather_", "c10d::scatter_")
+def gather_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Shares to or from one rank; the other ranks know only their own."""
+    kind = "gather" if call.op == "c10d::gather_" else "scatter"
+    whole, share = ("output_tensors", "input_tensors")
+    if kind == "scatter":
+        whole, share = share, whole
+    large, small = _flat(call.by_name.get(whole)), _flat(call.by_name.get(share))
+    if large:
+        return _collective(call, kind, large, _ratio(large, small))
+    ranks = _world_size(call)
+    return _collective(call, kind, small * ranks, ranks)
+
+
+@register_op("c10d::barrier", "c10d::monitored_barrier_")
+def barrier(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """An all-reduce of one element, as ProcessGroupNCCL does it."""
+    one = TensorSpec((1,), (1,), "float32", call.tensor("tensor").device)
+    kernels = _collective(call, "all_reduce", (one,))
+    return pointwise_kernel("fill", (), (one,)) + kernels if kernels else []
+
+
+@register_op("c10d::check_for_nan")
+def check_for_nan(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One pass."""
+    tensor = call.tensor("tensor")
+    return [memory_kernel(KernelClass.REDUCTION, "check_for_nan", reads=(tensor,))]
+
+
+@register_op(
+    "_c10d_functional::wait_tensor", "c10d::wait", "symm_mem::_barrier", "symm_mem::_rendezvous"
+)
+def wait(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The stream waits; nothing is launched."""
+    return []

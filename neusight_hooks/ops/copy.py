@@ -1,0 +1,352 @@
+"""Copies: casts, moves between host and GPU, concatenation, padding, and views made real."""
+
+from __future__ import annotations
+
+from neusight.ops.operands import (
+    copy_kernel,
+    gpu_tensors,
+    integers,
+    kernel_name,
+    layout_of,
+    memcpy_d2h,
+    memcpy_h2d,
+    memory_kernel,
+    op_names,
+    output,
+    pointwise_kernel,
+    read_tensors,
+    tensor_list,
+    written_tensors,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = ["MATERIALIZED_VIEWS", "move"]
+
+#: Tensors that one launch of CatArrayBatchedCopy takes (CAT_ARRAY_BATCH_SIZE, cuda/Shape.cu).
+_CAT_BATCH = 128
+
+#: Views by name that copy: the `_copy` forms and ops that are an expand plus a copy.
+MATERIALIZED_VIEWS: tuple[str, ...] = op_names(
+    """
+    _conj_copy _fw_primal_copy _indices_copy _make_dual_copy _neg_view_copy
+    _nested_get_values_copy _reshape_alias_copy _reshape_copy _sparse_broadcast_to_copy
+    _test_autograd_multiple_dispatch_view_copy _values_copy alias_copy as_strided_copy
+    ccol_indices_copy channel_shuffle clone col_indices_copy crow_indices_copy detach_copy
+    diagonal_copy expand_copy indices_copy lift_fresh_copy narrow_copy native_channel_shuffle
+    permute_copy pixel_shuffle pixel_unshuffle repeat row_indices_copy select_copy slice_copy
+    squeeze_copy t_copy transpose_copy unfold_copy unsqueeze_copy values_copy
+    view_as_complex_copy view_as_real_copy view_copy
+    """
+)
+
+
+def move(source: TensorSpec, target: TensorSpec) -> list[Kernel]:
+    """What copies `source` into `target`, across devices and dtypes.
+
+    Between host and GPU, ATen/native/cuda/Copy.cu casts on the source's side and needs both
+    sides contiguous; a memcpy moves the bytes.
+    """
+    if not target.numel or (source.device == "cpu" and target.device == "cpu"):
+        return []
+    if source.device == "cpu":
+        staged = [] if layout_of((target,)) == "contiguous" else copy_kernel(target, target, "copy")
+        return [memcpy_h2d(target), *staged]
+    if target.device == "cpu":
+        plain = source.dtype == target.dtype and layout_of((source,)) == "contiguous"
+        ready = _dense(target)._replace(device=source.device)
+        staged = [] if plain else copy_kernel(source, ready, "copy")
+        return [*staged, memcpy_d2h(target)]
+    return copy_kernel(source, target)
+
+
+def _dense(spec: TensorSpec) -> TensorSpec:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(spec.shape):
+        strides.append(step)
+        step *= max(1, size)
+    return spec._replace(stride=tuple(reversed(strides)))
+
+
+@register_op("aten::copy", "aten::_copy_from", "aten::_copy_from_and_resize")
+def copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A copy into an existing tensor (copy_), on the GPU or across the bus."""
+    target, source = call.tensor("self"), call.by_name.get("src", call.by_name.get("other"))
+    if call.op.startswith("aten::_copy_from"):
+        source, target = target, call.tensor("dst")
+    if not isinstance(source, TensorSpec):  # a Python number
+        return pointwise_kernel("fill", (), (target,))
+    return move(source, target)
+
+
+@register_op("aten::_to_copy")
+def to_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A cast, a change of memory format or a move, into a new tensor."""
+    return move(call.tensor("self"), _first_output(call))
+
+
+def _first_output(call: OpSignature) -> TensorSpec:
+    """The output tensor, on whatever device."""
+    return call.output_tensors[0]
+
+
+@register_op(*(f"aten::{name}" for name in MATERIALIZED_VIEWS))
+def clone(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One copy of what a view shows."""
+    source, target = read_tensors(call)[0], output(call)
+    kernels = copy_kernel(_shown(source, target), target)
+    if source.numel < target.numel and kernels:  # repeat and expand read less than they write
+        read = min(source.num_bytes, kernels[0].bytes_read)
+        kernels = [
+            memory_kernel(
+                KernelClass.COPY,
+                "copy",
+                reads=(source,),
+                writes=(target,),
+                width=target.numel,
+                flops=0,
+                bytes_read=read,
+                layout="strided",
+            )
+        ]
+    return kernels
+
+
+def _shown(source: TensorSpec, target: TensorSpec) -> TensorSpec:
+    """The part of the source that a copying view reads; reordered dimensions are strided."""
+    if source.shape == target.shape or source.numel < target.numel:
+        return source
+    if source.numel == target.numel and source.is_contiguous and target.is_contiguous:
+        return source if source.shape == target.shape else source._replace(shape=source.shape)
+    step = max(1, source.numel // max(1, target.numel))
+    return target._replace(dtype=source.dtype, stride=tuple(s * step for s in target.stride))
+
+
+@register_op("aten::_local_scalar_dense")
+def local_scalar(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """item(): one element to the host, which waits for it."""
+    return [memcpy_d2h(spec) for spec in read_tensors(call)[:1]]
+
+
+@register_op("aten::cat", "aten::stack", "aten::_stack", "aten::_chunk_cat")
+def cat(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A batched copy, or a copy a tensor where dtypes differ."""
+    target = output(call)
+    sources = [spec for spec in tensor_list(call, "tensors") if spec.numel and spec.device != "cpu"]
+    if not target.numel or not sources:
+        return []
+    if any(spec.dtype != target.dtype for spec in sources):
+        return [k for spec in sources for k in copy_kernel(spec, spec._replace(dtype=target.dtype))]
+    kernels: list[Kernel] = []
+    for start in range(0, len(sources), _CAT_BATCH):
+        batch = sources[start : start + _CAT_BATCH]
+        elements = sum(spec.numel for spec in batch)
+        moved = elements * target.num_bytes // target.numel
+        kernels.append(
+            memory_kernel(
+                KernelClass.COPY,
+                "cat",
+                reads=batch,
+                writes=(target,),
+                width=elements,
+                flops=0,
+                bytes_written=moved,
+                layout="contiguous",
+            )
+        )
+    return kernels
+
+
+@register_op("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
+def split_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A copy a part; split_with_sizes_copy.out is one kernel (FSDP's unpacking)."""
+    source = call.tensor("self")
+    parts = gpu_tensors(tensor_list(call, "out")) or written_tensors(call)
+    if call.op == "aten::split_with_sizes_copy" and call.overload == "out":
+        return [
+            memory_kernel(
+                KernelClass.COPY, "split_with_sizes_copy", reads=(source,), writes=parts, flops=0
+            )
+        ]
+    return [k for part in parts for k in copy_kernel(part._replace(stride=_gapped(part)), part)]
+
+
+def _gapped(part: TensorSpec) -> tuple[int, ...]:
+    """Strides of a part inside a larger tensor."""
+    return tuple(2 * stride for stride in part.stride)
+
+
+@register_op("aten::roll", "aten::flip", "aten::rot90")
+def permuted_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel that computes where each element comes from."""
+    source, target = read_tensors(call)[0], output(call)
+    if not target.numel:
+        return []
+    return [
+        memory_kernel(
+            KernelClass.COPY,
+            kernel_name(call),
+            reads=(source,),
+            writes=(target,),
+            width=target.numel,
+            layout="strided",
+        )
+    ]
+
+
+@register_op("aten::constant_pad_nd")
+def constant_pad(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The constant everywhere, then the input into its place; only cropping is one copy."""
+    source, target = call.tensor("self"), output(call)
+    inside = _shrunk(source, target)
+    copies = copy_kernel(inside._replace(stride=_gapped(inside)), inside)
+    if all(pad <= 0 for pad in integers(call, "pad")):
+        return copies
+    return pointwise_kernel("fill", (), (target,)) + copies
+
+
+def _shrunk(first: TensorSpec, second: TensorSpec) -> TensorSpec:
+    """The common part of two shapes, contiguous."""
+    shape = tuple(min(a, b) for a, b in zip(first.shape, second.shape, strict=True))
+    return _dense(first._replace(shape=shape, stride=shape))
+
+
+_PADS = [f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)]
+
+
+@register_op(*(f"aten::{name}" for name in _PADS))
+def pad(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel."""
+    return pointwise_kernel(kernel_name(call)[:-2], read_tensors(call)[:1], written_tensors(call))
+
+
+@register_op(*(f"aten::{name}_backward" for name in _PADS))
+def pad_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then a kernel that adds each gradient to where it came from."""
+    grad, target = call.tensor("grad_output"), output(call)
+    name = kernel_name(call).replace("1d_", "_").replace("2d_", "_").replace("3d_", "_")
+    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(name, (grad,), (target,))
+
+
+@register_op("aten::im2col", "aten::col2im")
+def im2col(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """unfold launches a kernel an image, fold one for all."""
+    source, target = call.tensor("self"), output(call)
+    batch = source.shape[0] if kernel_name(call) == "im2col" and len(source.shape) == 4 else 1
+    if not target.numel:
+        return []
+    kernel = Kernel.rows(
+        KernelClass.COPY,
+        kernel_name(call),
+        1,
+        target.numel // batch,
+        dtype=source.dtype,
+        bytes_read=source.num_bytes // batch,
+        bytes_written=target.num_bytes // batch,
+        flops=0,
+        layout="strided",
+    )
+    return [kernel] * batch
+
+
+_EMBEDDED = ("select", "slice", "diagonal", "_nested_select")
+
+
+@register_op(*(f"aten::{name}_backward" for name in _EMBEDDED))
+def view_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then the gradient into its place."""
+    grad, target = call.tensor("grad_output"), output(call)
+    place = grad._replace(stride=_gapped(grad))
+    return pointwise_kernel("fill", (), (target,)) + copy_kernel(grad, place)
+
+
+@register_op("aten::unfold_backward")
+def unfold_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then a kernel that adds overlapping windows."""
+    grad, target = call.tensor("grad_in"), output(call)
+    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
+        "unfold_backward", (grad,), (target,)
+    )
+
+
+@register_op(
+    "aten::select_scatter",
+    "aten::slice_scatter",
+    "aten::diagonal_scatter",
+    "aten::as_strided_scatter",
+)
+def view_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A copy of the whole, then the new part into its place."""
+    source, part = call.tensor("self"), call.tensor("src")
+    return copy_kernel(source, output(call)) + copy_kernel(
+        part, part._replace(stride=_gapped(part))
+    )
+
+
+@register_op("aten::diag_embed")
+def diag_embed(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then the diagonal."""
+    source, target = call.tensor("self"), output(call)
+    place = source._replace(stride=_gapped(source))
+    return pointwise_kernel("fill", (), (target,)) + copy_kernel(source, place)
+
+
+@register_op("aten::block_diag")
+def block_diag(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then a copy a block."""
+    kernels = pointwise_kernel("fill", (), written_tensors(call))
+    for block in tensor_list(call, "tensors"):
+        kernels += copy_kernel(block, block._replace(stride=_gapped(block)))
+    return kernels
+
+
+@register_op("aten::_pack_padded_sequence")
+def pack_padded_sequence(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A concatenation of the steps of equal batch size, taken as one."""
+    source = call.tensor("input")
+    return copy_kernel(source, output(call), "pack_padded_sequence")
+
+
+@register_op("aten::_pack_padded_sequence_backward")
+def pack_padded_sequence_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then the gradients into their places."""
+    grad, target = call.tensor("grad"), output(call)
+    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
+        "pack_padded_sequence_backward", (grad,), (grad,)
+    )
+
+
+@register_op("aten::_cudnn_rnn_flatten_weight")
+def flatten_rnn_weight(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then a copy a weight into one buffer."""
+    kernels = pointwise_kernel("fill", (), written_tensors(call))
+    for weight in tensor_list(call, "weight_arr"):
+        kernels += copy_kernel(weight, weight)
+    return kernels
+
+
+@register_op(
+    "aten::_jagged_to_padded_dense_forward",
+    "aten::_padded_dense_to_jagged_forward",
+    "aten::_nested_from_padded",
+    "aten::to_padded_tensor",
+    "aten::_nested_tensor_from_mask",
+)
+def jagged_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel between padded and packed sequences."""
+    return pointwise_kernel("jagged_copy", read_tensors(call), written_tensors(call))
+
+
+@register_op("aten::repeat_interleave")
+def repeat_interleave(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A scan of the repeats, their total read by the host unless given, then the indices."""
+    reads, target = read_tensors(call), output(call)
+    repeats = call.optional_tensor("repeats")
+    if repeats is None:
+        return pointwise_kernel("repeat_interleave", reads, (target,))
+    total = TensorSpec((), (), "int64", repeats.device)
+    scan = memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(repeats,), writes=(repeats,))
+    read_total = [] if call.by_name.get("output_size") is not None else [memcpy_d2h(total)]
+    return [scan, *read_total, *pointwise_kernel("repeat_interleave", (repeats,), (target,))]

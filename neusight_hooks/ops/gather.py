@@ -1,0 +1,419 @@
+"""Indexing: embeddings, gathers and scatters, masks and histograms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.ops.operands import (
+    boolean,
+    copy_kernel,
+    gpu_tensors,
+    integer,
+    is_in_place,
+    itemsize,
+    kernel_name,
+    memcpy_d2h,
+    memcpy_h2d,
+    memory_kernel,
+    output,
+    pointwise_kernel,
+    product,
+    read_tensors,
+    tensor_list,
+    written_tensors,
+)
+from neusight.ops.reduction import reduce_kernel
+from neusight.ops.registry import register_op
+from neusight.ops.sort import deterministic_order, select_flagged, vector
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__: list[str] = []
+
+#: Indices up to which embedding's gradient adds rows in one kernel, without a sort
+#: (embedding_dense_backward_cuda, Embedding.cu).
+_UNSORTED_EMBEDDING = 3072
+
+
+def _gather_kernel(
+    name: str,
+    moved: TensorSpec,
+    indices: tuple[TensorSpec, ...],
+    *,
+    writes: TensorSpec | None = None,
+    reads_target: bool = False,
+) -> list[Kernel]:
+    """A kernel that moves the elements of `moved`, each read and written once, by `indices`."""
+    if not moved.numel:
+        return []
+    target = writes or moved
+    moved_bytes = moved.numel * itemsize(moved.dtype)
+    written = moved.numel * itemsize(target.dtype)
+    index_bytes = sum(index.num_bytes for index in indices)
+    rows = max((index.numel for index in indices), default=1)
+    rows = max(1, min(rows, moved.numel))
+    return [
+        Kernel.rows(
+            KernelClass.GATHER,
+            name,
+            rows,
+            max(1, moved.numel // rows),
+            dtype=moved.dtype,
+            out_dtype=target.dtype,
+            bytes_read=moved_bytes + index_bytes + (written if reads_target else 0),
+            bytes_written=written,
+            flops=moved.numel if reads_target else 0,
+        )
+    ]
+
+
+@register_op("aten::embedding")
+def embedding(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A row an index."""
+    return _gather_kernel("embedding", output(call), (call.tensor("indices"),))
+
+
+@register_op("aten::embedding_dense_backward")
+def embedding_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then rows added: in one kernel for few indices, by sorted segments for many."""
+    grad, indices = call.tensor("grad_output"), call.tensor("indices")
+    num_weights = integer(call, "num_weights")
+    return _embedding_gradient(
+        grad, indices, output(call), num_weights, boolean(call, "scale_grad_by_freq")
+    )
+
+
+def _embedding_gradient(
+    grad: TensorSpec,
+    indices: TensorSpec,
+    weight: TensorSpec,
+    num_weights: int,
+    scales: bool,
+    *,
+    always_sorts: bool = False,
+) -> list[Kernel]:
+    kernels = pointwise_kernel("fill", (), (weight,))
+    count = indices.numel
+    if not count or not grad.numel:
+        return kernels
+    if count <= _UNSORTED_EMBEDDING and not scales and not always_sorts:
+        return kernels + _gather_kernel(
+            "embedding_backward", grad, (indices,), writes=weight, reads_target=True
+        )
+    kernels += deterministic_order(count, num_weights, indices.device)
+    positions = vector(count, "int64", indices.device)
+    if scales:
+        kernels.append(
+            memory_kernel(
+                KernelClass.REDUCTION, "index_counts", reads=(positions,), writes=(positions,)
+            )
+        )
+    # embedding_backward_cuda_kernel (EmbeddingBackwardKernel.cu): segments of equal indices, split
+    # into parts of bounded length, summed in parts and then a segment.
+    segments = vector(min(count, max(1, num_weights)), "int64", indices.device)
+    kernels += [
+        memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
+        memory_kernel(
+            KernelClass.REDUCTION, "unique", reads=(positions,), writes=(segments,), width=count
+        ),
+        *pointwise_kernel("partials_per_segment", (segments,), (segments,)),
+        memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
+        memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(segments,), writes=(segments,)),
+        *pointwise_kernel("partial_segment_offset", (segments,), (segments,)),
+    ]
+    width = max(1, grad.numel // count)
+    partial = TensorSpec((segments.numel, width), (width, 1), "float32", grad.device)
+    kernels += _gather_kernel("embedding_backward", grad, (positions, positions), writes=partial)
+    return kernels + _gather_kernel(
+        "sum_and_scatter", partial, (segments,), writes=weight, reads_target=False
+    )
+
+
+@register_op("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel that sums or averages rows a bag."""
+    weight, indices = call.tensor("weight"), call.tensor("indices")
+    result = output(call)
+    width = weight.shape[1] if len(weight.shape) > 1 else 1
+    if not indices.numel:
+        return pointwise_kernel("fill", (), (result,))
+    rows = indices.numel * width * itemsize(weight.dtype)
+    others = (indices, call.tensor("offsets"), call.optional_tensor("per_sample_weights"))
+    read = rows + sum(spec.num_bytes for spec in others if spec is not None)
+    return [
+        memory_kernel(
+            KernelClass.GATHER,
+            "embedding_bag",
+            reads=(weight,),
+            writes=written_tensors(call),
+            rows=indices.numel,
+            width=width,
+            bytes_read=read,
+            layout="contiguous",
+        )
+    ]
+
+
+@register_op("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward")
+def embedding_bag_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The gradient of the weight by sorted segments (sum, mean), or by atomics (max)."""
+    grad, indices = call.tensor("grad"), call.tensor("indices")
+    num_weights, width = integer(call, "num_weights"), grad.shape[-1] if grad.shape else 1
+    weight = TensorSpec((num_weights, width), (width, 1), grad.dtype, grad.device)
+    spread = TensorSpec((indices.numel, width), (width, 1), grad.dtype, grad.device)
+    is_max = integer(call, "mode", 0) == 2
+    if is_max:
+        fill = pointwise_kernel("fill", (), (weight,))
+        return fill + _gather_kernel(
+            "embedding_bag_backward", grad, (indices,), writes=weight, reads_target=True
+        )
+    scales = boolean(call, "scale_grad_by_freq")
+    return _embedding_gradient(spread, indices, weight, num_weights, scales, always_sorts=True)
+
+
+@register_op("aten::_embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A dot product an index."""
+    return reduce_kernel(
+        "embedding_bag_weights_backward", (call.tensor("grad"),), written_tensors(call)
+    )
+
+
+@register_op("aten::embedding_renorm")
+def embedding_renorm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The indices made unique, then the norm of each row."""
+    weight, indices = call.tensor("self"), call.tensor("indices")
+    kernels = deterministic_order(indices.numel, weight.shape[0], indices.device)
+    width = weight.shape[1] if len(weight.shape) > 1 else 1
+    rows = TensorSpec((indices.numel, width), (width, 1), weight.dtype, weight.device)
+    return kernels + _gather_kernel("embedding_renorm", rows, (indices,), reads_target=True)
+
+
+def _index_lists(call: OpSignature) -> tuple[list[Kernel], tuple[TensorSpec, ...]]:
+    """The index tensors as numbers on the GPU, and the kernels that make them so.
+
+    A mask is first turned into positions (nonzero); an index on the host is copied.
+    """
+    kernels: list[Kernel] = []
+    indices: list[TensorSpec] = []
+    for index in tensor_list(call, "indices"):
+        if index.device == "cpu":
+            kernels.append(memcpy_h2d(index))
+            indices.append(index._replace(device="cuda"))
+        elif index.dtype in ("bool", "uint8"):
+            selected = _selected(call, index)
+            kernels += select_flagged(index, selected)
+            indices.append(vector(selected, "int64", index.device))
+        else:
+            indices.append(index)
+    return kernels, tuple(indices)
+
+
+def _selected(call: OpSignature, mask: TensorSpec) -> int:
+    """How many elements a mask lets through, told from the result (or the values put in)."""
+    values = call.optional_tensor("values")
+    shape = values.shape if values is not None else output(call).shape
+    whole = call.tensor("self").shape
+    rest = product(whole[len(mask.shape) :])
+    return min(mask.numel, product(shape) // max(1, rest))
+
+
+@register_op("aten::index", "aten::_unsafe_index")
+def index(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One gather; masks are turned into positions first."""
+    kernels, indices = _index_lists(call)
+    return kernels + _gather_kernel("index", output(call), indices)
+
+
+@register_op("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
+def index_put(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One scatter; to accumulate, the indices are sorted so that equal ones meet."""
+    target, values = call.tensor("self"), call.tensor("values")
+    kernels, indices = _index_lists(call)
+    if not is_in_place(call):
+        kernels = copy_kernel(target, output(call)) + kernels
+    shape = _broadcast(tuple(spec.shape for spec in indices))
+    count = product(shape) if indices else 1
+    num_indexed = len(call.by_name["indices"]) if isinstance(call.by_name["indices"], tuple) else 1
+    rest = product(target.shape[num_indexed:])
+    moved = TensorSpec((count, rest), (rest, 1), target.dtype, target.device)
+    accumulates = boolean(call, "accumulate")
+    if not moved.numel:
+        return kernels
+    if accumulates or math.deterministic:
+        # index_put_with_sort_kernel (Indexing.cu): a linear index, its sort, rows added in order.
+        linear = vector(count, "int64", target.device)
+        for _ in indices:
+            kernels += pointwise_kernel("mul", (linear,), (linear,))
+            kernels += pointwise_kernel("add", (linear, linear), (linear,))
+        kernels += deterministic_order(count, target.numel, target.device)
+        return kernels + _gather_kernel(
+            "index_put_accumulate", moved, (linear, linear), reads_target=accumulates
+        )
+    put = _gather_kernel("index_put", moved, indices)
+    if values.numel < moved.numel and put:  # one value for many places
+        saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
+        put = [_reading_less(kernel, saved) for kernel in put]
+    return kernels + put
+
+
+def _reading_less(kernel: Kernel, saved: int) -> Kernel:
+
+    return replace(kernel, bytes_read=max(0, kernel.bytes_read - saved))
+
+
+def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    rank = max((len(shape) for shape in shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*aligned, strict=True))
+
+
+@register_op("aten::gather", "aten::index_select", "aten::take")
+def gather(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One gather."""
+    return _gather_kernel(kernel_name(call), output(call), gpu_tensors((call.by_name["index"],)))
+
+
+@register_op(
+    "aten::scatter",
+    "aten::scatter_add",
+    "aten::scatter_reduce",
+    "aten::index_add",
+    "aten::index_copy",
+    "aten::index_fill",
+    "aten::index_reduce",
+    "aten::put",
+)
+def scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A copy for the out-of-place form, then one scatter; sums also read what is there."""
+    target, index = call.tensor("self"), call.tensor("index")
+    source = call.optional_tensor("src") or call.optional_tensor("source")
+    name = kernel_name(call)
+    kernels = [] if is_in_place(call) else copy_kernel(target, output(call))
+    moved = source if source is not None and source.shape else None
+    if moved is None or name.startswith("scatter"):
+        # scatter moves as many elements as there are indices; fills write whole slices.
+        shape = index.shape
+        if name == "index_fill":
+            slices = target.numel // max(
+                1, target.shape[integer(call, "dim")] if target.shape else 1
+            )
+            shape = (index.numel, slices)
+        moved = TensorSpec(shape, shape, target.dtype, target.device)
+    adds = name in ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
+    adds = adds or call.overload.endswith("reduce") or boolean(call, "accumulate")
+    return kernels + _gather_kernel(name, moved, (index,), writes=target, reads_target=adds)
+
+
+@register_op("aten::searchsorted", "aten::bucketize")
+def searchsorted(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A binary search an element."""
+    reads, writes = read_tensors(call), written_tensors(call)
+    if not writes or not writes[0].numel:
+        return []
+    return [
+        memory_kernel(
+            KernelClass.GATHER,
+            kernel_name(call),
+            reads=reads,
+            writes=writes,
+            width=writes[0].numel,
+        )
+    ]
+
+
+@register_op("aten::nonzero", "aten::argwhere")
+def nonzero(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Count, read by the host, select, and the split into coordinates for several dimensions."""
+    source, result = read_tensors(call)[0], output(call)
+    if not source.numel:
+        return []
+    kernels = select_flagged(source, result.shape[0])
+    if len(source.shape) > 1 and result.numel:
+        kernels += pointwise_kernel("nonzero_coordinates", (result,), (result,))
+    return kernels
+
+
+@register_op("aten::nonzero_static")
+def nonzero_static(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """As nonzero, of a given size and so without the host."""
+    source, result = read_tensors(call)[0], output(call)
+    steps = [k for k in select_flagged(source, result.shape[0]) if k.name != "memcpy_d2h"]
+    return steps + pointwise_kernel("nonzero_coordinates", (result,), (result,))
+
+
+@register_op("aten::masked_select")
+def masked_select(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The mask as positions, then a gather."""
+    mask, result = call.tensor("mask"), output(call)
+    positions = vector(result.numel, "int64", result.device)
+    return select_flagged(mask, result.numel) + _gather_kernel("index", result, (positions,))
+
+
+@register_op("aten::masked_scatter")
+def masked_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A scan of the mask, then each chosen place takes the next value."""
+    target, mask = call.tensor("self"), call.tensor("mask")
+    source, result = call.tensor("source"), output(call)
+    kernels = [] if is_in_place(call) else copy_kernel(target, result)
+    order = vector(mask.numel, "int64", mask.device)
+    return [
+        *kernels,
+        memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
+        memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(mask,), writes=(order,)),
+        *pointwise_kernel("masked_scatter", (result, mask, order, source), (result,)),
+    ]
+
+
+@register_op("aten::masked_scatter_backward")
+def masked_scatter_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The masked gradient, padded with zeros."""
+    grad, mask, result = call.tensor("grad_output"), call.tensor("mask"), output(call)
+    positions = vector(mask.numel, "int64", mask.device)
+    chosen = select_flagged(mask, min(mask.numel, result.numel))
+    fill = pointwise_kernel("fill", (), (result,))
+    return chosen + _gather_kernel("index", grad, (positions,)) + fill + copy_kernel(result, result)
+
+
+@register_op("aten::bincount")
+def bincount(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Smallest and largest value, both read by the host, then a histogram."""
+    source, result = call.tensor("self"), output(call)
+    limit = vector(1, source.dtype, source.device)
+    if not source.numel:
+        return pointwise_kernel("fill", (), (result,))
+    return [
+        *reduce_kernel("min", (source,), (limit,)),
+        memcpy_d2h(limit),
+        *reduce_kernel("max", (source,), (limit,)),
+        memcpy_d2h(limit),
+        *pointwise_kernel("fill", (), (result,)),
+        *_histogram("bincount", call, source, result),
+    ]
+
+
+@register_op("aten::histc", "aten::histogram")
+def histc(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The limits, then a histogram."""
+    source, result = call.tensor("self"), output(call)
+    limits = vector(2, source.dtype, source.device)
+    return [
+        *reduce_kernel("aminmax", (source,), (limits,)),
+        *pointwise_kernel("fill", (), (result,)),
+        *_histogram("histc", call, source, result),
+    ]
+
+
+def _histogram(
+    name: str, call: OpSignature, source: TensorSpec, result: TensorSpec
+) -> list[Kernel]:
+    weights = call.optional_tensor("weights")
+    return [
+        memory_kernel(
+            KernelClass.GATHER,
+            name,
+            reads=(source, weights),
+            writes=(result,),
+            width=source.numel,
+        )
+    ]

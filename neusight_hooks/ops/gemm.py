@@ -1,0 +1,531 @@
+"""Matrix products: cuBLAS GEMMs with their layouts, bias epilogues and the copies around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.ops.operands import (
+    ceil_div,
+    copy_kernel,
+    integers,
+    is_in_place,
+    itemsize,
+    kernel_name,
+    memory_kernel,
+    number,
+    output,
+    pointwise_kernel,
+    product,
+    tensor_list,
+    wrap_dim,
+    written_tensors,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, compute_of
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = ["compute_for_matmul", "matmul_kernels"]
+
+#: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
+_FP4_PER_BYTE = 2
+
+
+def compute_for_matmul(dtype: str, math: MathMode) -> str:
+    """The arithmetic of a cuBLAS product: TF32 for float32 where the program allows it."""
+    if dtype in ("float32", "complex64") and math.matmul_tf32:
+        return "tf32"
+    return "fp8" if dtype.startswith("float4") else compute_of(dtype)
+
+
+def _is_row_major(spec: TensorSpec) -> bool:
+    """Rows of the last two dimensions are contiguous, at any leading dimension."""
+    rows, columns = spec.shape[-2:]
+    return (columns == 1 or spec.stride[-1] == 1) and (
+        rows == 1 or spec.stride[-2] >= max(1, columns)
+    )
+
+
+def _is_column_major(spec: TensorSpec) -> bool:
+    rows, columns = spec.shape[-2:]
+    return (rows == 1 or spec.stride[-2] == 1) and (columns == 1 or spec.stride[-1] >= max(1, rows))
+
+
+def _orientation(spec: TensorSpec) -> str:
+    """ "n" stored as written, "t" stored transposed, "" neither (cuBLAS needs a copy).
+
+    A matrix with one row or column is both; its strides decide, as in prepare_matrix_for_cublas.
+    """
+    row, column = _is_row_major(spec), _is_column_major(spec)
+    if row and column:
+        return "t" if spec.stride[-2] == 1 and spec.stride[-1] != 1 else "n"
+    return "n" if row else "t" if column else ""
+
+
+def _layout(left: str, right: str) -> Layout:
+    layouts: dict[str, Layout] = {"nn": "nn", "nt": "nt", "tn": "tn", "tt": "tt"}
+    return layouts[(left or "n") + (right or "n")]
+
+
+def _dense_copy(spec: TensorSpec) -> list[Kernel]:
+    """The copy that cuBLAS needs of an operand with gaps in both dimensions."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(spec.shape):
+        strides.append(step)
+        step *= max(1, size)
+    dense = TensorSpec(spec.shape, tuple(reversed(strides)), spec.dtype, spec.device)
+    return copy_kernel(spec, dense)
+
+
+def matmul_kernels(
+    left: TensorSpec,
+    right: TensorSpec,
+    result: TensorSpec,
+    math: MathMode,
+    *,
+    bias: bool = False,
+    accumulate: bool = False,
+    name: str = "gemm",
+) -> list[Kernel]:
+    """left[..., m, k] @ right[..., k, n], with the copies of operands that are not matrices.
+
+    `bias` adds a vector in the epilogue; `accumulate` also reads the result (beta != 0).
+    """
+    (m, k), n = left.shape[-2:], right.shape[-1]
+    batch = product(left.shape[:-2])
+    if batch * m * n == 0:
+        return []
+    if k == 0:
+        return pointwise_kernel("fill", (), (result,))
+    orientations = _orientation(left), _orientation(right)
+    copies = [] if orientations[0] else _dense_copy(left)
+    copies += [] if orientations[1] else _dense_copy(right)
+    gemm = Kernel.gemm(
+        m,
+        n,
+        k,
+        batch=batch,
+        dtype=left.dtype,
+        out_dtype=result.dtype,
+        compute=compute_for_matmul(left.dtype, math),
+        layout=_layout(*orientations),
+        bias=bias,
+        name=name,
+    )
+    if accumulate:
+        gemm = replace(gemm, bytes_read=gemm.bytes_read + gemm.bytes_written)
+    if left.dtype in ("complex64", "complex128"):  # four real products to the complex one
+        gemm = replace(gemm, flops=4 * gemm.flops)
+    return [*copies, gemm]
+
+
+@register_op("aten::mm", "aten::bmm", "aten::_int_mm")
+def mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One product; batched for bmm."""
+    left, right = call.tensor("self"), call.tensor("mat2")
+    result = written_tensors(call)
+    return matmul_kernels(left, right, result[0] if result else left, math)
+
+
+@register_op("aten::addmm", "aten::_addmm_activation")
+def addmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product with the bias in its epilogue, or on top of a copied matrix."""
+    bias, left, right = call.tensor("self"), call.tensor("mat1"), call.tensor("mat2")
+    return _added_product(call, bias, left, right, math)
+
+
+@register_op("aten::baddbmm")
+def baddbmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A batched product on top of a copied tensor; with beta = 0 nothing is copied."""
+    added, left, right = call.tensor("self"), call.tensor("batch1"), call.tensor("batch2")
+    return _added_product(call, added, left, right, math)
+
+
+def _added_product(
+    call: OpSignature, added: TensorSpec, left: TensorSpec, right: TensorSpec, math: MathMode
+) -> list[Kernel]:
+    result = output(call)
+    if number(call, "beta", 1) == 0:
+        return matmul_kernels(left, right, result, math)
+    if _has_bias_epilogue(call, added, left, right):
+        return matmul_kernels(left, right, result, math, bias=True)
+    copies = [] if is_in_place(call) else copy_kernel(added, result)
+    return copies + matmul_kernels(left, right, result, math, accumulate=True)
+
+
+def _has_bias_epilogue(
+    call: OpSignature, bias: TensorSpec, left: TensorSpec, right: TensorSpec
+) -> bool:
+    """A plain bias vector goes to cublasLt: isInputCompliesAddmmCudaLt (cuda/Blas.cpp)."""
+    return (
+        len(bias.shape) == 1
+        and len(left.shape) == 2
+        and bias.is_contiguous
+        and bias.shape[0] == right.shape[1]
+        and min(right.shape) > 1
+        and number(call, "beta", 1) == 1
+        and left.dtype in ("float64", "float32", "float16", "bfloat16")
+    )
+
+
+@register_op("aten::addbmm")
+def addbmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product a batch entry, each on top of the last (ATen/native/LinearAlgebra.cpp)."""
+    added, left, right = call.tensor("self"), call.tensor("batch1"), call.tensor("batch2")
+    result = output(call)
+    kernels = [] if is_in_place(call) else copy_kernel(added, result)
+    for _ in range(left.shape[0]):
+        kernels += matmul_kernels(
+            _without_batch(left), _without_batch(right), result, math, accumulate=True
+        )
+    return kernels
+
+
+def _without_batch(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.shape[1:], spec.stride[1:], spec.dtype, spec.device)
+
+
+def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = False) -> TensorSpec:
+    stride = (1, rows) if transposed else (columns, 1)
+    return TensorSpec((rows, columns), stride, like.dtype, like.device)
+
+
+@register_op("aten::linear")
+def linear(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A Linear seen whole (inference mode): x times the transposed weight, bias in the epilogue."""
+    source, weight = call.tensor("input"), call.tensor("weight")
+    n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
+    rows = product(source.shape[:-1])
+    return matmul_kernels(
+        _matrix(rows, k, source),
+        _matrix(k, n, weight, transposed=True),
+        output(call),
+        math,
+        bias=call.optional_tensor("bias") is not None,
+    )
+
+
+@register_op("aten::linear_backward")
+def linear_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The gradients of input (grad W), weight (gradᵀ x) and bias (a column sum)."""
+    source, grad = call.tensor("self"), call.tensor("grad_output")
+    weight = call.tensor("weight")
+    n, k = weight.shape
+    rows = product(source.shape[:-1])
+    grad_matrix = _matrix(rows, n, grad)
+    kernels = matmul_kernels(grad_matrix, _matrix(n, k, weight), source, math)
+    kernels += matmul_kernels(
+        _matrix(n, rows, grad, transposed=True), _matrix(rows, k, source), weight, math
+    )
+    bias = TensorSpec((n,), (1,), grad.dtype, grad.device)
+    kernels.append(
+        memory_kernel(
+            KernelClass.REDUCTION, "sum", reads=(grad_matrix,), writes=(bias,), rows=n, width=rows
+        )
+    )
+    return kernels
+
+
+@register_op("aten::matmul_backward")
+def matmul_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """grad otherᵀ and selfᵀ grad."""
+    grad, left, right = call.tensor("grad"), call.tensor("self"), call.tensor("other")
+    transposed_left = _transposed(left)
+    return matmul_kernels(grad, _transposed(right), left, math) + matmul_kernels(
+        transposed_left, grad, right, math
+    )
+
+
+def _transposed(spec: TensorSpec) -> TensorSpec:
+    shape = (*spec.shape[:-2], spec.shape[-1], spec.shape[-2])
+    stride = (*spec.stride[:-2], spec.stride[-1], spec.stride[-2])
+    return TensorSpec(shape, stride, spec.dtype, spec.device)
+
+
+@register_op("aten::dot", "aten::vdot")
+def dot(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """cuBLAS dot: a kernel of partial sums and one that adds them."""
+    reads = (call.tensor("self"), call.tensor(_second(call)))
+    width = reads[0].numel
+    partial = memory_kernel(
+        KernelClass.REDUCTION, "dot", reads=reads, writes=(output(call),), width=width
+    )
+    final = memory_kernel(KernelClass.REDUCTION, "dot_reduce", writes=(output(call),), width=1)
+    return [partial, final]
+
+
+def _second(call: OpSignature) -> str:
+    return "tensor" if "tensor" in call.by_name else "other"
+
+
+@register_op("aten::mv")
+def mv(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A matrix times a vector."""
+    return _gemv(call.tensor("self"), call.tensor("vec"), output(call), math)
+
+
+@register_op("aten::addmv")
+def addmv(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A matrix times a vector, on top of a copied vector."""
+    added, result = call.tensor("self"), output(call)
+    copies = [] if is_in_place(call) else copy_kernel(added, result)
+    return copies + _gemv(call.tensor("mat"), call.tensor("vec"), result, math)
+
+
+def _gemv(
+    matrix: TensorSpec, vector: TensorSpec, result: TensorSpec, math: MathMode
+) -> list[Kernel]:
+    column = TensorSpec((vector.shape[0], 1), (max(1, vector.stride[0]), 1), vector.dtype)
+    return matmul_kernels(matrix, column, result, math, name="gemv")
+
+
+@register_op("aten::_scaled_mm", "aten::_scaled_mm_v2")
+def scaled_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product of scaled 8-bit (or packed 4-bit) floats, which reads the scales too."""
+    left, right, result = call.tensor("self"), call.tensor("mat2"), output(call)
+    (m, k), n = left.shape, right.shape[-1]
+    packed = _FP4_PER_BYTE if left.dtype.startswith("float4") else 1
+    if m * n * k == 0:
+        return []
+    gemm = Kernel.gemm(
+        m,
+        n,
+        k * packed,
+        dtype=left.dtype,
+        out_dtype=result.dtype,
+        compute=compute_for_matmul(left.dtype, math),
+        layout=_layout(_orientation(left), _orientation(right)),
+        bias=call.optional_tensor("bias") is not None,
+        name="scaled_gemm",
+    )
+    scales = tensor_list(call, "scale_a") + tensor_list(call, "scale_b")
+    unpacked_bytes = (m * k + n * k) * itemsize(left.dtype) * (packed - 1)
+    read = gemm.bytes_read - unpacked_bytes + sum(scale.num_bytes for scale in scales)
+    return [replace(gemm, bytes_read=read)]
+
+
+@register_op("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
+def grouped_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Products of groups whose sizes are on the GPU: a kernel that sets up, one that multiplies.
+
+    The groups are taken as equal; FLOPs and bytes are those of the whole.
+    """
+    left, right, result = call.tensor("self"), call.tensor("mat2"), output(call)
+    offsets = call.optional_tensor("offs")
+    groups = max(1, offsets.shape[-1] if offsets else left.shape[0])
+    k = left.shape[-1]
+    m, n = left.shape[-2], right.shape[-1]
+    if len(left.shape) == 2 and len(right.shape) == 2:  # ragged in k: a product a group
+        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, m, n, ceil_div(k, groups)
+    elif len(left.shape) == 2:  # ragged in the rows of the left
+        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, ceil_div(m, groups), n, k
+    elif len(right.shape) == 2:  # ragged in the columns of the right
+        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, m, ceil_div(n, groups), k
+    else:
+        flops, m_of_group, n_of_group, k_of_group = 2 * groups * m * n * k, m, n, k
+    if flops == 0:
+        return []
+    gemm = Kernel.gemm(
+        m_of_group,
+        n_of_group,
+        k_of_group,
+        batch=groups,
+        dtype=left.dtype,
+        out_dtype=result.dtype,
+        compute=compute_for_matmul(left.dtype, math),
+        layout=_layout(_orientation(left), _orientation(right)),
+        name="grouped_gemm",
+    )
+    scales = tensor_list(call, "scale_a") + tensor_list(call, "scale_b")
+    read = left.num_bytes + right.num_bytes + sum(scale.num_bytes for scale in scales)
+    gemm = replace(gemm, flops=flops, bytes_read=read, bytes_written=result.num_bytes)
+    setup = memory_kernel(
+        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offsets,), width=groups
+    )
+    return [setup, gemm]
+
+
+@register_op("aten::_foreach_mm")
+def foreach_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product a pair."""
+    pairs = zip(
+        tensor_list(call, "self"), tensor_list(call, "mat2"), written_tensors(call), strict=True
+    )
+    return [k for left, right, result in pairs for k in matmul_kernels(left, right, result, math)]
+
+
+@register_op("aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm", "aten::_mixed_dtypes_linear")
+def packed_weight_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product with a quantized weight that is unpacked inside the kernel."""
+    tensors = [value for _, value in call.arguments if isinstance(value, TensorSpec)]
+    left, weight, result = tensors[0], tensors[1], output(call)
+    m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
+    if m * n * k == 0:
+        return []
+    gemm = Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="packed_weight_gemm")
+    read = left.num_bytes + weight.num_bytes + sum(spec.num_bytes for spec in tensors[2:])
+    return [replace(gemm, bytes_read=read)]
+
+
+@register_op("aten::_trilinear")
+def trilinear(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """nn.Bilinear's sum of triple products: two multiplications and a sum an unrolled slice.
+
+    ATen/native/Linear.cpp: for each index of `unroll_dim`, i1 * i2 * i3 summed over `sumdim`.
+    """
+    operands = [call.tensor(name) for name in ("i1", "i2", "i3")]
+    expands = [set(integers(call, name)) for name in ("expand1", "expand2", "expand3")]
+    rank = len(operands[0].shape) + len(expands[0])
+    sizes = [1] * rank
+    for operand, expanded in zip(operands, expands, strict=True):
+        shape = iter(operand.shape)
+        for dim in range(rank):
+            if dim not in expanded:
+                sizes[dim] = max(sizes[dim], next(shape))
+    unroll = wrap_dim(integers(call, "unroll_dim")[0] if integers(call, "unroll_dim") else 1, rank)
+    slices = sizes[unroll]
+    elements = product(sizes) // max(1, slices)
+    first = operands[0]
+    slab = TensorSpec((elements,), (1,), first.dtype, first.device)
+    result = output(call)
+    kernels = pointwise_kernel("fill", (), (result,))
+    for _ in range(slices):
+        kernels += pointwise_kernel("mul", (operands[0], operands[2]), (slab,))
+        kernels += pointwise_kernel("mul", (slab, operands[1]), (slab,))
+        kernels.append(
+            memory_kernel(
+                KernelClass.REDUCTION,
+                "sum",
+                reads=(slab,),
+                writes=(result,),
+                rows=max(1, result.numel),
+            )
+        )
+        kernels += pointwise_kernel("add", (result, result), (result,))
+    return kernels
+
+
+#: Width of a panel in the blocked factorizations of cuSOLVER and MAGMA (a typical block size).
+_PANEL = 128
+
+#: How often the whole matrix is passed through, by op, in units of a Cholesky factorization's
+#: n^3/3 products (Golub and Van Loan, Matrix Computations, 4th ed.: LU 2n^3/3, QR 4n^3/3,
+#: inverse 2n^3, symmetric eigenproblem about 9n^3, SVD and eigenproblem about 20n^3).
+_CHOLESKY_UNITS = {
+    "linalg_cholesky_ex": 1,
+    "cholesky": 1,
+    "_cholesky_solve_helper": 2,
+    "cholesky_inverse": 2,
+    "_linalg_solve_ex": 2,
+    "linalg_solve_triangular": 1,
+    "triangular_solve": 1,
+    "linalg_lu_factor_ex": 2,
+    "linalg_lu_solve": 2,
+    "linalg_lu": 2,
+    "linalg_ldl_factor_ex": 1,
+    "linalg_ldl_solve": 2,
+    "_linalg_det": 2,
+    "_linalg_slogdet": 2,
+    "linalg_inv_ex": 6,
+    "linalg_qr": 4,
+    "geqrf": 4,
+    "ormqr": 4,
+    "linalg_householder_product": 4,
+    "linalg_lstsq": 6,
+    "_linalg_eigh": 27,
+    "_linalg_svd": 60,
+    "linalg_eig": 60,
+    "linalg_eigvals": 60,
+    "_linalg_eigvals": 60,
+    "linalg_pinv": 60,
+    "linalg_matrix_exp": 42,
+}
+
+
+@register_op(*(f"aten::{name}" for name in _CHOLESKY_UNITS))
+def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A dense factorization or solve, roughly: panels on their own, then products for the rest."""
+    matrix = max(
+        (spec for spec in call.input_tensors if len(spec.shape) >= 2),
+        key=lambda spec: spec.numel,
+    )
+    batch, n = product(matrix.shape[:-2]), min(matrix.shape[-2:])
+    units = _CHOLESKY_UNITS[call.op.removeprefix("aten::").rstrip("_")]
+    if batch * n == 0:
+        return []
+    kernels: list[Kernel] = []
+    for start in range(0, n, _PANEL):
+        width = min(_PANEL, n - start)
+        rest = n - start - width
+        moved = batch * (n - start) * width * itemsize(matrix.dtype)
+        kernels.append(
+            Kernel.rows(
+                KernelClass.REDUCTION,
+                f"{kernel_name(call)}_panel",
+                batch * width,
+                n - start,
+                dtype=matrix.dtype,
+                bytes_read=moved,
+                bytes_written=moved,
+                flops=units * batch * width * width * (n - start),
+            )
+        )
+        if rest:
+            kernels += [
+                Kernel.gemm(
+                    rest,
+                    rest,
+                    width,
+                    batch=batch,
+                    dtype=matrix.dtype,
+                    compute=compute_for_matmul(matrix.dtype, math),
+                    layout="nt",
+                )
+            ] * units
+    return kernels
+
+
+@register_op("aten::lu_unpack")
+def lu_unpack(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Two triangles and a permutation."""
+    source = call.tensor("LU_data")
+    return [
+        k
+        for target in written_tensors(call)
+        for k in pointwise_kernel("triu", (source,), (target,))
+    ]
+
+
+@register_op("aten::_euclidean_dist")
+def euclidean_dist(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """cdist through a product: squared norms, two concatenations, mm, clamp and sqrt."""
+    left, right, result = call.tensor("x1"), call.tensor("x2"), output(call)
+    kernels: list[Kernel] = []
+    for operand in (left, right):
+        norms = TensorSpec(operand.shape[:-1], operand.stride[:-1], operand.dtype, operand.device)
+        kernels += pointwise_kernel("pow", (operand,), (operand,))
+        kernels.append(
+            memory_kernel(
+                KernelClass.REDUCTION,
+                "sum",
+                reads=(operand,),
+                writes=(norms,),
+                rows=max(1, norms.numel),
+            )
+        )
+        kernels += copy_kernel(operand, operand, "cat")
+    kernels += matmul_kernels(left, _transposed(right), result, math)
+    kernels += pointwise_kernel("clamp_min", (result,), (result,))
+    return kernels + pointwise_kernel("sqrt", (result,), (result,))
+
+
+@register_op("aten::_sparse_semi_structured_linear", "aten::_sparse_semi_structured_mm")
+def semi_structured_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A product with a 2:4 sparse operand, priced as the dense product of its stored half."""
+    tensors = [value for _, value in call.arguments if isinstance(value, TensorSpec)]
+    left, result = tensors[0], output(call)
+    m, n = product(result.shape[:-1]), result.shape[-1]
+    k = left.shape[-1]
+    if m * n * k == 0:
+        return []
+    return [Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="sparse_gemm")]

@@ -1,0 +1,315 @@
+"""Multi-tensor kernels: the _foreach ops, fused optimizers, gradient scaling; launch by launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from neusight.ops.copy import move
+from neusight.ops.operands import (
+    ceil_div,
+    gpu_tensors,
+    is_dense,
+    is_in_place,
+    itemsize,
+    memory_kernel,
+    op_names,
+    pointwise_kernel,
+    same_storage_order,
+    tensor_list,
+    written_tensors,
+)
+from neusight.ops.reduction import reduce_kernel
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = ["FOREACH", "launches"]
+
+#: Elements that one thread block takes, and what one launch takes, by number of tensor lists
+#: (ATen/native/cuda/MultiTensorApply.cuh). Builds for CUDA 13 pass 32 KB of kernel arguments;
+#: builds for CUDA 12 pass 4 KB: (110, 64, 48, 36, 30) tensors and 320 blocks.
+_CHUNK = 65536
+_MAX_TENSORS = (770, 448, 336, 252, 210)
+_MAX_TENSORS_SCALARS = (672, 448, 336, 252, 210)
+_MAX_BLOCKS = 2240
+
+#: Operations an element of the fused optimizers (moments, bias correction, square root, update).
+_FUSED_FLOPS = {"adam": 16, "adamw": 16, "sgd": 5, "adagrad": 7}
+
+_UNARY = op_names(
+    """
+    abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2
+    neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc
+    """
+)
+_BINARY = op_names(
+    """
+    add clamp_max clamp_min div maximum minimum mul pow sub
+    """
+)
+_TERNARY = ["addcdiv", "addcmul", "lerp"]
+
+#: The elementwise _foreach ops; in-place forms are found by the name without the underscore.
+FOREACH: tuple[str, ...] = tuple(sorted((*_UNARY, *_BINARY, *_TERNARY)))
+
+
+class _Launch(NamedTuple):
+    """One launch: (position of a tensor, its elements) for every tensor it touches."""
+
+    parts: tuple[tuple[int, int], ...]
+
+
+def launches(sizes: Sequence[int], depth: int, *, scalar_list: bool = False) -> list[_Launch]:
+    """How multi_tensor_apply cuts tensors of these sizes into launches.
+
+    A launch ends when it holds the most tensors or the most blocks; a tensor may go on in the
+    next one.
+
+    >>> len(launches([10] * 771, 1)), len(launches([10] * 770, 1))
+    (2, 1)
+    """
+    limits = _MAX_TENSORS_SCALARS if scalar_list else _MAX_TENSORS
+    most_tensors = limits[min(depth, len(limits)) - 1]
+    result: list[_Launch] = []
+    parts: list[tuple[int, int]] = []
+    blocks = 0
+    for position, size in enumerate(sizes):
+        left = size
+        while left > 0:
+            taken = min(ceil_div(left, _CHUNK), _MAX_BLOCKS - blocks)
+            elements = min(left, taken * _CHUNK)
+            parts.append((position, elements))
+            blocks += taken
+            left -= elements
+            if blocks == _MAX_BLOCKS or (len(parts) == most_tensors and left == 0):
+                result.append(_Launch(tuple(parts)))
+                parts, blocks = [], 0
+    if parts:
+        result.append(_Launch(tuple(parts)))
+    return result
+
+
+def _multi_tensor_kernels(
+    name: str,
+    reads: Sequence[Sequence[TensorSpec]],
+    writes: Sequence[Sequence[TensorSpec]],
+    *,
+    flops: int = 1,
+    depth: int | None = None,
+    scalar_list: bool = False,
+    kernel_class: KernelClass = KernelClass.OPTIMIZER,
+) -> list[Kernel]:
+    """A kernel a launch over lists of equal length."""
+    lists = [specs for specs in (*reads, *writes) if specs]
+    if not lists:
+        return []
+    main = lists[0]
+    sizes = [spec.numel for spec in main]
+    kernels: list[Kernel] = []
+    for launch in launches(sizes, depth or len(lists), scalar_list=scalar_list):
+        elements = sum(count for _, count in launch.parts)
+        first = main[launch.parts[0][0]]
+        kernels.append(
+            Kernel.rows(
+                kernel_class,
+                name,
+                1,
+                elements,
+                dtype=first.dtype,
+                bytes_read=_part_bytes(reads, launch),
+                bytes_written=_part_bytes(writes, launch),
+                flops=flops * elements,
+            )
+        )
+    return kernels
+
+
+def _part_bytes(lists: Sequence[Sequence[TensorSpec]], launch: _Launch) -> int:
+    return sum(
+        count * itemsize(specs[position].dtype)
+        for specs in lists
+        for position, count in launch.parts
+        if position < len(specs)
+    )
+
+
+def _lists(call: OpSignature) -> list[tuple[TensorSpec, ...]]:
+    """The arguments that are lists of GPU tensors."""
+    return [
+        gpu_tensors(value)
+        for _, value in call.arguments
+        if isinstance(value, tuple) and value and isinstance(value[0], TensorSpec)
+    ]
+
+
+def _takes_fast_route(lists: Sequence[Sequence[TensorSpec]], *, same_dtype: bool = True) -> bool:
+    """can_use_fast_route (ForeachUtils.h): equal shapes, dense in one order, one dtype."""
+    first = lists[0]
+    dtype = first[0].dtype if first else ""
+    return all(
+        len(specs) == len(first)
+        and all(
+            is_dense(spec)
+            and same_storage_order(spec, reference)
+            and (not same_dtype or spec.dtype == dtype)
+            for spec, reference in zip(specs, first, strict=True)
+        )
+        for specs in lists
+    )
+
+
+def _foreach_name(call: OpSignature) -> str:
+    return "multi_tensor_" + call.op.removeprefix("aten::_foreach_").strip("_")
+
+
+@register_op(*(f"aten::_foreach_{name}" for name in FOREACH))
+def foreach(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """As few launches as hold all tensors; a kernel a tensor where the lists do not match."""
+    lists = _lists(call)
+    if not lists or not any(lists):
+        return []
+    results = list(gpu_tensors(written_tensors(call))) if not is_in_place(call) else []
+    targets = tuple(results) if len(results) == len(lists[0]) else lists[0]
+    name = _foreach_name(call)
+    if not _takes_fast_route(lists):
+        return _one_by_one(name.removeprefix("multi_tensor_"), lists, targets)
+    depth = len(lists) + (0 if is_in_place(call) else 1)
+    scalar_list = call.overload == "ScalarList" or call.overload.endswith("Tensor")
+    return _multi_tensor_kernels(
+        name, lists, (targets,), depth=depth, scalar_list=scalar_list, flops=max(1, len(lists) - 1)
+    )
+
+
+def _one_by_one(
+    name: str, lists: Sequence[Sequence[TensorSpec]], targets: Sequence[TensorSpec]
+) -> list[Kernel]:
+    kernels: list[Kernel] = []
+    for position, target in enumerate(targets):
+        reads = tuple(specs[position] for specs in lists if position < len(specs))
+        kernels += pointwise_kernel(name, reads, (target,))
+    return kernels
+
+
+@register_op("aten::_foreach_zero")
+def foreach_zero(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros into all tensors."""
+    targets = _lists(call)[0] if _lists(call) else ()
+    if not targets:
+        return []
+    if not all(map(is_dense, targets)):
+        return _one_by_one("fill", (), targets)
+    return _multi_tensor_kernels("multi_tensor_zero", (), (targets,))
+
+
+@register_op("aten::_foreach_copy", "aten::_foreach_clone")
+def foreach_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """All copies at once, casts included; a copy a tensor where layouts or devices differ."""
+    targets = tensor_list(call, "self")
+    sources = tensor_list(call, "src") or targets
+    if not sources:
+        return []
+    on_gpu = all(spec.device != "cpu" for spec in (*sources, *targets))
+    if on_gpu and _takes_fast_route((sources, targets), same_dtype=False):
+        return _multi_tensor_kernels("multi_tensor_copy", (sources,), (targets,))
+
+    return [k for s, t in zip(sources, targets, strict=True) for k in move(s, t)]
+
+
+@register_op("aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_powsum")
+def foreach_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, a norm a chunk, then a norm a tensor out of its chunks."""
+    lists = _lists(call)
+    sources = lists[0] if lists else ()
+    if not sources:
+        return []
+    name = _foreach_name(call)
+    if not all(map(is_dense, sources)):
+        results = written_tensors(call)
+        pairs = zip(sources, results, strict=True)
+        return [k for source, result in pairs for k in reduce_kernel("norm", (source,), (result,))]
+    chunks = [ceil_div(spec.numel, _CHUNK) for spec in sources]
+    most = max(chunks)
+    device = sources[0].device
+    partial = TensorSpec((len(sources), most), (most, 1), "float32", device)
+    kernels = pointwise_kernel("fill", (), (partial,))
+    sizes = [spec.numel for spec in sources]
+    for launch in launches(sizes, 1):
+        elements = sum(count for _, count in launch.parts)
+        blocks = sum(ceil_div(count, _CHUNK) for _, count in launch.parts)
+        kernels.append(
+            Kernel.rows(
+                KernelClass.REDUCTION,
+                name,
+                max(1, blocks),
+                ceil_div(elements, max(1, blocks)),
+                dtype=sources[launch.parts[0][0]].dtype,
+                bytes_read=_part_bytes((sources,), launch),
+                bytes_written=4 * blocks,
+                flops=2 * elements,
+            )
+        )
+    kernels.append(
+        memory_kernel(
+            KernelClass.REDUCTION,
+            f"{name}_cleanup",
+            reads=(partial,),
+            writes=written_tensors(call),
+            rows=len(sources),
+            width=most,
+            layout="contiguous",
+        )
+    )
+    return kernels
+
+
+def _fused(call: OpSignature, name: str, lists: Sequence[str]) -> list[Kernel]:
+    """A fused optimizer: all lists are read; all but the gradients are written."""
+    named = [gpu_tensors(tensor_list(call, label)) for label in lists]
+    reads = [specs for specs in named if specs]
+    if not reads or not reads[0]:
+        return []
+    gradients = named[1]
+    unscales = call.optional_tensor("grad_scale") is not None
+    writes = [
+        specs
+        for specs, label in zip(named, lists, strict=True)
+        if specs and (label != "grads" or unscales)
+    ]
+    if len(gradients) != len(reads[0]):
+        raise ValueError(f"{call.op}: {len(reads[0])} parameters but {len(gradients)} gradients")
+    return _multi_tensor_kernels(
+        f"fused_{name}", reads, writes, depth=len(reads), flops=_FUSED_FLOPS[name]
+    )
+
+
+@register_op("aten::_fused_adam", "aten::_fused_adamw")
+def fused_adam(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Parameters, moments and gradients in one pass."""
+    name = "adamw" if "adamw" in call.op else "adam"
+    lists = ("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
+    return _fused(call, name, lists)
+
+
+@register_op("aten::_fused_sgd")
+def fused_sgd(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Parameters, gradients and momentum in one pass."""
+    return _fused(call, "sgd", ("self", "grads", "momentum_buffer_list"))
+
+
+@register_op("aten::_fused_adagrad")
+def fused_adagrad(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Parameters, gradients and sums of squares in one pass."""
+    return _fused(call, "adagrad", ("self", "grads", "state_sums"))
+
+
+@register_op("aten::_amp_foreach_non_finite_check_and_unscale")
+def amp_unscale(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """GradScaler's pass over all gradients: unscaled in place, checked for infinities."""
+    gradients = gpu_tensors(tensor_list(call, "self"))
+    dense = tuple(spec for spec in gradients if is_dense(spec))
+    kernels = _multi_tensor_kernels("amp_unscale", (dense,), (dense,), depth=1, flops=2)
+    for spec in gradients:
+        if not is_dense(spec):
+            kernels += pointwise_kernel("amp_unscale", (spec,), (spec,))
+    return kernels

@@ -1,0 +1,192 @@
+"""Pooling, resampling and grids: windows over images."""
+
+from __future__ import annotations
+
+from neusight.ops.operands import (
+    integers,
+    kernel_name,
+    memory_kernel,
+    output,
+    pointwise_kernel,
+    product,
+    read_tensors,
+    written_tensors,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass, Layout
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__: list[str] = []
+
+#: Pooling ops and the name of their kernel.
+_POOLS = {
+    "max_pool2d_with_indices": "max_pool",
+    "max_pool3d_with_indices": "max_pool",
+    "avg_pool1d": "avg_pool",
+    "avg_pool2d": "avg_pool",
+    "avg_pool3d": "avg_pool",
+    "_adaptive_avg_pool2d": "adaptive_avg_pool",
+    "_adaptive_avg_pool3d": "adaptive_avg_pool",
+    "adaptive_avg_pool1d": "adaptive_avg_pool",
+    "adaptive_avg_pool2d": "adaptive_avg_pool",
+    "adaptive_avg_pool3d": "adaptive_avg_pool",
+    "adaptive_max_pool2d": "adaptive_max_pool",
+    "adaptive_max_pool3d": "adaptive_max_pool",
+    "fractional_max_pool2d": "fractional_max_pool",
+    "fractional_max_pool3d": "fractional_max_pool",
+}
+
+#: Gradients that write every input once, from the windows it lies in; others add up by atomics
+#: and so start from zeros (alertNotDeterministic in ATen/native/cuda).
+_GATHERING_BACKWARDS = frozenset(("avg_pool2d_backward", "_adaptive_avg_pool2d_backward"))
+
+_BACKWARDS = {
+    "max_pool2d_with_indices_backward": "max_pool_backward",
+    "max_pool2d_backward": "max_pool_backward",
+    "max_pool3d_with_indices_backward": "max_pool_backward",
+    "avg_pool2d_backward": "avg_pool_backward",
+    "avg_pool3d_backward": "avg_pool_backward",
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool_backward",
+    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool_backward",
+    "adaptive_avg_pool3d_backward": "adaptive_avg_pool_backward",
+    "adaptive_max_pool2d_backward": "adaptive_max_pool_backward",
+    "adaptive_max_pool3d_backward": "adaptive_max_pool_backward",
+    "fractional_max_pool2d_backward": "fractional_max_pool_backward",
+    "fractional_max_pool3d_backward": "fractional_max_pool_backward",
+}
+
+
+def _layout(source: TensorSpec) -> Layout:
+    return "channels_last" if source.is_channels_last else "contiguous"
+
+
+@register_op(*(f"aten::{name}" for name in _POOLS))
+def pool(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel; each output reads its window."""
+    source, result = read_tensors(call)[0], output(call)
+    if not result.numel:
+        return []
+    window = max(1, source.numel // result.numel)
+    taps = integers(call, "kernel_size")
+    if taps:
+        rank = 3 if "3d" in call.op else 1 if "1d" in call.op else 2
+        window = product(taps) if len(taps) == rank else taps[0] ** rank
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            _POOLS[call.op.removeprefix("aten::")],
+            reads=(source,),
+            writes=written_tensors(call),
+            rows=result.numel,
+            width=window,
+            layout=_layout(source),
+        )
+    ]
+
+
+@register_op(*(f"aten::{name}" for name in _BACKWARDS))
+def pool_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel, after zeros where gradients are added up."""
+    name = call.op.removeprefix("aten::")
+    grad, result = call.tensor("grad_output"), output(call)
+    if not result.numel:
+        return []
+    averages = "avg" in name
+    reads = (grad, None if averages else call.optional_tensor("indices"))
+    zeros = [] if name in _GATHERING_BACKWARDS else pointwise_kernel("fill", (), (result,))
+    kernel = memory_kernel(
+        KernelClass.ELEMENTWISE,
+        _BACKWARDS[name],
+        reads=reads,
+        writes=(result,),
+        width=result.numel,
+        layout=_layout(result),
+    )
+    return [*zeros, kernel]
+
+
+@register_op("aten::max_unpool2d", "aten::max_unpool3d")
+def max_unpool(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then each value to its place."""
+    result = output(call)
+    return pointwise_kernel("fill", (), (result,)) + pointwise_kernel(
+        "max_unpool", read_tensors(call), (result,)
+    )
+
+
+_NEAREST = [f"{kind}{rank}d" for kind in ("nearest", "_nearest_exact") for rank in (1, 2, 3)]
+_SMOOTH = ["linear1d", "bilinear2d", "bicubic2d", "trilinear3d"]
+_ANTIALIASED = ["bilinear2d_aa", "bicubic2d_aa", "lanczos2d_aa"]
+
+
+def _op(kind: str) -> str:
+    if kind.startswith("_nearest_exact"):
+        return f"aten::_upsample{kind}"
+    return f"aten::_upsample_{kind}" if kind.endswith("_aa") else f"aten::upsample_{kind}"
+
+
+@register_op(*(_op(kind) for kind in (*_NEAREST, *_SMOOTH, *_ANTIALIASED)))
+def upsample(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel."""
+    return _image_kernel("upsample", read_tensors(call)[:1], written_tensors(call))
+
+
+def _image_kernel(
+    name: str, reads: tuple[TensorSpec, ...], writes: tuple[TensorSpec, ...]
+) -> list[Kernel]:
+    elements = max((spec.numel for spec in reads[:1] + writes), default=0)
+    if not elements or not writes:
+        return []
+    return [
+        memory_kernel(
+            KernelClass.ELEMENTWISE,
+            name,
+            reads=reads,
+            writes=writes,
+            width=elements,
+            layout=_layout(reads[0]),
+        )
+    ]
+
+
+@register_op(*(f"{_op(kind)}_backward" for kind in _NEAREST))
+def upsample_nearest_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel that sums the outputs of each input."""
+    return _image_kernel("upsample_backward", read_tensors(call)[:1], written_tensors(call))
+
+
+@register_op(*(f"{_op(kind)}_backward" for kind in (*_SMOOTH, *_ANTIALIASED)))
+def upsample_smooth_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros, then a kernel with atomics."""
+    writes = written_tensors(call)
+    return pointwise_kernel("fill", (), writes) + _image_kernel(
+        "upsample_backward", read_tensors(call)[:1], writes
+    )
+
+
+_SAMPLERS = ("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler")
+
+
+@register_op(*(f"aten::{name}" for name in _SAMPLERS))
+def grid_sampler(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel that reads a neighbourhood a grid point."""
+    return _image_kernel("grid_sample", read_tensors(call), written_tensors(call))
+
+
+@register_op(*(f"aten::{name}_backward" for name in _SAMPLERS))
+def grid_sampler_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros for the image's gradient, then one kernel with atomics."""
+    writes = written_tensors(call)
+    return pointwise_kernel("fill", (), writes[:1]) + _image_kernel(
+        "grid_sample_backward", read_tensors(call), writes
+    )
+
+
+@register_op(
+    "aten::affine_grid_generator",
+    "aten::cudnn_affine_grid_generator",
+    "aten::cudnn_affine_grid_generator_backward",
+)
+def affine_grid(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The base grid and its product with the matrices, taken as one pass."""
+    return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))

@@ -1,0 +1,327 @@
+"""Reductions, scans, classification losses and distances: many elements in, few out."""
+
+from __future__ import annotations
+
+from neusight.ops.operands import (
+    integer,
+    is_dense,
+    itemsize,
+    kernel_name,
+    memcpy_d2h,
+    memory_kernel,
+    op_names,
+    output,
+    pointwise_kernel,
+    read_tensors,
+    wrap_dim,
+    written_tensors,
+)
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = ["REDUCTIONS", "reduce_kernel", "temporary"]
+
+#: Ops that are one launch of at::native::reduce_kernel (or like it).
+REDUCTIONS: tuple[str, ...] = op_names(
+    """
+    _aminmax _is_all_true _is_any_true all amax amin aminmax any argmax argmin hash_tensor
+    linalg__powsum linalg_vector_norm max mean min nansum native_norm norm prod std std_mean sum
+    trace var var_mean
+    """
+)
+
+
+def reduce_kernel(
+    name: str, reads: tuple[TensorSpec, ...], writes: tuple[TensorSpec, ...]
+) -> list[Kernel]:
+    """One kernel that reduces to the elements of the first tensor written."""
+    rows = writes[0].numel if writes else 0
+    if rows == 0:
+        return []
+    largest = max((spec.numel for spec in reads), default=0)
+    if largest == 0:
+        return pointwise_kernel("fill", (), writes)
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            name,
+            reads=reads,
+            writes=writes,
+            rows=rows,
+            width=max(1, largest // rows),
+            layout="contiguous" if all(map(is_dense, reads)) else "strided",
+        )
+    ]
+
+
+def temporary(like: TensorSpec, dtype: str | None = None) -> TensorSpec:
+    """A tensor of the same shape for a step in between."""
+    return like._replace(dtype=dtype or like.dtype)
+
+
+@register_op(*(f"aten::{name}" for name in REDUCTIONS))
+def reduction(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel."""
+    name = {"linalg_vector_norm": "norm", "native_norm": "norm"}.get(
+        kernel_name(call), kernel_name(call)
+    )
+    return reduce_kernel(name, read_tensors(call), written_tensors(call))
+
+
+@register_op("aten::max.other", "aten::min.other")
+def binary_extremum(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The larger or smaller of two tensors, element by element."""
+    return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))
+
+
+@register_op("aten::count_nonzero")
+def count_nonzero(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A comparison, then a sum."""
+    source = read_tensors(call)[0]
+    mask = temporary(source, "bool")
+    return pointwise_kernel("ne", (source,), (mask,)) + reduce_kernel(
+        "sum", (mask,), written_tensors(call)
+    )
+
+
+@register_op("aten::logsumexp")
+def logsumexp(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Eight kernels: maximum, guard against infinity, sub, exp, sum, log, add (ReduceOps.cpp)."""
+    source, result = read_tensors(call)[0], output(call)
+    kernels = reduce_kernel("amax", (source,), (result,))
+    kernels += pointwise_kernel("abs", (result,), (result,))
+    kernels += pointwise_kernel("eq", (result,), (temporary(result, "bool"),))
+    kernels += pointwise_kernel("masked_fill", (result,), (result,))
+    kernels += pointwise_kernel("sub", (source, result), (source,))
+    kernels += pointwise_kernel("exp", (source,), (source,))
+    kernels += reduce_kernel("sum", (source,), (result,))
+    kernels += pointwise_kernel("log", (result,), (result,))
+    return kernels + pointwise_kernel("add", (result, result), (result,))
+
+
+@register_op("aten::equal")
+def equal(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A comparison, all(), and the answer read by the host; shapes that differ need none."""
+    left, right = call.tensor("self"), call.tensor("other")
+    if left.shape != right.shape:
+        return []
+    answer = TensorSpec((), (), "bool", left.device)
+    mask = temporary(left, "bool")
+    kernels = pointwise_kernel("eq", (left, right), (mask,))
+    return [*kernels, *reduce_kernel("all", (mask,), (answer,)), memcpy_d2h(answer)]
+
+
+@register_op(
+    "aten::cumsum",
+    "aten::cumprod",
+    "aten::logcumsumexp",
+    "aten::_logcumsumexp",
+    "aten::cummax",
+    "aten::cummin",
+    "aten::_cummax_helper",
+    "aten::_cummin_helper",
+)
+def scan(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A scan along a dimension; over the whole tensor CUB initialises its tile states first."""
+    source = read_tensors(call)[0]
+    writes = written_tensors(call) or read_tensors(call)[1:]
+    return scan_kernels(kernel_name(call), source, writes, integer(call, "dim", 0))
+
+
+def scan_kernels(
+    name: str, source: TensorSpec, writes: tuple[TensorSpec, ...], dim: int
+) -> list[Kernel]:
+    """The kernels of a scan of `source` along `dim`."""
+    if not source.numel:
+        return []
+    width = source.shape[wrap_dim(dim, len(source.shape))] if source.shape else 1
+    rows = source.numel // max(1, width)
+    kernel = memory_kernel(
+        KernelClass.REDUCTION, name, reads=(source,), writes=writes, rows=rows, width=width
+    )
+    if rows > 1:
+        return [kernel]
+    return [memory_kernel(KernelClass.REDUCTION, "scan_init", width=1), kernel]
+
+
+def _gathered(scores: TensorSpec, target: TensorSpec) -> int:
+    """Bytes of the one score a target picks, and of the targets."""
+    return target.numel * (itemsize(scores.dtype) + itemsize(target.dtype))
+
+
+@register_op("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+def nll_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel that reads a score a target."""
+    scores, target = call.tensor("self"), call.tensor("target")
+    weight = call.optional_tensor("weight")
+    if not target.numel:
+        return []
+    writes = written_tensors(call)
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "nll_loss",
+            reads=(scores,),
+            writes=writes,
+            rows=max(1, writes[0].numel) if writes else 1,
+            width=max(1, target.numel // max(1, writes[0].numel if writes else 1)),
+            bytes_read=_gathered(scores, target) + (weight.num_bytes if weight else 0),
+        )
+    ]
+
+
+@register_op("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+def nll_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Zeros everywhere, then one value a target."""
+    target, result = call.tensor("target"), output(call)
+    if not result.numel or not target.numel:
+        return []
+    scatter = memory_kernel(
+        KernelClass.GATHER,
+        "nll_loss_backward",
+        reads=(target,),
+        writes=(result,),
+        width=target.numel,
+        dtype=result.dtype,
+        bytes_written=target.numel * itemsize(result.dtype),
+    )
+    return [*pointwise_kernel("fill", (), (result,)), scatter]
+
+
+@register_op("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward")
+def margin_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A row a block; a mean or sum over rows takes a second kernel."""
+    source, writes = read_tensors(call)[0], written_tensors(call)
+    rows = source.shape[0] if len(source.shape) > 1 else 1
+    terms = TensorSpec((rows,), (1,), source.dtype, source.device)
+    kernels = reduce_kernel("margin_loss", read_tensors(call)[:2], (terms,))
+    reduced = integer(call, "reduction", 1) != 0 and len(source.shape) > 1
+    return kernels + (reduce_kernel("sum", (terms,), writes[:1]) if reduced else [])
+
+
+@register_op("aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward")
+def margin_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel over the scores."""
+    return pointwise_kernel("margin_loss_backward", read_tensors(call), written_tensors(call))
+
+
+@register_op("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss")
+def ctc_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The forward variables, one time step after the other inside one kernel."""
+    scores = call.tensor("log_probs")
+    writes = written_tensors(call)
+    rows = scores.shape[1] if len(scores.shape) > 2 else 1
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "ctc_loss",
+            reads=read_tensors(call),
+            writes=writes,
+            rows=rows,
+            width=max(1, scores.numel // max(1, rows)),
+        )
+    ]
+
+
+@register_op("aten::_ctc_loss_backward")
+def ctc_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The backward variables, then the gradient of every score."""
+    scores, alpha = call.tensor("log_probs"), call.tensor("log_alpha")
+    result = output(call)
+    rows = scores.shape[1] if len(scores.shape) > 2 else 1
+    beta = memory_kernel(
+        KernelClass.REDUCTION,
+        "ctc_loss_backward",
+        reads=(scores, alpha),
+        writes=(alpha,),
+        rows=rows,
+    )
+    kernels = [*pointwise_kernel("fill", (), (result,)), beta]
+    return kernels + pointwise_kernel("ctc_loss_gradient", (scores, alpha, alpha), (result,))
+
+
+@register_op("aten::_cdist_forward", "aten::_pdist_forward")
+def cdist(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel: a block a pair of rows, three operations an element."""
+    reads, result = read_tensors(call), output(call)
+    width = reads[0].shape[-1]
+    if not result.numel or not width:
+        return pointwise_kernel("fill", (), (result,))
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "cdist",
+            reads=reads,
+            writes=(result,),
+            rows=result.numel,
+            width=width,
+            flops=3 * result.numel * width,
+        )
+    ]
+
+
+@register_op("aten::_cdist_backward", "aten::_pdist_backward")
+def cdist_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """The gradient a pair into a buffer, then its sum over the pairs."""
+    reads, result = read_tensors(call), output(call)
+    distances = max(reads, key=lambda spec: spec.numel)
+    width = result.shape[-1] if result.shape else 1
+    buffer = TensorSpec((distances.numel, width), (width, 1), result.dtype, result.device)
+    if not buffer.numel or not result.numel:
+        return pointwise_kernel("fill", (), (result,))
+    return pointwise_kernel("cdist_backward", reads, (buffer,)) + reduce_kernel(
+        "sum", (buffer,), (result,)
+    )
+
+
+@register_op("aten::dist")
+def dist(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A difference and its norm."""
+    reads = read_tensors(call)
+    terms = temporary(reads[0])
+    return pointwise_kernel("sub", reads, (terms,)) + reduce_kernel(
+        "norm", (terms,), written_tensors(call)
+    )
+
+
+@register_op("aten::renorm")
+def renorm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Norms, the factors from them, and a multiplication."""
+    source, result = read_tensors(call)[0], output(call)
+    rank = len(source.shape)
+    rows = source.shape[wrap_dim(integer(call, "dim"), rank)] if rank else 1
+    norms = TensorSpec((rows,), (1,), source.dtype, source.device)
+    kernels = reduce_kernel("norm", (source,), (norms,))
+    kernels += pointwise_kernel("renorm_factor", (norms,), (norms,))
+    return kernels + pointwise_kernel("mul", (source,), (result,))
+
+
+@register_op("aten::segment_reduce", "aten::_segment_reduce_backward")
+def segment_reduce(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel over segments."""
+    return reduce_kernel("segment_reduce", read_tensors(call), written_tensors(call))
+
+
+@register_op(
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+    "aten::_fake_quantize_learnable_per_channel_affine_backward",
+)
+def fake_quantize_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One pass for three gradients, then two sums."""
+    reads, writes = read_tensors(call), written_tensors(call)
+    grads = (reads[0],) * 3
+    kernels = pointwise_kernel("fake_quantize_backward", reads, grads)
+    for result in writes[1:3]:
+        kernels += reduce_kernel("sum", (reads[0],), (result,))
+    return kernels
+
+
+@register_op("aten::_fused_moving_avg_obs_fq_helper")
+def moving_average_observer(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Minimum and maximum, the quantization parameters, then the fake quantization."""
+    source = call.tensor("self")
+    limits = TensorSpec((2,), (1,), source.dtype, source.device)
+    kernels = reduce_kernel("aminmax", (source,), (limits,))
+    kernels += pointwise_kernel("quantization_parameters", (limits,), (limits,))
+    return kernels + pointwise_kernel("fake_quantize", (source,), written_tensors(call))

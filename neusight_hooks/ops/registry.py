@@ -1,0 +1,161 @@
+"""The op registry: which function says what an op launches, and what happens without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from neusight.predictors.errors import RegistrationError
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = [
+    "Formula",
+    "Mapping",
+    "is_mapped",
+    "kernels_of",
+    "map_op",
+    "mapped_ops",
+    "register_op",
+    "unregister_op",
+]
+
+#: What `register_op` registers: a pure function of shapes.
+Formula = Callable[[OpSignature, MathMode], Iterable[Kernel]]
+
+AnyFormula = TypeVar("AnyFormula", bound=Formula)
+
+_formulas: dict[str, Formula] = {}
+
+
+class Mapping(NamedTuple):
+    """The kernels of an op; where `is_mapped` is false they are a guess and `reason` says why."""
+
+    kernels: tuple[Kernel, ...]
+    is_mapped: bool
+    reason: str = ""
+
+
+def register_op(*packets: object) -> Callable[[AnyFormula], AnyFormula]:
+    """Registers the decorated function as the one that knows the kernels of these ops.
+
+    A packet is a `torch.ops.namespace.name`, one of its overloads, or its name as text. A name
+    without an overload stands for all overloads and for the in-place form; a name with one
+    ("aten::add.out") goes before it.
+
+    >>> from neusight.predictors.kernel import Kernel
+    >>> @register_op("mylib::swish")
+    ... def swish(call, math):
+    ...     return [Kernel.elementwise("swish", call.tensor("x").numel, dtype="float32")]
+    >>> is_mapped("mylib::swish")
+    True
+    >>> unregister_op("mylib::swish")
+    """
+    names = [_qualified_name(packet) for packet in packets]
+    if not names:
+        raise RegistrationError('register_op needs an op, for example register_op("mylib::swish").')
+
+    def register(formula: AnyFormula) -> AnyFormula:
+        if not callable(formula):
+            raise RegistrationError(
+                f"register_op({names[0]!r}) decorates a function, not {formula!r}."
+            )
+        for name in names:
+            if name in _formulas or names.count(name) > 1:
+                raise RegistrationError(
+                    f"Op {name} is registered already; unregister_op({name!r}) forgets it."
+                )
+        _formulas.update(dict.fromkeys(names, formula))
+        return formula
+
+    return register
+
+
+def unregister_op(packet: object) -> None:
+    """Forgets the function registered for this op."""
+    name = _qualified_name(packet)
+    if _formulas.pop(name, None) is None:
+        raise RegistrationError(f"Op {name} is not registered.")
+
+
+def mapped_ops() -> tuple[str, ...]:
+    """Every registered name, sorted."""
+    return tuple(sorted(_formulas))
+
+
+def is_mapped(op: str, overload: str = "default") -> bool:
+    """Whether a function is registered for the op ("aten::add")."""
+    return _formula_of(op, overload) is not None
+
+
+def kernels_of(signature: OpSignature, math: MathMode) -> tuple[Kernel, ...]:
+    """The kernels that the op launches, in order; views launch none.
+
+    An op that is not registered is one kernel of class UNKNOWN that moves all its tensors.
+    """
+    return map_op(signature, math).kernels
+
+
+def map_op(signature: OpSignature, math: MathMode) -> Mapping:
+    """The kernels of an op and whether they are known or a guess. Never raises."""
+    if _is_host_only(signature):
+        return Mapping((), True)
+    formula = _formula_of(signature.op, signature.overload)
+    if formula is None:
+        return Mapping((_unknown(signature),), False, "no function is registered for it")
+    try:
+        return Mapping(tuple(formula(signature, math)), True)
+    except Exception as error:  # a forecast goes on, and reports what it could not map
+        return Mapping((_unknown(signature),), False, f"{type(error).__name__}: {error}")
+
+
+def _formula_of(op: str, overload: str) -> Formula | None:
+    candidates = [f"{op}.{overload}", op]
+    if op.endswith("_") and not op.endswith("__"):
+        candidates += [f"{op[:-1]}.{overload}", op[:-1]]
+    return next((_formulas[name] for name in candidates if name in _formulas), None)
+
+
+def _is_host_only(signature: OpSignature) -> bool:
+    tensors = signature.input_tensors + signature.output_tensors
+    return bool(tensors) and all(spec.device == "cpu" for spec in tensors)
+
+
+def _unknown(signature: OpSignature) -> Kernel:
+    inputs = [spec for spec in signature.input_tensors if spec.device != "cpu"]
+    outputs = [spec for spec in signature.output_tensors if spec.device != "cpu"]
+    largest = max(inputs + outputs, key=_safe_bytes, default=TensorSpec((), (), "float32"))
+    return Kernel.rows(
+        KernelClass.UNKNOWN,
+        signature.op.removeprefix("aten::").strip("_") or signature.op,
+        1,
+        max(0, largest.numel),
+        dtype=largest.dtype,
+        bytes_read=sum(map(_safe_bytes, inputs)),
+        bytes_written=sum(map(_safe_bytes, outputs)),
+    )
+
+
+def _safe_bytes(spec: TensorSpec) -> int:
+    try:
+        return max(0, spec.num_bytes)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _qualified_name(packet: object) -> str:
+    """The "namespace::name" or "namespace::name.overload" of a text, packet or overload."""
+    if isinstance(packet, str):
+        name = packet
+    else:
+        name = getattr(packet, "_qualified_op_name", "")  # torch._ops.OpOverloadPacket
+        schema = getattr(packet, "_schema", None)  # torch._ops.OpOverload
+        if schema is not None:
+            name = f"{schema.name}.{schema.overload_name or 'default'}"
+    namespace, separator, rest = name.partition("::") if isinstance(name, str) else ("", "", "")
+    if not (namespace and separator and rest) or " " in name:
+        raise RegistrationError(
+            f"register_op takes torch.ops.namespace.name, an overload of it, or the text "
+            f'"namespace::name"; got {packet!r}.'
+        )
+    return name

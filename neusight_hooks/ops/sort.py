@@ -1,0 +1,369 @@
+"""Sorting: radix sorts by passes, segmented sorts, top-k and what is built on them."""
+
+from __future__ import annotations
+
+from neusight.ops.operands import (
+    boolean,
+    ceil_div,
+    copy_kernel,
+    integer,
+    itemsize,
+    kernel_name,
+    memcpy_d2h,
+    memory_kernel,
+    output,
+    pointwise_kernel,
+    read_tensors,
+    wrap_dim,
+    written_tensors,
+)
+from neusight.ops.reduction import reduce_kernel
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import MathMode, OpSignature, TensorSpec
+
+__all__ = ["deterministic_order", "radix_sort", "select_flagged", "vector"]
+
+#: Bits that one pass of CUB's onesweep radix sort orders (cub/device/dispatch/tuning, 8 on sm_70+).
+_BITS_A_PASS = 8
+
+#: Keys that CUB sorts in one thread block (256 threads, about 19 keys each; single-tile policy).
+_SINGLE_TILE = 4096
+
+#: The longest rows that torch sorts in one thread block (sortKeyValueInplace, Sort.cu).
+_SMALL_SORT = 4096
+
+#: Rows from this length on are sorted one after the other (sort_stable_kernel, SortStable.cu).
+_LARGE_SEGMENT = 1_000_000
+
+#: Fewer segments than this use CUB's segmented sort, more a full sort of (segment, key).
+_FEW_SEGMENTS = 128
+
+
+def vector(size: int, dtype: str, device: str = "cuda") -> TensorSpec:
+    """A contiguous vector."""
+    return TensorSpec((size,), (1,), dtype, device)
+
+
+def radix_sort(
+    num_keys: int, *, key: str, value: str | None = None, bits: int | None = None
+) -> list[Kernel]:
+    """CUB's radix sort of keys (and values): histogram, scan, then a pass for each 8 bits."""
+    if num_keys == 0:
+        return []
+    keys = vector(num_keys, key)
+    pairs = (keys, vector(num_keys, value)) if value else (keys,)
+    if num_keys <= _SINGLE_TILE:
+        return [
+            memory_kernel(KernelClass.SORT, "radix_sort_single_tile", reads=pairs, writes=pairs)
+        ]
+    width = min(bits, 8 * itemsize(key)) if bits else 8 * itemsize(key)
+    passes = max(1, ceil_div(width, _BITS_A_PASS))
+    counts = vector(256 * passes, "int64")
+    histogram = memory_kernel(
+        KernelClass.SORT, "radix_sort_histogram", reads=(keys,), writes=(counts,), width=num_keys
+    )
+    scan = memory_kernel(
+        KernelClass.SORT, "radix_sort_scan", reads=(counts,), writes=(counts,), width=counts.numel
+    )
+    step = memory_kernel(
+        KernelClass.SORT, "radix_sort_pass", reads=pairs, writes=pairs, width=num_keys
+    )
+    return [histogram, scan] + [step] * passes
+
+
+def select_flagged(flags: TensorSpec, num_selected: int) -> list[Kernel]:
+    """Count, the count read by the host, then the positions: the steps of nonzero (Nonzero.cu)."""
+    count = vector(1, "int32", flags.device)
+    positions = vector(num_selected, "int64", flags.device)
+    return [
+        memory_kernel(
+            KernelClass.REDUCTION, "count_nonzero", reads=(flags,), writes=(count,), rows=1
+        ),
+        memcpy_d2h(count),
+        memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "select_flagged",
+            reads=(flags,),
+            writes=(positions,),
+            width=flags.numel,
+        ),
+    ]
+
+
+def deterministic_order(num_keys: int, num_targets: int, device: str) -> list[Kernel]:
+    """Indices sorted together with where they came from: the first half of every sorted scatter."""
+    indices = vector(num_keys, "int64", device)
+    bits = max(1, num_targets.bit_length())
+    return pointwise_kernel("arange", (), (indices,)) + radix_sort(
+        num_keys, key="int64", value="int64", bits=bits
+    )
+
+
+def _rows_and_width(source: TensorSpec, dim: int) -> tuple[int, int]:
+    if not source.shape:
+        return 1, 1
+    width = source.shape[wrap_dim(dim, len(source.shape))]
+    return source.numel // max(1, width), width
+
+
+def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
+    """Values with their positions, a row at a time (sort_stable_kernel)."""
+    device = source.device
+    values, positions = vector(rows * width, source.dtype, device), vector(rows * width, "int64")
+    if rows * width == 0:
+        return []
+    if width <= _SMALL_SORT:
+        in_place = memory_kernel(
+            KernelClass.SORT,
+            "sort_rows",
+            reads=(values, positions),
+            writes=(values, positions),
+            rows=rows,
+            width=width,
+        )
+        return [
+            *copy_kernel(source, values),
+            *pointwise_kernel("arange", (), (positions,)),
+            in_place,
+        ]
+    setup = pointwise_kernel("arange", (), (positions,))
+    if rows == 1 or width >= _LARGE_SEGMENT:
+        return setup + radix_sort(width, key=source.dtype, value="int64") * rows
+    if rows < _FEW_SEGMENTS:
+        passes = ceil_div(8 * itemsize(source.dtype), _BITS_A_PASS)
+        step = memory_kernel(
+            KernelClass.SORT,
+            "segmented_sort",
+            reads=(values, positions),
+            writes=(values, positions),
+            rows=rows,
+            width=width,
+        )
+        return setup + [step] * passes
+    by_key = radix_sort(rows * width, key=source.dtype, value="int64")
+    by_segment = radix_sort(rows * width, key="int32", value="int64", bits=rows.bit_length())
+    gather = pointwise_kernel("sort_gather", (values, positions), (values, positions))
+    return setup + by_key + by_segment + gather
+
+
+@register_op("aten::sort", "aten::argsort", "aten::msort")
+def sort(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A sort of values with their indices."""
+    source = read_tensors(call)[0]
+    return _sort_rows(source, *_rows_and_width(source, integer(call, "dim", -1)))
+
+
+@register_op("aten::kthvalue", "aten::median", "aten::nanmedian")
+def kthvalue(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Radix selection in one block a row (gatherKthValue, gatherMedian)."""
+    source = read_tensors(call)[0]
+    rows, width = _rows_and_width(source, integer(call, "dim", -1))
+    if "dim" not in call.by_name:  # the median of all
+        rows, width = 1, source.numel
+    return _select(kernel_name(call), source, written_tensors(call), rows, width)
+
+
+def _select(
+    name: str, source: TensorSpec, writes: tuple[TensorSpec, ...], rows: int, width: int
+) -> list[Kernel]:
+    """One kernel that reads each row once a digit of its keys (RADIX_BITS = 2, but early out)."""
+    if rows * width == 0:
+        return []
+    return [
+        memory_kernel(
+            KernelClass.SORT, name, reads=(source,), writes=writes, rows=rows, width=width
+        )
+    ]
+
+
+@register_op("aten::mode")
+def mode(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A sort of each row, then the longest run."""
+    source = read_tensors(call)[0]
+    rows, width = _rows_and_width(source, integer(call, "dim", -1))
+    return _sort_rows(source, rows, width) + reduce_kernel("mode", (source,), written_tensors(call))
+
+
+#: Most slices for which torch's top-k of this slice length takes several blocks a slice
+#: (should_use_multiblock, TensorTopK.cu): (slices at most, length at least).
+_MULTI_BLOCK = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+
+#: Slice length from which the multi-block top-k is taken for any number of slices.
+_MULTI_BLOCK_LENGTH = 400
+
+#: Up to this many slices of at least this length top-k is a full sort (should_use_sort).
+_SORT_SLICES, _SORT_LENGTH = 10, 100_000
+
+
+def _is_multi_block(slices: int, length: int) -> bool:
+    for most_slices, least_length in _MULTI_BLOCK:
+        if slices <= most_slices:
+            return length >= least_length
+    return length >= _MULTI_BLOCK_LENGTH
+
+
+@register_op("aten::topk")
+def topk(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Radix selection by one or several blocks a slice, then a sort of the k values."""
+    source, writes = call.tensor("self"), written_tensors(call)
+    rows, width = _rows_and_width(source, integer(call, "dim", -1))
+    return _topk(source, writes, rows, width, is_sorted=boolean(call, "sorted", True))
+
+
+def _topk(
+    source: TensorSpec,
+    writes: tuple[TensorSpec, ...],
+    rows: int,
+    width: int,
+    *,
+    is_sorted: bool,
+) -> list[Kernel]:
+    if rows * width == 0 or not writes or not writes[0].numel:
+        return []
+    if source.dtype != "bool" and rows <= _SORT_SLICES and width >= _SORT_LENGTH:
+        parts = [k for part in writes for k in copy_kernel(part, part)]
+        return _sort_rows(source, rows, width) + parts
+    kernels: list[Kernel] = []
+    if _is_multi_block(rows, width):
+        counts = vector(256 * rows, "int32", source.device)
+        kernels += pointwise_kernel("fill", (), (counts,))
+        for _ in range(itemsize(source.dtype)):
+            kernels += _select("topk_digit", source, (counts,), rows, width)
+            kernels += _select("topk_digit_counts", counts, (counts,), rows, 256)
+        kernels.append(
+            memory_kernel(KernelClass.REDUCTION, "topk_scan", reads=(counts,), writes=(counts,))
+        )
+    kernels += _select("topk", source, writes, rows, width)
+    if is_sorted and writes[0].numel > rows:
+        kept = writes[0].numel // rows
+        kernels.append(
+            memory_kernel(
+                KernelClass.SORT, "sort_rows", reads=writes, writes=writes, rows=rows, width=kept
+            )
+        )
+    return kernels
+
+
+@register_op("aten::_unique2", "aten::_unique")
+def unique(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """A full sort, the borders of runs, a scan, the compaction; its size is read by the host."""
+    source = read_tensors(call)[0]
+    keys = vector(source.numel, source.dtype, source.device)
+    wants_inverse = boolean(call, "return_inverse")
+    positions = "int64" if wants_inverse or boolean(call, "return_counts") else None
+    kernels = radix_sort(source.numel, key=source.dtype, value=positions)
+    return kernels + _compact_runs(call, keys, wants_inverse)
+
+
+@register_op("aten::unique_consecutive")
+def unique_consecutive(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """As unique, without the sort."""
+    source = read_tensors(call)[0]
+    return _compact_runs(call, source, boolean(call, "return_inverse"))
+
+
+@register_op("aten::unique_dim", "aten::unique_dim_consecutive")
+def unique_dim(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Positions sorted by comparing slices (Thrust merge sort), then the runs."""
+    source = call.tensor("self")
+    dim = wrap_dim(integer(call, "dim", 0), len(source.shape))
+    slices = source.shape[dim] if source.shape else 1
+    positions = vector(slices, "int64", source.device)
+    merges = max(1, (max(1, slices) - 1).bit_length())
+    step = memory_kernel(
+        KernelClass.SORT, "merge_sort_pass", reads=(source, positions), writes=(positions,)
+    )
+    kernels = pointwise_kernel("arange", (), (positions,)) + [step] * merges
+    return kernels + _compact_runs(call, positions, boolean(call, "return_inverse"))
+
+
+def _compact_runs(call: OpSignature, keys: TensorSpec, wants_inverse: bool) -> list[Kernel]:
+    if not keys.numel:
+        return []
+    kernels: list[Kernel] = []
+    if wants_inverse:
+        borders = vector(keys.numel, "int64", keys.device)
+        kernels += pointwise_kernel("run_borders", (keys,), (borders,))
+        kernels.append(
+            memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(borders,), writes=(borders,))
+        )
+        kernels += pointwise_kernel("scatter", (borders, borders), (borders,))
+    kernels.append(memory_kernel(KernelClass.REDUCTION, "scan_init", width=1))
+    kernels.append(
+        memory_kernel(
+            KernelClass.REDUCTION,
+            "unique",
+            reads=(keys,),
+            writes=written_tensors(call)[:1],
+            width=keys.numel,
+        )
+    )
+    return [*kernels, memcpy_d2h(vector(1, "int64", keys.device))]
+
+
+@register_op("aten::randperm")
+def randperm(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Random keys, a sort of the numbers by them, and the shuffle of equal keys (Randperm.cu)."""
+    target = output(call)
+    keys = vector(target.numel, "int64", target.device)
+    if not target.numel:
+        return []
+    bits = min(64, 3 * target.numel.bit_length() + 2)
+    return [
+        *pointwise_kernel("random", (), (keys,)),
+        *pointwise_kernel("arange", (), (target,)),
+        *radix_sort(target.numel, key="int64", value=target.dtype, bits=bits),
+        *pointwise_kernel("randperm_duplicates", (keys,), (target,)),
+    ]
+
+
+@register_op("aten::multinomial")
+def multinomial(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """Without replacement, or one draw: top-k of p / Exp(1), after checks that the host reads.
+
+    With replacement and several draws: normalized, scanned and searched.
+    """
+    source, result = call.tensor("self"), output(call)
+    rows, width = _rows_and_width(source, -1)
+    draws = integer(call, "num_samples", 1)
+    flag = vector(1, "bool", source.device)
+    sums = vector(rows, source.dtype, source.device)
+    if not source.numel:
+        return []
+    if boolean(call, "replacement") and draws > 1:
+        return [
+            *reduce_kernel("sum", (source,), (sums,)),
+            *pointwise_kernel("div", (source, sums), (source,)),
+            memory_kernel(
+                KernelClass.REDUCTION,
+                "cumsum",
+                reads=(source,),
+                writes=(source,),
+                rows=rows,
+                width=width,
+            ),
+            *pointwise_kernel("uniform", (), (result,)),
+            *pointwise_kernel("multinomial", (source, result), (result,)),
+        ]
+    checks = [
+        *reduce_kernel("max", (source,), (vector(1, source.dtype),)),
+        *pointwise_kernel("lt", (flag,), (flag,)),
+        *reduce_kernel("min", (source,), (vector(1, source.dtype),)),
+        *pointwise_kernel("ge", (flag,), (flag,)),
+        *pointwise_kernel("bitwise_and", (flag, flag), (flag,)),
+        memcpy_d2h(flag),
+        *reduce_kernel("sum", (source,), (sums,)),
+        *pointwise_kernel("eq", (sums,), (vector(rows, "bool"),)),
+        *(reduce_kernel("sum", (vector(rows, "bool"),), (flag,)) if len(source.shape) > 1 else []),
+        memcpy_d2h(flag),
+    ]
+    draw = [
+        *pointwise_kernel("exponential", (), (source,)),
+        *pointwise_kernel("div", (source, source), (source,)),
+    ]
+    if draws == 1:
+        return checks + draw + reduce_kernel("argmax", (source,), (result,))
+    values = result._replace(dtype=source.dtype)
+    return checks + draw + _topk(source, (values, result), rows, width, is_sorted=True)
