@@ -27,7 +27,8 @@ def lines(text: str) -> list[str]:
 
 
 def pairs(text: str) -> dict[str, str]:
-    return dict((part.strip() for part in line.split("=", 1)) for line in lines(text))
+    split = (line.partition("=") for line in lines(text))
+    return {name.strip(): value.strip() for name, _, value in split}
 
 
 @pytest.fixture(scope="module")
