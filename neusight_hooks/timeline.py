@@ -59,6 +59,8 @@ DISPATCH_BEFORE_LAUNCH = 0.85
 HOST_BOUND_IDLE_SHARE = 0.25
 
 _COPIES = {"memcpy_h2d", "memcpy_d2h", "memcpy_d2d", "memset"}
+#: Ops that make their stream wait for the collectives before.
+_WAITS = ("::wait_tensor", "c10d::wait")
 _EVALUATE = "autograd::engine::evaluate_function: "
 #: Waits that the program asks for itself; all others (item, copy, nonzero) happen inside an op.
 _OWN_WAITS = {"synchronize", "event", "stream"}
@@ -207,6 +209,7 @@ class Scheduler:
         self._last_end: dict[int, int] = {}  # stream -> end of its last kernel
         self._queues: dict[int, deque[int]] = {}
         self._events: dict[int, int] = {}
+        self._outstanding = False  # a collective that nothing has waited for yet
         self._correlation = 0
         self._spans: list[HostSpan] = []
         self._open: list[int] = []  # positions of open module and annotation spans
@@ -306,7 +309,10 @@ class Scheduler:
         if self._keep:
             position = len(self._spans)
             self._spans.append(_UNFINISHED)
-        if plan.waits_for_collectives:
+        if plan.waits_for_collectives or (self._outstanding and call.phase == "optimizer"):
+            # An optimizer reads reduced gradients: DistributedDataParallel waits for its collectives
+            # at the end of backward, in C++, where no op is dispatched.
+            self._outstanding = False
             done_ns = self._free_ns.get(COMMUNICATION_STREAM, 0)
             self._free_ns[call.stream] = max(self._free_ns.get(call.stream, 0), done_ns)
         self.host_ns += plan.before_ns
@@ -351,8 +357,11 @@ class Scheduler:
         done_ns = start_ns + launch.duration_ns
         queue.append(done_ns)
         free_ns[stream] = self._last_end[stream] = done_ns
-        if launch.is_collective and not asynchronous and free_ns.get(call.stream, 0) < done_ns:
-            free_ns[call.stream] = done_ns
+        if launch.is_collective:
+            if asynchronous:
+                self._outstanding = True
+            elif free_ns.get(call.stream, 0) < done_ns:
+                free_ns[call.stream] = done_ns
         self._correlation += 1
         if self._keep:
             thread = _AUTOGRAD if call.phase == "backward" else _MAIN
@@ -381,7 +390,7 @@ class Scheduler:
             after_ns=total_ns - before_ns,
             launches=tuple(self._planned_launch(kernel, estimate) for kernel, estimate in priced),
             is_asynchronous=_is_asynchronous(call.signature),
-            waits_for_collectives=call.signature.op.endswith("wait_tensor"),
+            waits_for_collectives=call.signature.op.endswith(_WAITS),
             signature=call.signature,
             math=call.math,
         )

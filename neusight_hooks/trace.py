@@ -124,7 +124,6 @@ class TraceOptions(TypedDict, total=False):
     record_shapes: bool
     profile_memory: bool
     with_modules: bool
-    notes: Mapping[str, object] | None
 
 
 def trace_events(

@@ -219,6 +219,14 @@ def test_an_asynchronous_collective_overlaps_until_it_is_waited_for() -> None:
     assert bound_of(step, timeline) == "communication"
 
 
+def test_an_optimizer_waits_for_the_collectives_of_backward() -> None:
+    timeline = timeline_of(op("async_500", phase="backward"), op("kernel_10", phase="optimizer"))
+
+    collective, update = times(timeline)
+
+    assert update[1] == collective[2]
+
+
 def test_backward_ops_of_one_node_share_its_spans() -> None:
     timeline = timeline_of(
         op("kernel_1", phase="backward", node="MmBackward0", nr=3),
