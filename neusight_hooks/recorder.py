@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorDeviceMismatchError,
-    in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -301,7 +300,9 @@ class Recorder:
 
     def _run_view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         device = args[0]._fake_device
-        with in_kernel_invocation_manager(self.mode):
+        # FakeTensor's own way (in_kernel_invocation_manager) without what a view does not need.
+        with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+            torch._C._set_meta_in_tls_dispatch_include(True)
             result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
             return self._claim(result, device)
@@ -704,6 +705,12 @@ class RecordingMode(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True wraps every call for Dynamo: twice the cost of an op, and an import of Dynamo. Nothing
+        # is compiled while a forecast is open.
+        return False
 
     def __torch_dispatch__(
         self,
