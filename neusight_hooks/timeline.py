@@ -310,8 +310,8 @@ class Scheduler:
             position = len(self._spans)
             self._spans.append(_UNFINISHED)
         if plan.waits_for_collectives or (self._outstanding and call.phase == "optimizer"):
-            # An optimizer reads reduced gradients: DistributedDataParallel waits for its collectives
-            # at the end of backward, in C++, where no op is dispatched.
+            # An optimizer reads reduced gradients: DistributedDataParallel waits for them at the
+            # end of backward, in C++, where no op is dispatched.
             self._outstanding = False
             done_ns = self._free_ns.get(COMMUNICATION_STREAM, 0)
             self._free_ns[call.stream] = max(self._free_ns.get(call.stream, 0), done_ns)

@@ -512,6 +512,8 @@ class _Writer:
         category = "kernel"
         if name.startswith("Mem"):
             category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
+            if self._is_pinned(span):
+                name = name.replace("Pageable", "Pinned")
             del args["queued"]
         self.events.append(
             {
@@ -526,6 +528,14 @@ class _Writer:
             }
         )
         self._arrow("ac2g", span.correlation, launch_ns, thread, start, stream)
+
+    def _is_pinned(self, span: KernelSpan) -> bool:
+        """A copy that does not block comes from pinned memory; item() copies into such."""
+        call = self._timeline.host[span.op].call
+        if call is None:
+            return False
+        name, arguments = call.signature.op, call.signature.by_name
+        return arguments.get("non_blocking") is True or name.endswith("_local_scalar_dense")
 
     def _fixed_args(self, span: KernelSpan) -> tuple[str, dict[str, object], Kernel]:
         """What is the same for every launch of a kernel; the kernel keeps the key alive."""

@@ -6,7 +6,16 @@ from dataclasses import fields, replace
 
 import pytest
 
-from neusight.host import OLDER, OLDER_HOST_FACTOR, PLAIN, PROFILED, dispatch_us
+from neusight.host import (
+    OLDER,
+    OLDER_HOST_FACTOR,
+    PLAIN,
+    PROFILED,
+    HostProfile,
+    dispatch_us,
+    host_of,
+)
+from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import KernelClass
 from neusight.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 
@@ -70,6 +79,13 @@ def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
         PLAIN.kernel_gap_us,
         PLAIN.launch_latency_us,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("V100", OLDER), ("A100", OLDER), ("H100", PLAIN), ("B200", PLAIN)]
+)
+def test_a_gpu_comes_with_the_host_of_its_day(name: str, expected: HostProfile) -> None:
+    assert host_of(gpu(name)) is expected
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])

@@ -331,6 +331,20 @@ def test_occupancy_follows_from_grid_and_block(trace: dict[str, Any]) -> None:
     assert args["est. achieved occupancy %"] == round(100 * 64 * 8 / 132 / 64)
 
 
+@pytest.mark.parametrize(("non_blocking", "source"), [(True, "Pinned"), (False, "Pageable")])
+def test_a_copy_that_does_not_block_comes_from_pinned_memory(
+    non_blocking: bool, source: str
+) -> None:
+    copy = OpSignature("aten::copy_", "default", (("self", X), ("non_blocking", non_blocking)), ())
+    recording = Recording((Step("train", (OpCall(copy, MATH),)),), gpu="H100", torch_version="2")
+
+    trace = trace_events(schedule(recording, price, PLAIN), None, H100)
+
+    (event,) = of(trace, "gpu_memcpy")
+    assert event["name"] == f"Memcpy HtoD ({source} -> Device)"
+    assert event["args"]["memory bandwidth (GB/s)"] == pytest.approx(4096 / 6000)
+
+
 def test_collectives_are_tied_to_their_annotation(distributed: dict[str, Any]) -> None:
     annotation = of(distributed, "user_annotation", "nccl:all_reduce")[0]
     kernel = of(distributed, "kernel", "nccl")[0]
