@@ -304,7 +304,13 @@ class MemoryTimeline:
 def memory_of(
     recording: Recording, *, capacity_bytes: int | None = None, context_bytes: int = 0
 ) -> MemoryTimeline:
-    """The recording's storages placed in a GPU of `capacity_bytes`, its context taken off."""
+    """The recording's storages placed in a GPU of `capacity_bytes`, its context taken off.
+
+    >>> from neusight.recording import Step
+    >>> step = Step("train", (Alloc(0, 1000), Alloc(1, 3 * 2**20)))
+    >>> memory_of(Recording((step,), gpu="H100", torch_version="2.13")).peak_reserved == 22 * 2**20
+    True
+    """
     available = None if capacity_bytes is None else max(0, capacity_bytes - context_bytes)
     allocator = Allocator(available)
     live: dict[tuple[int, int], Alloc] = {}

@@ -570,7 +570,14 @@ def _is_asynchronous(signature: OpSignature) -> bool:
 
 
 def schedule(recording: Recording, price: Pricing, host: HostProfile) -> Timeline:
-    """The recording placed in time: what the host does when, and which kernel runs when."""
+    """The recording placed in time: what the host does when, and which kernel runs when.
+
+    >>> from neusight.host import PLAIN
+    >>> from neusight.recording import Step
+    >>> program = Recording((Step("eval", (HostWork("load", 2.5),)),), gpu="H100", torch_version="2")
+    >>> schedule(program, lambda call: (), PLAIN).end_ns
+    2500
+    """
     scheduler = Scheduler(price, host, keep_spans=True)
     steps: list[StepSpan] = []
     done_ns = first_host = first_kernel = waited_ns = gaps_ns = start_ns = 0
