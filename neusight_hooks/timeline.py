@@ -574,7 +574,8 @@ def schedule(recording: Recording, price: Pricing, host: HostProfile) -> Timelin
 
     >>> from neusight.host import PLAIN
     >>> from neusight.recording import Step
-    >>> program = Recording((Step("eval", (HostWork("load", 2.5),)),), gpu="H100", torch_version="2")
+    >>> step = Step("eval", (HostWork("load", 2.5),))
+    >>> program = Recording((step,), gpu="H100", torch_version="2.13")
     >>> schedule(program, lambda call: (), PLAIN).end_ns
     2500
     """
