@@ -51,7 +51,7 @@ Pricing = Callable[[OpCall], tuple[tuple[Kernel, Estimate], ...]]
 #: Collectives run on a stream of their own, as NCCL's process group does.
 COMMUNICATION_STREAM = 20
 #: Launches that a stream holds before the next one blocks the host (CUDA's launch queue; the
-#: depth is not documented, 1024 is what microbenchmarks find).
+#: depth is not documented; 1024 is the commonly reported one).
 LAUNCH_QUEUE_DEPTH = 1024
 #: Share of an op's dispatch that lies before its first launch (aten::add on H100: 6.5 of 7.6 us).
 DISPATCH_BEFORE_LAUNCH = 0.85
