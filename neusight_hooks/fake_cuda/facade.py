@@ -30,6 +30,9 @@ _STREAM_POOL = 32
 #: Identifiers of the script's own streams start here; lower ones are the timeline's.
 _FIRST_STREAM = 33
 
+#: cudnnRNNMode_t.
+_CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+
 Asked = Callable[[str, object], None]
 
 
@@ -411,6 +414,7 @@ def _install_questions(patches: Patches, recorder: Recorder, gpu: GPU, asked: As
     patches.answer(cudnn, "is_available", lambda: True)
     patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
     patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+    patches.answer(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:

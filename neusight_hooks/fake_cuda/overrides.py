@@ -13,7 +13,7 @@ import torch
 from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.values import _empty, _record, handles
+from neusight.fake_cuda.values import handles, new_tensor, record_call
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -280,18 +280,18 @@ def _cudnn_rnn(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappi
     batch_sizes = args[14]
     num_directions = 2 if bidirectional else 1
     width = (proj_size or hidden_size) * num_directions
-    out = _empty(recorder, (*data.shape[:-1], width), data.dtype, data)
-    hy = _empty(recorder, tuple(hidden.shape), hidden.dtype, data)
-    cy = _empty(recorder, tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
+    out = new_tensor(recorder, (*data.shape[:-1], width), data.dtype, data)
+    hy = new_tensor(recorder, tuple(hidden.shape), hidden.dtype, data)
+    cy = new_tensor(recorder, tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
     rows = data.shape[0] if batch_sizes else data.shape[0] * data.shape[1]
     states = _NUM_GATES[mode] + _RNN_RESERVE_STATES
     reserve_bytes = (
         rows * hidden_size * num_directions * num_layers * states * data.element_size() if train else 0
     )
-    reserve = _empty(recorder, (reserve_bytes,), torch.uint8, data)
-    weight_buffer = _empty(recorder, (0,), data.dtype, data)
+    reserve = new_tensor(recorder, (reserve_bytes,), torch.uint8, data)
+    weight_buffer = new_tensor(recorder, (0,), data.dtype, data)
     result = (out, hy, cy, reserve, weight_buffer)
-    _record(recorder, func, args, kwargs, result)
+    record_call(recorder, func, args, kwargs, result)
     return result
 
 
@@ -304,12 +304,20 @@ def _cudnn_rnn_backward(
     def like(tensor: Any, wanted: bool = True) -> Any:
         if tensor is None or not wanted:
             return None
-        return _empty(recorder, tuple(tensor.shape), tensor.dtype, data)
+        return new_tensor(recorder, tuple(tensor.shape), tensor.dtype, data)
 
     gradients = [like(weight) for weight in weights] if mask[3] else []
     result = (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
-    _record(recorder, func, args, kwargs, result)
+    record_call(recorder, func, args, kwargs, result)
     return result
+
+
+@handles(aten._cudnn_rnn_flatten_weight.default)
+def _flatten_weight(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    # The weights become views of one buffer of the same total size: nothing to record.
+    return new_tensor(recorder, (0,), args[0][0].dtype, args[0][0])
 
 
 @handles(aten._use_cudnn_ctc_loss.default, aten._use_cudnn_ctc_loss.Tensor)
@@ -355,10 +363,10 @@ def _fused_rms_norm(
 ) -> Any:
     data, normalized_shape = args[0], args[1]
     outer = tuple(data.shape[: data.dim() - len(normalized_shape)])
-    out = _empty(recorder, tuple(data.shape), data.dtype, data)
+    out = new_tensor(recorder, tuple(data.shape), data.dtype, data)
     statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
-    rstd = _empty(recorder, (*outer, *(1 for _ in normalized_shape)), statistics, data)
-    _record(recorder, func, args, kwargs, (out, rstd))
+    rstd = new_tensor(recorder, (*outer, *(1 for _ in normalized_shape)), statistics, data)
+    record_call(recorder, func, args, kwargs, (out, rstd))
     return out, rstd
 
 
@@ -367,7 +375,7 @@ def _fused_rms_norm_backward(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     data, weight, mask = args[1], args[4], args[5]
-    grad_input = _empty(recorder, tuple(data.shape), data.dtype, data) if mask[0] else None
-    grad_weight = _empty(recorder, tuple(weight.shape), weight.dtype, data) if mask[1] else None
-    _record(recorder, func, args, kwargs, (grad_input, grad_weight))
+    grad_input = new_tensor(recorder, tuple(data.shape), data.dtype, data) if mask[0] else None
+    grad_weight = new_tensor(recorder, tuple(weight.shape), weight.dtype, data) if mask[1] else None
+    record_call(recorder, func, args, kwargs, (grad_input, grad_weight))
     return grad_input, grad_weight

@@ -20,7 +20,7 @@ from neusight.recording import OpSignature
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
-__all__ = ["HANDLERS", "Values"]
+__all__ = ["HANDLERS", "Values", "handles", "new_tensor", "record_call"]
 
 aten = torch.ops.aten
 
@@ -338,16 +338,20 @@ def _signature(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     return signature_of(func, args, kwargs, out)
 
 
-def _record(
+def record_call(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> None:
+    """Writes down an op that a handler ran, and follows the storages of its outputs."""
     recorder.record_signature(_signature(func, args, kwargs, out))
     for tensor in _tensors((out,)):
         if isinstance(tensor, ForecastTensor):
             recorder.watch(tensor, func._schema.name)
 
 
-def _empty(recorder: Recorder, shape: Sequence[int], dtype: torch.dtype, like: Any) -> ForecastTensor:
+def new_tensor(
+    recorder: Recorder, shape: Sequence[int], dtype: torch.dtype, like: Any
+) -> ForecastTensor:
+    """A contiguous tensor on the device of `like`."""
     stride: list[int] = []
     step = 1
     for size in reversed(list(shape)):
@@ -358,7 +362,7 @@ def _empty(recorder: Recorder, shape: Sequence[int], dtype: torch.dtype, like: A
 
 @handles(aten._local_scalar_dense.default)
 def _item(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    _record(recorder, func, args, kwargs, None)
+    record_call(recorder, func, args, kwargs, None)
     recorder.synchronize("item", stream=recorder.current_stream)
     with recorder.inside():
         return recorder.values.read(args[0]).reshape(-1)[0].item()
@@ -371,7 +375,7 @@ def _is_nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapp
 
 @handles(aten.equal.default)
 def _equal(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    _record(recorder, func, args, kwargs, None)
+    record_call(recorder, func, args, kwargs, None)
     recorder.synchronize("equal", stream=recorder.current_stream)
     values = recorder.values
     known = all(not isinstance(t, ForecastTensor) or values.is_known(t) for t in args)
@@ -395,8 +399,8 @@ def _num_selected(recorder: Recorder, mask: Any) -> int:
 @handles(aten.nonzero.default)
 def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     mask = args[0]
-    out = _empty(recorder, (_num_selected(recorder, mask), mask.dim()), torch.int64, mask)
-    _record(recorder, func, args, kwargs, out)
+    out = new_tensor(recorder, (_num_selected(recorder, mask), mask.dim()), torch.int64, mask)
+    record_call(recorder, func, args, kwargs, out)
     recorder.synchronize("nonzero", stream=recorder.current_stream)
     return out
 
@@ -404,8 +408,8 @@ def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
 @handles(aten.masked_select.default)
 def _masked_select(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     source, mask = args[0], args[1]
-    out = _empty(recorder, (_num_selected(recorder, mask),), source.dtype, source)
-    _record(recorder, func, args, kwargs, out)
+    out = new_tensor(recorder, (_num_selected(recorder, mask),), source.dtype, source)
+    record_call(recorder, func, args, kwargs, out)
     recorder.synchronize("masked_select", stream=recorder.current_stream)
     return out
 
@@ -415,11 +419,11 @@ def _unique(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[
     source = args[0]
     num_unique = max(1, int(source.numel() * MASK_DENSITY))
     out = (
-        _empty(recorder, (num_unique,), source.dtype, source),
-        _empty(recorder, tuple(source.shape), torch.int64, source),
-        _empty(recorder, (num_unique,), torch.int64, source),
+        new_tensor(recorder, (num_unique,), source.dtype, source),
+        new_tensor(recorder, tuple(source.shape), torch.int64, source),
+        new_tensor(recorder, (num_unique,), torch.int64, source),
     )
-    _record(recorder, func, args, kwargs, out)
+    record_call(recorder, func, args, kwargs, out)
     recorder.synchronize("unique", stream=recorder.current_stream)
     return out
 
@@ -437,16 +441,16 @@ def _repeat_interleave(
         else:
             size = repeats.numel()
         recorder.synchronize("repeat_interleave", stream=recorder.current_stream)
-    out = _empty(recorder, (size,), torch.int64, repeats)
-    _record(recorder, func, args, kwargs, out)
+    out = new_tensor(recorder, (size,), torch.int64, repeats)
+    record_call(recorder, func, args, kwargs, out)
     return out
 
 
 @handles(aten.bincount.default)
 def _bincount(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-    out = _empty(recorder, (max(1, minlength),), torch.int64, args[0])
-    _record(recorder, func, args, kwargs, out)
+    out = new_tensor(recorder, (max(1, minlength),), torch.int64, args[0])
+    record_call(recorder, func, args, kwargs, out)
     recorder.synchronize("bincount", stream=recorder.current_stream)
     return out
 
@@ -459,7 +463,7 @@ def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
             if isinstance(index, ForecastTensor):
                 found = _nonzero(recorder, aten.nonzero.default, (index,), {})
                 result.extend(
-                    _empty(recorder, (found.shape[0],), torch.int64, index) for _ in range(index.dim())
+                    new_tensor(recorder, (found.shape[0],), torch.int64, index) for _ in range(index.dim())
                 )
             else:
                 result.extend(index.nonzero(as_tuple=True))
@@ -490,7 +494,7 @@ def _index_put(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappi
         out = args[0] if func is not aten.index_put.default else recorder.run_fake(
             aten.clone.default, (args[0],), {}
         )
-        _record(recorder, func, args, kwargs, out)
+        record_call(recorder, func, args, kwargs, out)
         return out
     return recorder.run_known(
         func, (args[0], _integer_indices(recorder, args[1]), *args[2:]), kwargs
@@ -510,15 +514,15 @@ def _to_copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
     non_blocking = bool(kwargs.get("non_blocking", False))
     if target.type == "cuda":
         fake_kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
-        out = _to_cuda(recorder, func, source, fake_kwargs)
-        _record(recorder, func, args, kwargs, out)
+        out = recorder.run_fake(func, (source,), fake_kwargs)
+        record_call(recorder, func, args, kwargs, out)
         if not non_blocking:
             recorder.synchronize("copy", stream=recorder.current_stream)
         if source.numel() <= MAX_KNOWN_ELEMENTS and not isinstance(source, ForecastTensor):
             with recorder.inside():
                 values.set(out, source.detach().to(dtype))
         return out
-    _record(recorder, func, args, kwargs, None)
+    record_call(recorder, func, args, kwargs, None)
     if not non_blocking:
         recorder.synchronize("copy", stream=recorder.current_stream)
     with recorder.inside():
@@ -527,12 +531,9 @@ def _to_copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
         values._report()
         if source.numel() <= MAX_COPIED_ELEMENTS:
             return torch.full(tuple(source.shape), values._invent(dtype), dtype=dtype)
-    stride = torch.empty_like(source, device="meta").stride() if False else source.stride()
-    return recorder.mode.new_tensor(tuple(source.shape), stride, dtype, torch.device("cpu"))
-
-
-def _to_cuda(recorder: Recorder, func: Any, source: Any, kwargs: Mapping[str, Any]) -> Any:
-    return recorder.run_fake(func, (source,), kwargs)
+    return recorder.mode.new_tensor(
+        tuple(source.shape), source.stride(), dtype, torch.device("cpu")
+    )
 
 
 @handles(aten.copy_.default)
@@ -543,7 +544,7 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
     source_on_gpu = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
     if target_on_gpu and source_on_gpu:
         return recorder.run_known(func, args, kwargs)
-    _record(recorder, func, args, kwargs, None)
+    record_call(recorder, func, args, kwargs, None)
     if not non_blocking:
         recorder.synchronize("copy", stream=recorder.current_stream)
     values = recorder.values
@@ -561,12 +562,12 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
 
 @handles(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def _amp_check(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    _record(recorder, func, args, kwargs, None)  # gradients are taken as finite: found_inf stays 0
+    record_call(recorder, func, args, kwargs, None)  # gradients are taken as finite: found_inf stays 0
 
 
 @handles(aten._amp_update_scale_.default)
 def _amp_update(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    _record(recorder, func, args, kwargs, None)  # the scale stays: growth is every 2000 steps
+    record_call(recorder, func, args, kwargs, None)  # the scale stays: growth is every 2000 steps
     return args[0]
 
 
