@@ -16,6 +16,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
     read_tensors,
     tensor_list,
+    text,
     written_tensors,
 )
 from neusight.ops.registry import register_op
@@ -84,12 +85,12 @@ def copy(call: OpSignature, math: MathMode) -> list[Kernel]:
 @register_op("aten::_to_copy")
 def to_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
     """A cast, a change of memory format or a move, into a new tensor."""
-    return move(call.tensor("self"), _first_output(call))
-
-
-def _first_output(call: OpSignature) -> TensorSpec:
-    """The output tensor, on whatever device."""
-    return call.output_tensors[0]
+    source = call.tensor("self")
+    if call.output_tensors:
+        return move(source, call.output_tensors[0])
+    # The result left the GPU and was not written down: what was asked for says what it is.
+    target = _dense(source)._replace(device=text(call, "device") or source.device)
+    return move(source, target._replace(dtype=text(call, "dtype") or source.dtype))
 
 
 @register_op(*(f"aten::{name}" for name in MATERIALIZED_VIEWS))

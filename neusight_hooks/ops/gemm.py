@@ -415,6 +415,7 @@ _CHOLESKY_UNITS = {
     "linalg_cholesky_ex": 1,
     "cholesky": 1,
     "_cholesky_solve_helper": 2,
+    "cholesky_solve": 2,
     "cholesky_inverse": 2,
     "_linalg_solve_ex": 2,
     "linalg_solve_triangular": 1,
@@ -449,7 +450,7 @@ def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
         (spec for spec in call.input_tensors if len(spec.shape) >= 2),
         key=lambda spec: spec.numel,
     )
-    batch, n = product(matrix.shape[:-2]), min(matrix.shape[-2:])
+    batch, n, height = product(matrix.shape[:-2]), min(matrix.shape[-2:]), max(matrix.shape[-2:])
     units = _CHOLESKY_UNITS[call.op.removeprefix("aten::").rstrip("_")]
     if batch * n == 0:
         return []
@@ -457,23 +458,23 @@ def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
     for start in range(0, n, _PANEL):
         width = min(_PANEL, n - start)
         rest = n - start - width
-        moved = batch * (n - start) * width * itemsize(matrix.dtype)
+        moved = batch * (height - start) * width * itemsize(matrix.dtype)
         kernels.append(
             Kernel.rows(
                 KernelClass.REDUCTION,
                 f"{kernel_name(call)}_panel",
                 batch * width,
-                n - start,
+                height - start,
                 dtype=matrix.dtype,
                 bytes_read=moved,
                 bytes_written=moved,
-                flops=units * batch * width * width * (n - start),
+                flops=units * batch * width * width * (height - start),
             )
         )
         if rest:
             kernels += [
                 Kernel.gemm(
-                    rest,
+                    height - start - width,
                     rest,
                     width,
                     batch=batch,

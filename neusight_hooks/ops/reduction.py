@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.ops.operands import (
     integer,
+    integers,
     is_dense,
     itemsize,
     kernel_name,
@@ -66,7 +69,20 @@ def reduction(call: OpSignature, math: MathMode) -> list[Kernel]:
     name = {"linalg_vector_norm": "norm", "native_norm": "norm"}.get(
         kernel_name(call), kernel_name(call)
     )
-    return reduce_kernel(name, read_tensors(call), written_tensors(call))
+    kernels = reduce_kernel(name, read_tensors(call), written_tensors(call))
+    if _keeps_innermost(call):
+        return [replace(kernel, layout="strided") for kernel in kernels]
+    return kernels
+
+
+def _keeps_innermost(call: OpSignature) -> bool:
+    """Whether neighbours in memory are not added to each other: a sum over rows, not along them."""
+    source = read_tensors(call)[0]
+    dims = integers(call, "dim")
+    sizes = [(stride, dim) for dim, stride in enumerate(source.stride) if source.shape[dim] > 1]
+    if not dims or not sizes:
+        return False
+    return min(sizes)[1] not in {wrap_dim(dim, len(source.shape)) for dim in dims}
 
 
 @register_op("aten::max.other", "aten::min.other")
@@ -167,6 +183,7 @@ def nll_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
             rows=max(1, writes[0].numel) if writes else 1,
             width=max(1, target.numel // max(1, writes[0].numel if writes else 1)),
             bytes_read=_gathered(scores, target) + (weight.num_bytes if weight else 0),
+            layout="contiguous",
         )
     ]
 
@@ -185,6 +202,7 @@ def nll_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
         width=target.numel,
         dtype=result.dtype,
         bytes_written=target.numel * itemsize(result.dtype),
+        layout="contiguous",
     )
     return [*pointwise_kernel("fill", (), (result,)), scatter]
 
