@@ -1,1 +1,64 @@
 """What a kernel is, what a GPU is, how long one takes on the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neusight.predictors.errors import (
+    NeusightError,
+    RegistrationError,
+    UnknownGPUError,
+    UnsupportedKernelError,
+)
+from neusight.predictors.gpu import GPU, gpu, gpus, register_gpu
+from neusight.predictors.kernel import (
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    KernelClass,
+    RowsSize,
+)
+from neusight.predictors.predictor import Estimate, Predictor, predict, register_predictor
+
+if TYPE_CHECKING:
+    from neusight.predictors.roofline import Roofline
+    from neusight.predictors.tiled import Tiled
+
+__all__ = [
+    "GPU",
+    "AttentionSize",
+    "CollectiveSize",
+    "ConvolutionSize",
+    "Estimate",
+    "GemmSize",
+    "Kernel",
+    "KernelClass",
+    "NeusightError",
+    "Predictor",
+    "RegistrationError",
+    "Roofline",
+    "RowsSize",
+    "Tiled",
+    "UnknownGPUError",
+    "UnsupportedKernelError",
+    "gpu",
+    "gpus",
+    "predict",
+    "register_gpu",
+    "register_predictor",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Predictors load on first use: they need numpy, looking up a GPU does not."""
+    if name == "Roofline":
+        from neusight.predictors.roofline import Roofline
+
+        return Roofline
+    if name == "Tiled":
+        from neusight.predictors.tiled import Tiled
+
+        return Tiled
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,14 @@
 """Every error neusight raises, at the bottom of the house so that each room can raise them.
 
-    NeusightError
-    ├── UnknownGPUError        (ValueError)           no such GPU; names near misses
-    ├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
-    ├── ForecastStateError     (RuntimeError)         used at the wrong time: nested, outside, or not re-priceable
-    ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
-    ├── TraceError             (ValueError)           a trace that cannot be read or written
-    ├── RecordingError         (ValueError)           a saved forecast that cannot be read
-    ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
-    └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
+NeusightError
+├── UnknownGPUError        (ValueError)           no such GPU; names near misses
+├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
+├── ForecastStateError     (RuntimeError)         used at the wrong time: nested, outside, or not re-priceable
+├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
+├── TraceError             (ValueError)           a trace that cannot be read or written
+├── RecordingError         (ValueError)           a saved forecast that cannot be read
+├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
+└── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
 """
 
 from __future__ import annotations

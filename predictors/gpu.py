@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache, cached_property
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
 
-__all__ = ["GPU"]
+from neusight.predictors.errors import (
+    RegistrationError,
+    UnknownGPUError,
+    UnsupportedKernelError,
+)
+
+__all__ = ["GPU", "gpu", "gpus", "register_gpu"]
 
 Vendor = Literal["nvidia", "amd"]
+
+#: What a missing compute unit is emulated with, if anything: TF32 is FP32 where there is no TF32
+#: unit; PyTorch computes BF16 (and FP16 without a fast FP16 unit) through FP32.
+_EMULATED_BY = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "fp32"}
 
 
 @dataclass(frozen=True)
@@ -15,12 +33,15 @@ class GPU:
     """One GPU model. Peaks are dense (no sparsity), bandwidths in 1e9 bytes per second.
 
     `peak_tflops` maps a compute unit ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8") to
-    1e12 FLOP/s; a missing key means that the GPU has no such unit. `link_gbps` is one direction
-    of the GPU-to-GPU link. The measured constants: `gemm_utilization` is the share of peak that a
-    large GEMM reaches in a short burst, `sustained_factor` what is left of it under sustained
-    load, `bandwidth_utilization` the share of the DRAM bandwidth that streaming reaches,
-    `floor_us` the shortest kernel. Where they are not measured they are a prior
-    (`constants_origin == "prior"`).
+    1e12 FLOP/s; a missing key means that the GPU has no such unit; "fp64_matrix" and
+    "fp32_matrix" are the matrix units' rates where they differ. `link_gbps` is one direction of
+    the GPU-to-GPU link, `pcie_gbps` one direction of the host link. The measured constants:
+    `gemm_utilization` is the share of peak that a large matrix-unit GEMM reaches in a short
+    burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
+    `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
+    DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `link_floor_us` the
+    shortest collective over 8 GPUs. `constants_origin` says what they were fitted on; where they
+    are not measured they are a prior ("prior").
     """
 
     name: str
@@ -47,6 +68,7 @@ class GPU:
     cudnn_version: int = 92000
     gcn_arch_name: str = ""
     gemm_utilization: float = 0.75
+    fp32_gemm_utilization: float = 0.8
     sustained_factor: float = 0.9
     bandwidth_utilization: float = 0.85
     floor_us: float = 2.5
@@ -55,3 +77,258 @@ class GPU:
     context_bytes: int = 500 * 2**20
     sources: dict[str, str] = field(default_factory=dict)
     unverified: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that change when any figure changes; for caches and files.
+
+        >>> len(gpu("H100").fingerprint)
+        12
+        """
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:12]
+
+    def peak_flops(self, compute: str, *, matrix: bool = False) -> float:
+        """FLOP/s of a compute unit at datasheet peak; `matrix` for GEMMs, where the matrix unit's
+        rate differs (FP64 on A100, FP32 on MI210).
+
+        TF32, BF16 and FP16 fall back to FP32 on a GPU without that unit, as PyTorch does.
+        UnsupportedKernelError where nothing can emulate it (FP8 before Ada and Hopper).
+
+        >>> gpu("A100").peak_flops("bf16")
+        312000000000000.0
+        """
+        for unit in (compute + "_matrix", compute) if matrix else (compute,):
+            if unit in self.peak_tflops:
+                return self.peak_tflops[unit] * 1e12
+        if compute in _EMULATED_BY:
+            return self.peak_flops(_EMULATED_BY[compute], matrix=matrix)
+        having = [name for name in gpus() if compute in gpu(name).peak_tflops]
+        hint = f"GPUs that have it: {', '.join(having)}." if having else "No known GPU has it."
+        raise UnsupportedKernelError(f"{self.name} has no {compute} unit. {hint}")
+
+    def has_matrix_unit(self, compute: str) -> bool:
+        """Whether tensor (matrix) cores run GEMMs of this precision."""
+        if compute + "_matrix" in self.peak_tflops:
+            return True
+        if compute in ("fp64", "fp32"):
+            return False
+        own_rate = self.peak_tflops.get(compute, 0.0)
+        return own_rate >= _MATRIX_UNIT_SPEEDUP * self.peak_tflops["fp32"]
+
+    @property
+    def clock_hz(self) -> float:
+        """Boost clock in Hz."""
+        return self.boost_clock_mhz * 1e6
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure as plain JSON values; `GPU.from_json` reads it back."""
+        plain: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, tuple):
+                value = list(value)
+            elif isinstance(value, dict):
+                value = dict(value)
+            plain[item.name] = value
+        return plain
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GPU:
+        """The GPU that `to_json` wrote. RegistrationError names a wrong, missing or unknown field."""
+        known = {item.name: item for item in fields(cls)}
+        for key in data:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f" Did you mean '{near[0]}'?" if near else ""
+                raise RegistrationError(f"GPU: unknown field '{key}'.{hint}")
+        for name, item in known.items():
+            required = item.default is MISSING and item.default_factory is MISSING
+            if required and name not in data:
+                raise RegistrationError(f"GPU {data.get('name', '?')}: field '{name}' is missing.")
+        plain = dict(data)
+        for name in _TUPLE_FIELDS:
+            if name in plain:
+                if not isinstance(plain[name], (list, tuple)):
+                    raise RegistrationError(f"GPU {data['name']}: field '{name}' must be a list.")
+                plain[name] = tuple(plain[name])
+        made = cls(**plain)
+        _check(made)
+        return made
+
+
+#: A unit this much faster than FP32's ordinary cores is a matrix unit (P100's FP16 is 2x, V100's 8x).
+_MATRIX_UNIT_SPEEDUP = 2.5
+
+_TUPLE_FIELDS = ("compute_capability", "aliases", "unverified")
+_TEXT_FIELDS = ("name", "driver_name", "architecture")
+_COUNT_FIELDS = (
+    "num_sms",
+    "memory_bytes",
+    "l2_bytes",
+    "shared_memory_per_sm_bytes",
+    "shared_memory_per_block_optin_bytes",
+    "registers_per_sm",
+    "max_threads_per_sm",
+    "warp_size",
+)
+_POSITIVE_FIELDS = ("boost_clock_mhz", "bandwidth_gbps", "tdp_w", "floor_us", "link_floor_us")
+_SHARE_FIELDS = (
+    "gemm_utilization",
+    "fp32_gemm_utilization",
+    "sustained_factor",
+    "bandwidth_utilization",
+)
+_NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "context_bytes", "cudnn_version")
+
+
+def _check(candidate: GPU) -> None:
+    """Raises RegistrationError naming the first field with a value no GPU can have."""
+
+    def refuse(name: str, value: object, wanted: str) -> None:
+        raise RegistrationError(
+            f"GPU {candidate.name or '?'}: field '{name}' is {value!r}; it must be {wanted}."
+        )
+
+    for name in _TEXT_FIELDS:
+        value = getattr(candidate, name)
+        if not isinstance(value, str) or not value.strip():
+            refuse(name, value, "a non-empty text")
+    if candidate.vendor not in ("nvidia", "amd"):
+        refuse("vendor", candidate.vendor, "'nvidia' or 'amd'")
+    capability = candidate.compute_capability
+    if len(capability) != 2 or not all(isinstance(part, int) for part in capability):
+        refuse("compute_capability", capability, "two whole numbers")
+    for name in _COUNT_FIELDS:
+        value = getattr(candidate, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            refuse(name, value, "a whole number above 0")
+    for name in _POSITIVE_FIELDS:
+        if not _is_number(getattr(candidate, name)) or getattr(candidate, name) <= 0:
+            refuse(name, getattr(candidate, name), "a finite number above 0")
+    for name in _NON_NEGATIVE_FIELDS:
+        if not _is_number(getattr(candidate, name)) or getattr(candidate, name) < 0:
+            refuse(name, getattr(candidate, name), "a finite number, 0 or more")
+    for name in _SHARE_FIELDS:
+        if not _is_number(getattr(candidate, name)) or not 0 < getattr(candidate, name) <= 1:
+            refuse(name, getattr(candidate, name), "a share above 0 and at most 1")
+    if not isinstance(candidate.peak_tflops, dict):
+        refuse("peak_tflops", candidate.peak_tflops, "a mapping of unit to 1e12 FLOP/s")
+    for unit, peak in candidate.peak_tflops.items():
+        if not _is_number(peak) or peak <= 0:
+            refuse(f"peak_tflops[{unit}]", peak, "a finite number above 0")
+    for unit in ("fp32", "fp64"):
+        if unit not in candidate.peak_tflops:
+            refuse("peak_tflops", sorted(candidate.peak_tflops), f"a mapping that has '{unit}'")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_registered: dict[str, GPU] = {}
+
+
+def gpu(name: str | GPU) -> GPU:
+    """The GPU of that name; canonical, short, data and driver names all work, in any case.
+
+    A `GPU` is given back as it is. UnknownGPUError names near misses.
+
+    >>> gpu("h100").name
+    'H100-SXM5-80GB'
+    >>> gpu("NVIDIA A100-SXM4-80GB").num_sms
+    108
+    """
+    if isinstance(name, GPU):
+        return name
+    found = _index().get(_normal(name))
+    if found is not None:
+        return found
+    hint = _near_miss(name)
+    raise UnknownGPUError(
+        f"Unknown GPU {name!r}.{hint} `neusight gpus` lists all; `register_gpu` adds one."
+    )
+
+
+def gpus() -> list[str]:
+    """Canonical names of all GPUs, sorted.
+
+    >>> "H100-SXM5-80GB" in gpus()
+    True
+    """
+    return sorted({item.name for item in _index().values()})
+
+
+def register_gpu(source: GPU | str | Path) -> GPU:
+    """Adds a GPU, given as a `GPU` or as the path of a JSON file with its fields; gives it back.
+
+    RegistrationError names the field that is wrong or missing, or the name that is taken.
+    """
+    added = source if isinstance(source, GPU) else _read(Path(source))
+    _check(added)
+    index = _index()
+    for name in _names_of(added):
+        holder = index.get(_normal(name))
+        if holder is not None:
+            raise RegistrationError(
+                f"GPU {added.name}: the name {name!r} already belongs to {holder.name}."
+            )
+    _registered[added.name] = added
+    _index.cache_clear()
+    return added
+
+
+def _read(path: Path) -> GPU:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RegistrationError(f"GPU file {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise RegistrationError(f"GPU file {path} is no JSON: {error}.") from error
+    if not isinstance(data, dict):
+        raise RegistrationError(f"GPU file {path} must hold one JSON object of a GPU's fields.")
+    return GPU.from_json(data)
+
+
+@cache
+def _packaged() -> tuple[GPU, ...]:
+    folder = files("neusight.predictors") / "gpus"
+    entries = sorted(
+        (item for item in folder.iterdir() if item.name.endswith(".json")),
+        key=lambda item: item.name,
+    )
+    return tuple(GPU.from_json(json.loads(item.read_text(encoding="utf-8"))) for item in entries)
+
+
+@cache
+def _index() -> dict[str, GPU]:
+    """Every name of every GPU, made comparable, to its GPU."""
+    index: dict[str, GPU] = {}
+    for item in (*_packaged(), *_registered.values()):
+        for name in _names_of(item):
+            holder = index.setdefault(_normal(name), item)
+            assert holder is item, f"{name} names both {holder.name} and {item.name}"
+    return index
+
+
+def _names_of(item: GPU) -> tuple[str, ...]:
+    names = dict.fromkeys((item.name, item.driver_name, *item.aliases))
+    return tuple(names)
+
+
+def _normal(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _near_miss(name: str) -> str:
+    """' Did you mean 'H100'?' in the spelling users write, or nothing."""
+    spelled = {
+        _normal(label): label
+        for item in (*_packaged(), *_registered.values())
+        for label in reversed(_names_of(item))
+    }
+    near = difflib.get_close_matches(_normal(name), sorted(spelled, key=len), n=1, cutoff=0.6)
+    return f" Did you mean '{spelled[near[0]]}'?" if near else ""

@@ -305,7 +305,9 @@ class Kernel:
         layout: Layout = "contiguous",
     ) -> Kernel:
         """A kernel bound by memory: elementwise, reduction, softmax, norm, gather, sort, copy, optimizer."""
-        _require_sizes(name, rows=rows, width=width, bytes_read=bytes_read, bytes_written=bytes_written)
+        _require_sizes(
+            name, rows=rows, width=width, bytes_read=bytes_read, bytes_written=bytes_written
+        )
         return cls(
             kernel_class=kernel_class,
             name=name,
@@ -343,7 +345,13 @@ class Kernel:
 
     @classmethod
     def collective(
-        cls, op: str, num_bytes: int, world_size: int, *, dtype: str = "bfloat16", num_nodes: int = 1
+        cls,
+        op: str,
+        num_bytes: int,
+        world_size: int,
+        *,
+        dtype: str = "bfloat16",
+        num_nodes: int = 1,
     ) -> Kernel:
         """A collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")."""
         _require_sizes(op, num_bytes=num_bytes, world_size=world_size)

@@ -1,0 +1,171 @@
+"""How long fused attention takes: pairs of query and key tiles, on the matrix unit and the exponential unit.
+
+Matrix products and exponentials add up: measured shares of peak are 1/(1/u + exponential/matrix)
+on Hopper, Blackwell (16 exponentials per clock and SM) and Blackwell Ultra (32) alike (data/modern).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from neusight.predictors.gemm import utilization_of
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import AttentionSize, Kernel
+from neusight.predictors.memory_bound import cold_share, smooth_maximum
+from neusight.predictors.predictor import Timing
+
+__all__ = ["attention_timing", "visible_tile_pairs"]
+
+#: Rows of a query tile and of a key tile.
+TILE_Q = 128
+TILE_KV = 128
+
+#: Rows below which a CTA works on a half tile of queries (decode), as FlashAttention does.
+HALF_TILE_Q = 64
+
+#: Exponentials per clock and SM (CUDA C++ Programming Guide, arithmetic throughput: 16; doubled on
+#: compute capability 10.3, NVIDIA Blackwell Ultra white paper).
+EXPONENTIALS_PER_CLOCK = 16.0
+EXPONENTIALS_PER_CLOCK_103 = 32.0
+
+#: Head dimensions are padded to a multiple of this by every kernel.
+HEAD_DIM_STEP = 32
+
+#: Parts into which keys and values may be cut, each a CTA of its own (FlashDecoding).
+KV_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class _Implementation(NamedTuple):
+    """Matrix throughput of an implementation, as a share of the GPU's large-GEMM throughput, by
+    compute capability major; `backward` is what the backward pass reaches of the forward's."""
+
+    before_hopper: float
+    hopper: float
+    blackwell: float
+    backward: float
+
+
+#: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches about 0.4 of peak
+#: (arXiv 2407.08608, figure 5), on Ampere and Ada as fitted on data/modern (vLLM, FA2).
+_FLASH_2 = _Implementation(before_hopper=0.87, hopper=0.64, blackwell=0.33, backward=0.75)
+#: Kernels made for the architecture: FlashAttention-3 and -4, cuDNN, TensorRT-LLM (data/modern).
+_NATIVE = _Implementation(before_hopper=0.87, hopper=1.12, blackwell=1.12, backward=0.75)
+#: The memory-efficient kernels of xFormers in PyTorch. A prior.
+_EFFICIENT = _Implementation(before_hopper=0.6, hopper=0.35, blackwell=0.2, backward=0.6)
+
+_IMPLEMENTATIONS = {
+    "flash_attention": _FLASH_2,
+    "flash_attention_3": _NATIVE,
+    "flash_attention_4": _NATIVE,
+    "cudnn_attention": _NATIVE,
+    "efficient_attention": _EFFICIENT,
+}
+
+#: Floor of an attention kernel, as a multiple of the shortest kernel (data/modern: 5-8 µs with the
+#: wrapper kernels of its libraries in it).
+_FLOOR_FACTOR = 3.0
+_CTA_CLOCKS = 2500.0
+
+#: Share of the longest CTA's time that the tail adds to the average SM's.
+_TAIL_SHARE = 0.3
+
+#: Clocks for a CTA's key tile that no work hides, and for adding up the parts of a split.
+_STEP_CLOCKS = 250.0
+_SPLIT_CLOCKS = 5000.0
+
+#: Half width of the 80 % interval (data/modern: libraries differ by 8-25 %); backward was never measured.
+_SPREAD = 0.25
+_BACKWARD_SPREAD = 0.4
+
+
+def visible_tile_pairs(size: AttentionSize) -> int:
+    """Pairs of a query and a key tile that one head computes; causal from the lower right corner."""
+    rows, columns = -(-size.seq_q // TILE_Q), -(-size.seq_kv // TILE_KV)
+    if not size.causal or rows <= 1:
+        return rows * columns
+    if columns >= rows:
+        return rows * (columns - rows) + rows * (rows + 1) // 2
+    return columns * (columns + 1) // 2
+
+
+def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> Timing:
+    """The time of one fused attention kernel, forward or backward."""
+    size = kernel.size
+    assert isinstance(size, AttentionSize)
+    clock = gpu.clock_hz * 1e-6
+    pair_us = _pair_us(kernel, size, gpu, sustained=sustained)
+    heads = size.batch * size.heads
+    columns = -(-size.seq_kv // TILE_KV)
+    rows = -(-size.seq_q // TILE_Q)
+    total_us = heads * visible_tile_pairs(size) * pair_us / gpu.num_sms
+    if not size.backward and size.kv_heads:
+        total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
+    longest = rows if size.backward else columns
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    dram_us = kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
+
+    step_us = pair_us + _STEP_CLOCKS / clock
+    best_us, best_split = float("inf"), 1
+    for split in KV_SPLITS:
+        longest_us = -(-longest // split) * step_us
+        busy_us = max(total_us, longest_us) + _TAIL_SHARE * longest_us
+        split_us = (
+            (_SPLIT_CLOCKS + 2.0 * split * heads * size.seq_q / gpu.num_sms) / clock
+            if split > 1
+            else 0.0
+        )
+        time_us = smooth_maximum(busy_us, dram_us) + split_us
+        if time_us < best_us:
+            best_us, best_split = time_us, split
+    floor_us = gpu.floor_us * _FLOOR_FACTOR + _CTA_CLOCKS / clock
+    num_ctas = max(1, heads * (columns if size.backward else rows) * best_split)
+    threads = 384 if gpu.compute_capability[0] >= 9 and gpu.vendor == "nvidia" else 128
+    return Timing(
+        time_us=floor_us + best_us,
+        bound="launch"
+        if best_us < floor_us
+        else ("memory" if dram_us > max(total_us, best_us / 2) else "compute"),
+        spread=_BACKWARD_SPREAD if size.backward else _SPREAD,
+        tile=(TILE_Q, TILE_KV),
+        split_k=best_split,
+        num_ctas=num_ctas,
+        threads_per_cta=threads,
+        num_waves=num_ctas / gpu.num_sms,
+    )
+
+
+def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
+    """Total time where the query heads that share keys are rows of one tile (decode with GQA)."""
+    group = -(-size.heads // size.kv_heads)
+    packed = size._replace(heads=size.kv_heads, seq_q=size.seq_q * group, causal=False)
+    pairs = size.batch * packed.heads * visible_tile_pairs(packed)
+    return pairs * _pair_us(kernel, packed, gpu, sustained=sustained) / gpu.num_sms
+
+
+def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
+    """The time of a pair of tiles on one SM, µs."""
+    implementation = _IMPLEMENTATIONS.get(kernel.name.removesuffix("_backward"), _FLASH_2)
+    head_dim = -(-size.head_dim // HEAD_DIM_STEP) * HEAD_DIM_STEP
+    head_dim_v = -(-size.head_dim_v // HEAD_DIM_STEP) * HEAD_DIM_STEP
+    depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
+    # Up to half a tile of queries runs as half a tile; above, whole ones.
+    queries = HALF_TILE_Q if size.seq_q <= HALF_TILE_Q else TILE_Q
+    scores = queries * TILE_KV
+    sm_peak = gpu.peak_flops(kernel.compute, matrix=True) * 1e-6 / gpu.num_sms
+    reached = min(
+        1.0,
+        utilization_of(gpu, kernel.compute, sustained=sustained) * _share(implementation, gpu),
+    )
+    if size.backward:
+        reached *= implementation.backward
+    matrix_us = 2.0 * scores * depth / (sm_peak * reached)
+    rate = (
+        EXPONENTIALS_PER_CLOCK_103 if gpu.compute_capability == (10, 3) else EXPONENTIALS_PER_CLOCK
+    )
+    return matrix_us + scores / (rate * gpu.clock_hz * 1e-6)
+
+
+def _share(implementation: _Implementation, gpu: GPU) -> float:
+    if gpu.vendor == "amd" or gpu.compute_capability[0] < 9 or gpu.compute_capability[0] >= 12:
+        return implementation.before_hopper
+    return implementation.hopper if gpu.compute_capability[0] == 9 else implementation.blackwell

@@ -1,0 +1,104 @@
+"""How long a collective takes: a floor that grows with the ranks, and bytes over the link."""
+
+from __future__ import annotations
+
+import math
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import CollectiveSize, Kernel
+from neusight.predictors.memory_bound import smooth_maximum
+from neusight.predictors.predictor import Timing
+from neusight.predictors.roofline import wire_bytes
+
+__all__ = ["collective_timing", "link_bandwidth_gbps"]
+
+#: Ranks at which `GPU.link_floor_us` is stated.
+_FLOOR_RANKS = 8
+
+#: The floor of two ranks as a share of that of eight (data/modern: H100 6 of 15 µs, B200 9 of 25).
+_PAIR_FLOOR_SHARE = 0.38
+
+#: Floor of a collective as a share of all_reduce's (data/modern, smallest messages, 8 ranks).
+_FLOOR_SHARES = {
+    "all_reduce": 1.0,
+    "all_gather": 0.65,
+    "reduce_scatter": 0.65,
+    "all_to_all": 0.5,
+    "broadcast": 0.65,
+    "reduce": 0.65,
+    "send_recv": 0.5,
+}
+
+#: Share of the link that a long message reaches (data/modern, 512 MB: 0.70-0.78 for all_reduce over
+#: NVLink rings, more with NVLink SHARP; all_gather and reduce_scatter 0.68-0.75).
+_LINK_SHARE = 0.74
+
+#: Message size whose transfer takes as long as the start of its pipeline, bytes of each rank and
+#: link GB/s: short messages travel in a slower protocol (LL, LL128). In µs of extra latency.
+_PIPELINE_US = 8.0
+
+#: GPUs joined by a bridge in pairs: beyond two ranks, and over PCIe, all share the host's bridges.
+_PCIE_SHARE = 0.5
+
+#: One direction of the network between hosts a GPU, 1e9 bytes per second (400 Gb/s), its share that
+#: NCCL reaches and its latency. Priors: a property of the cluster.
+_NETWORK_GBPS = 50.0
+_NETWORK_SHARE = 0.7
+_NETWORK_FLOOR_US = 20.0
+
+#: Half width of the 80 % interval: on switched NVLink, and where the host decides.
+_SPREAD = 0.25
+_HOST_SPREAD = 0.6
+
+
+def link_bandwidth_gbps(gpu: GPU, *, world_size: int, num_nodes: int) -> float:
+    """Bandwidth that a rank gets, one direction, 1e9 bytes per second."""
+    if num_nodes > 1:
+        return _NETWORK_GBPS * _NETWORK_SHARE
+    paired = "pair" in gpu.link_kind and world_size > 2
+    if gpu.link_gbps and not paired and "PCIe" not in gpu.link_kind:
+        return gpu.link_gbps * _LINK_SHARE
+    if gpu.link_gbps and not paired:
+        return gpu.link_gbps * _PCIE_SHARE
+    return (gpu.pcie_gbps or _DEFAULT_PCIE_GBPS) * _PCIE_SHARE
+
+
+#: PCIe 3.0 x16, one direction, where a GPU names no link at all.
+_DEFAULT_PCIE_GBPS = 16.0
+
+
+def collective_timing(kernel: Kernel, gpu: GPU) -> Timing:
+    """The time of one collective on every rank, once all have arrived.
+
+    With one rank nothing crosses a link: the floor of a copy.
+    """
+    size = kernel.size
+    assert isinstance(size, CollectiveSize)
+    if size.world_size <= 1:
+        copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
+        return Timing(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
+    # Linear in the ranks of one host up to eight, then in their logarithm (trees).
+    reach = min(size.world_size, _FLOOR_RANKS) - 2
+    growth = _PAIR_FLOOR_SHARE + (1 - _PAIR_FLOOR_SHARE) * reach / (_FLOOR_RANKS - 2)
+    if size.world_size > _FLOOR_RANKS:
+        growth *= 1.0 + 0.25 * math.log2(size.world_size / _FLOOR_RANKS)
+    floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(kernel.name, 1.0)
+    if size.num_nodes > 1:
+        floor_us += _NETWORK_FLOOR_US * math.log2(2 * size.num_nodes)
+    bandwidth = link_bandwidth_gbps(gpu, world_size=size.world_size, num_nodes=size.num_nodes)
+    wire_us = wire_bytes(kernel) / (bandwidth * 1e3)
+    start_us = _PIPELINE_US * wire_us / (wire_us + _PIPELINE_US)
+    switched = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
+    return Timing(
+        time_us=smooth_maximum(floor_us, wire_us) + start_us,
+        bound="communication",
+        spread=_SPREAD if switched and "pair" not in gpu.link_kind else _HOST_SPREAD,
+        num_ctas=_NCCL_CHANNELS,
+        threads_per_cta=_NCCL_THREADS,
+        num_waves=_NCCL_CHANNELS / gpu.num_sms,
+    )
+
+
+#: CTAs and threads of an NCCL kernel on NVLink (NCCL 2.2x defaults).
+_NCCL_CHANNELS = 24
+_NCCL_THREADS = 512

@@ -1,0 +1,313 @@
+"""How long a matrix product takes: the best of the tiles and split-K factors a library may choose.
+
+For each candidate, the time is a floor, plus the CTAs' start and end, plus a smooth maximum of
+arithmetic, L2 traffic, DRAM traffic and the latency of the K loop, plus the sum over the parts of
+K. Each term never falls when m, n, k or batch grows, so neither does the least over a fixed set of
+candidates. Only additions, products, quotients and square roots: bit-equal on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.predictor import Bound, Timing
+from neusight.predictors.tile import (
+    STAGE_DEPTH,
+    candidates,
+    threads_of,
+    tile_shared_memory_bytes,
+)
+from neusight.predictors.wave import ctas_per_sm, effective_waves
+
+__all__ = ["CONSTANTS", "GemmConstants", "GemmProblems", "gemm_timings", "price_gemms"]
+
+Floats = NDArray[np.float64]
+
+
+class GemmConstants(NamedTuple):
+    """The constants of the GEMM physics, the same on every GPU.
+
+    Fitted on a sample of data/modern (8,000 bf16 and fp16 burst rows of 8 GPUs, balanced over
+    duration) on mean |log error|: 8-11 % per GPU (L40S 15 %), and as much with that GPU and its
+    siblings left out; 10-12 % (L40S 23 %) where the GPU's own constants are a prior too.
+    """
+
+    #: What 1/m + 1/n of a tile costs its arithmetic, elements, at 4096 FLOP per clock and SM.
+    tile_penalty: float = 190.0
+    #: Bytes per clock and SM that the L2 gives when all SMs load.
+    l2_bytes: float = 101.0
+    #: Clocks of one K stage that no other work hides.
+    stage_clocks: float = 96.0
+    #: Clocks to start and end a CTA (prologue and epilogue).
+    cta_clocks: float = 2510.0
+    #: Share of a whole wave that an empty place in the last wave costs.
+    tail_cost: float = 0.14
+    #: Footprint, in units of the L2, at which half of the activations leave it.
+    activation_reach: float = 0.29
+    #: The same for weights, which other layers' weights displace.
+    weight_reach: float = 0.106
+    #: Clocks to synchronize and add the parts of a split K.
+    split_clocks: float = 4370.0
+    #: DRAM bandwidth of GEMM loads, as a share of a streaming copy's.
+    dram_share: float = 0.93
+    #: Floor of a GEMM, as a multiple of the GPU's shortest kernel.
+    floor_factor: float = 0.86
+    #: FP8 utilization as a share of the 16-bit one.
+    fp8_share: float = 0.9
+
+
+CONSTANTS = GemmConstants()
+
+#: Tile edges at which `tile_penalty` costs nothing: the largest tile common to all libraries.
+_REFERENCE_EDGES = 1 / 128 + 1 / 256
+
+#: FLOP per clock and SM at which `tile_penalty` is stated (Hopper, 16 bit).
+_REFERENCE_FLOPS_PER_CLOCK = 4096.0
+
+#: Bytes of one partial sum of a split K (FP32).
+_PARTIAL_SUM_BYTES = 4.0
+
+#: Half width of the 80 % interval, share: 90th percentile error on the data it was fitted on.
+SPREAD = 0.2
+#: The same below which launch effects rule (< 10 µs).
+SMALL_SPREAD = 0.3
+SMALL_US = 10.0
+
+#: Rows priced at once: their tables stay in the processor's cache.
+_CHUNK = 1024
+
+
+class GemmProblems(NamedTuple):
+    """Matrix products as columns of shape (number of problems, 1), all float64."""
+
+    batch: Floats
+    m: Floats
+    n: Floats
+    k: Floats
+    #: Bytes of an element, input and output.
+    itemsize: Floats
+    out_itemsize: Floats
+    #: Compulsory bytes of weights (read once a step) and of activations (read or written).
+    weight_bytes: Floats
+    activation_bytes: Floats
+
+
+class GemmTimes(NamedTuple):
+    """What `price_gemms` found: one entry a problem."""
+
+    time_us: Floats
+    best: NDArray[np.intp]
+    compute_us: Floats
+    memory_us: Floats
+
+
+def price_gemms(
+    problems: GemmProblems,
+    gpu: GPU,
+    compute: str,
+    *,
+    sustained: bool = False,
+    constants: GemmConstants = CONSTANTS,
+) -> GemmTimes:
+    """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
+    matrix_unit = gpu.has_matrix_unit(compute)
+    tile_m, tile_n, split = candidates(matrix_unit=matrix_unit)
+    batch, m, n, k, itemsize, out_itemsize, weight_bytes, activation_bytes = problems
+
+    clock = gpu.clock_hz * 1e-6  # clocks per µs
+    sm_peak = gpu.peak_flops(compute, matrix=True) * 1e-6 / gpu.num_sms  # FLOP per µs and SM
+    utilization = utilization_of(gpu, compute, constants=constants, sustained=sustained)
+    penalty = constants.tile_penalty * (sm_peak / clock) / _REFERENCE_FLOPS_PER_CLOCK
+    edges = 1.0 / tile_m + 1.0 / tile_n
+    efficiency = np.minimum(1.0, (1.0 + penalty * _REFERENCE_EDGES) / (1.0 + penalty * edges))
+
+    rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
+    num_ctas = batch * rows * columns * split
+    waves = effective_waves(num_ctas / gpu.num_sms, constants.tail_cost)
+    stages = np.maximum(1.0, np.ceil(k * itemsize / (2 * STAGE_DEPTH * split)))
+    depth = stages * (2 * STAGE_DEPTH) / itemsize
+
+    math = waves * (2.0 * tile_m * tile_n * depth / (sm_peak * utilization * efficiency))
+    loaded = (tile_m + tile_n) * depth * itemsize  # bytes a CTA loads
+    l2_load = num_ctas * loaded / (constants.l2_bytes * clock * gpu.num_sms)
+    latency = waves * (stages * (constants.stage_clocks / clock))
+
+    footprint = weight_bytes + activation_bytes
+    dram_bytes = weight_bytes * _leaving_share(
+        footprint, constants.weight_reach * gpu.l2_bytes
+    ) + activation_bytes * _leaving_share(footprint, constants.activation_reach * gpu.l2_bytes)
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * constants.dram_share
+    dram = dram_bytes / bandwidth
+
+    largest = np.maximum(np.maximum(math, l2_load), np.maximum(latency, dram))
+    largest = np.maximum(largest, _TINY_US)
+    total = (
+        _fourth(math / largest)
+        + _fourth(l2_load / largest)
+        + _fourth(dram / largest)
+        + _fourth(latency / largest)
+    )
+    partial_bytes = batch * m * n * (2.0 * _PARTIAL_SUM_BYTES) * split
+    partial_us = constants.split_clocks / clock + partial_bytes / (
+        constants.l2_bytes * clock * gpu.num_sms
+    )
+    time = (
+        gpu.floor_us * constants.floor_factor
+        + waves * (constants.cta_clocks / clock)
+        + largest * np.sqrt(np.sqrt(total))
+        + np.where(split > 1, partial_us, 0.0)
+    )
+    best = np.argmin(time, axis=1)
+    every = np.arange(len(best))
+    return GemmTimes(
+        time_us=time[every, best],
+        best=best,
+        compute_us=math[every, best],
+        memory_us=np.maximum(np.broadcast_to(dram, time.shape), l2_load)[every, best],
+    )
+
+
+#: Keeps the ratio of terms defined where all are 0, µs.
+_TINY_US = 1e-9
+
+
+def _fourth(values: Floats) -> Floats:
+    squares = values * values
+    return squares * squares
+
+
+def _leaving_share(footprint: Floats, reach_bytes: float) -> Floats:
+    """Share of the traffic that reaches DRAM: 0 for a small footprint, 1/2 at `reach_bytes`, 1."""
+    ratio = footprint / reach_bytes
+    squares = ratio * ratio
+    return squares / (1.0 + squares)
+
+
+def utilization_of(
+    gpu: GPU, compute: str, *, sustained: bool, constants: GemmConstants = CONSTANTS
+) -> float:
+    """Share of peak that a large GEMM reaches on this GPU and unit."""
+    share = gpu.gemm_utilization if gpu.has_matrix_unit(compute) else gpu.fp32_gemm_utilization
+    if compute == "fp8":
+        share *= constants.fp8_share
+    return share * (gpu.sustained_factor if sustained else 1.0)
+
+
+def problems_of(kernels: Sequence[Kernel]) -> GemmProblems:
+    """GEMM kernels as columns."""
+    rows = []
+    for kernel in kernels:
+        size = kernel.size
+        assert isinstance(size, GemmSize)
+        itemsize = DTYPE_BYTES[kernel.dtype]
+        weights = size.n * size.k * itemsize if _has_weight(kernel) else 0.0
+        rows.append(
+            (
+                size.batch,
+                size.m,
+                size.n,
+                size.k,
+                itemsize,
+                DTYPE_BYTES[kernel.out_dtype],
+                weights,
+                max(0.0, kernel.num_bytes - weights),
+            )
+        )
+    return columns(rows)
+
+
+def columns(rows: Sequence[tuple[float, ...]]) -> GemmProblems:
+    """Rows of `GemmProblems`' fields as its columns."""
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(GemmProblems._fields))
+    return GemmProblems(*(table[:, index : index + 1] for index in range(table.shape[1])))
+
+
+def _has_weight(kernel: Kernel) -> bool:
+    """A Linear's weight is the second operand, forward (nt) and for the data gradient (nn)."""
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    return size.batch == 1 and kernel.layout in ("nt", "nn")
+
+
+def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[Timing]:
+    """The time of each GEMM kernel, in order."""
+    return timings_of_problems(
+        problems_of(kernels),
+        [kernel.compute for kernel in kernels],
+        gpu,
+        sustained=sustained,
+    )
+
+
+def timings_of_problems(
+    problems: GemmProblems, computes: Sequence[str], gpu: GPU, *, sustained: bool
+) -> list[Timing]:
+    """The time of each matrix product, in order; `computes` names the unit of each."""
+    results: dict[int, Timing] = {}
+    for compute in sorted(set(computes)):
+        members = [index for index, unit in enumerate(computes) if unit == compute]
+        for start in range(0, len(members), _CHUNK):
+            chunk = members[start : start + _CHUNK]
+            picked = GemmProblems(*(column[chunk] for column in problems))
+            times = price_gemms(picked, gpu, compute, sustained=sustained)
+            for position, index in enumerate(chunk):
+                results[index] = _timing(picked, times, position, gpu, compute)
+    return [results[index] for index in range(len(computes))]
+
+
+def _timing(
+    problems: GemmProblems, times: GemmTimes, position: int, gpu: GPU, compute: str
+) -> Timing:
+    table = candidates(matrix_unit=gpu.has_matrix_unit(compute))
+    best = int(times.best[position])
+    tile = (int(table.tile_m[0, best]), int(table.tile_n[0, best]))
+    split = int(table.split[0, best])
+    rows = -(-int(problems.m[position, 0]) // tile[0])
+    columns = -(-int(problems.n[position, 0]) // tile[1])
+    num_ctas = max(1, int(problems.batch[position, 0]) * rows * columns * split)
+    time_us = float(times.time_us[position])
+    at_once = _ctas_per_sm(tile, float(problems.itemsize[position, 0]), gpu)
+    return Timing(
+        time_us=time_us,
+        bound=_bound(float(times.compute_us[position]), float(times.memory_us[position]), time_us),
+        spread=SMALL_SPREAD if time_us < SMALL_US else SPREAD,
+        tile=tile,
+        split_k=split,
+        num_ctas=num_ctas,
+        threads_per_cta=threads_of(tile),
+        num_waves=num_ctas / (gpu.num_sms * at_once),
+    )
+
+
+def _ctas_per_sm(tile: tuple[int, int], itemsize: float, gpu: GPU) -> int:
+    key = (tile, itemsize, gpu.fingerprint)
+    found = _occupancy.get(key)
+    if found is None:
+        found = _occupancy[key] = ctas_per_sm(
+            gpu,
+            threads_per_cta=threads_of(tile),
+            shared_memory_bytes=tile_shared_memory_bytes(tile, itemsize, gpu),
+            registers_per_thread=_registers_of(tile),
+        )
+    return found
+
+
+_occupancy: dict[tuple[tuple[int, int], float, str], int] = {}
+
+
+def _registers_of(tile: tuple[int, int]) -> int:
+    """Registers of a thread: its FP32 sums, and as many again as addresses and operands need."""
+    return min(255, 64 + tile[0] * tile[1] // threads_of(tile))
+
+
+def _bound(compute_us: float, memory_us: float, time_us: float) -> Bound:
+    """What most of the time is, or "launch" where neither arithmetic nor memory is half of it."""
+    if max(compute_us, memory_us) < time_us / 2:
+        return "launch"
+    return "compute" if compute_us >= memory_us else "memory"

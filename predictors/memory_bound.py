@@ -1,0 +1,216 @@
+"""How long a kernel takes that moves bytes: a floor, the L2, DRAM, and how fast its loads are issued."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.predictor import Bound, Timing
+from neusight.predictors.roofline import HOST_COPIES, flop_roofline_us
+
+__all__ = ["Kind", "cold_share", "kind_of", "memory_bound_timing"]
+
+
+class Kind(NamedTuple):
+    """What sets one family of memory-bound kernels apart from others.
+
+    `issue_bytes`: bytes an SM moves a clock at most, by how wide and how many its loads are.
+    `extra_reads`: how often the input is read again. `floor_factor`: its shortest duration, as a
+    multiple of the GPU's. `row_bytes`: bytes a clock of the one CTA that owns a row (0: rows are
+    shared among CTAs). `dram_share`: bandwidth as a share of streaming.
+    """
+
+    issue_bytes: float
+    extra_reads: float = 0.0
+    floor_factor: float = 1.0
+    row_bytes: float = 0.0
+    dram_share: float = 1.0
+
+
+#: Issue rates: simple vectorized kernels 15-25 B/clk/SM L2-hot (data/modern: add 15-17, static fp8
+#: quantisation 12-25), norms and per-row quantisation 6-12, old embedding kernels 2.4. Re-reads from
+#: data/paper_fp32 (rows beyond L2, overhead subtracted): layer norm 1.3-1.7 times its compulsory
+#: bytes, softmax of wide rows 1.5 and none for narrow ones.
+_STREAM = Kind(issue_bytes=18.0)
+_STRIDED = Kind(issue_bytes=7.0, dram_share=0.7)
+_KINDS: dict[KernelClass, Kind] = {
+    KernelClass.ELEMENTWISE: _STREAM,
+    KernelClass.COPY: _STREAM,
+    KernelClass.REDUCTION: Kind(issue_bytes=14.0, floor_factor=1.5),
+    KernelClass.SOFTMAX: Kind(issue_bytes=10.0, floor_factor=1.3, row_bytes=24.0),
+    KernelClass.NORMALIZATION: Kind(
+        issue_bytes=9.0, extra_reads=0.8, floor_factor=1.6, row_bytes=24.0
+    ),
+    KernelClass.GATHER: Kind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
+    KernelClass.SORT: Kind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
+    KernelClass.OPTIMIZER: Kind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
+    KernelClass.UNKNOWN: Kind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
+}
+
+#: Kernels that add where others add too: atomics or sorted segments. Their issue rate is a prior.
+_SCATTERS = ("scatter", "index_put", "index_add", "embedding_dense_backward", "bincount", "histc")
+_SCATTER = Kind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
+
+#: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
+_BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
+
+#: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
+_SELECTIONS = ("topk", "kthvalue", "median", "nanmedian", "select")
+_SELECTION = Kind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
+
+#: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
+_PERSISTENT_SOFTMAX = 1024
+
+#: How often softmax of wider rows reads its input again, forward and backward.
+_WIDE_SOFTMAX_READS = 1.0
+
+#: A norm's kernel along the columns: no row belongs to one CTA.
+_COLUMN_NORM = "_backward_weight"
+#: Reads of a norm's input gradient: both operands twice, the second time mostly from L2.
+_NORM_BACKWARD_READS = 0.35
+
+#: Footprint, in units of the L2, at which half of the traffic reaches DRAM (fitted on data/modern
+#: static fp8 quantisation and adds of 6 GPUs).
+L2_REACH = 0.75
+
+#: Clocks of a CTA that starts, waits for its first loads and ends; added to the floor.
+_CTA_CLOCKS = 600.0
+
+#: Bandwidth of a host copy as a share of the link's datasheet rate (pinned memory), and its floor.
+_HOST_LINK_SHARE = 0.82
+_HOST_COPY_FLOOR_US = 1.2
+
+#: Arithmetic of these kernels reaches this share of the ordinary cores' peak. A prior.
+_ALU_SHARE = 0.5
+
+#: Half width of the 80 % interval: on long streams, and below `_SHORT_US` or for irregular kinds.
+_SPREAD = 0.15
+_WIDE_SPREAD = 0.35
+_SHORT_US = 10.0
+_IRREGULAR = frozenset({KernelClass.GATHER, KernelClass.SORT, KernelClass.UNKNOWN})
+
+#: Threads of a CTA and elements of a thread in PyTorch's vectorized kernels (thread_constants.h).
+_THREADS = 128
+_ELEMENTS_PER_THREAD = 4
+
+
+def cold_share(footprint_bytes: float, gpu: GPU) -> float:
+    """Share of the traffic that reaches DRAM, 0 to 1: the footprint against the L2, smoothly."""
+    ratio = footprint_bytes / (L2_REACH * gpu.l2_bytes)
+    squares = ratio * ratio
+    return squares / (1.0 + squares)
+
+
+def kind_of(kernel: Kernel) -> Kind:
+    """The family of a memory-bound kernel, by its class, name, width and layout."""
+    wide = isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
+    return _kind(kernel.kernel_class, kernel.name, wide, kernel.layout == "strided")
+
+
+@cache
+def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Kind:
+    if name in _BULK:
+        return _STREAM._replace(issue_bytes=_BULK[name])
+    if any(part in name for part in _SCATTERS):
+        return _SCATTER
+    if kernel_class is KernelClass.SORT and any(part in name for part in _SELECTIONS):
+        return _SELECTION
+    kind = _KINDS.get(kernel_class, _KINDS[KernelClass.UNKNOWN])
+    if kernel_class is KernelClass.SOFTMAX and wide:
+        kind = kind._replace(extra_reads=_WIDE_SOFTMAX_READS)
+    if kernel_class is KernelClass.NORMALIZATION and "backward" in name:
+        kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
+        if name.endswith(_COLUMN_NORM):
+            kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
+    if strided:
+        kind = kind._replace(
+            issue_bytes=min(kind.issue_bytes, _STRIDED.issue_bytes),
+            dram_share=min(kind.dram_share, _STRIDED.dram_share),
+        )
+    return kind
+
+
+def memory_bound_timing(kernel: Kernel, gpu: GPU) -> Timing:
+    """The time of one kernel whose size is rows by width."""
+    if kernel.name in HOST_COPIES:
+        return _host_copy(kernel, gpu)
+    kind = kind_of(kernel)
+    moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
+    issue_us = moved * 1e6 / (kind.issue_bytes * gpu.num_sms * gpu.clock_hz)
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * kind.dram_share
+    dram_us = moved * cold_share(kernel.num_bytes, gpu) / bandwidth
+    compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE
+    row_us = _row_us(kernel, kind, gpu)
+    stream_us = smooth_maximum(issue_us, dram_us, compute_us, row_us)
+    floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
+    time_us = floor_us + stream_us
+    return Timing(
+        time_us=time_us,
+        bound=_bound(max(issue_us, dram_us, row_us), compute_us, floor_us),
+        spread=_spread(kernel, time_us),
+        num_ctas=_num_ctas(kernel),
+        threads_per_cta=_THREADS,
+        num_waves=_num_ctas(kernel) / (gpu.num_sms * max(1, gpu.max_threads_per_sm // _THREADS)),
+    )
+
+
+def _row_us(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
+    """The time of the CTAs that own whole rows, where few rows leave SMs idle."""
+    size = kernel.size
+    if not kind.row_bytes or not isinstance(size, RowsSize):
+        return 0.0
+    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    rounds = max(1.0, size.rows / gpu.num_sms)
+    return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+def smooth_maximum(*terms: float) -> float:
+    """A little more than the largest term, by how near the others are (4-norm); never less."""
+    largest = max(terms)
+    if largest <= 0.0:
+        return 0.0
+    total = 0.0
+    for term in terms:
+        square = (term / largest) * (term / largest)
+        total += square * square
+    return largest * math.sqrt(math.sqrt(total))
+
+
+def _host_copy(kernel: Kernel, gpu: GPU) -> Timing:
+    num_bytes = max(kernel.bytes_read, kernel.bytes_written)
+    link = (gpu.pcie_gbps or _DEFAULT_PCIE_GBPS) * 1e3 * _HOST_LINK_SHARE
+    copy_us = num_bytes / link
+    return Timing(
+        time_us=_HOST_COPY_FLOOR_US + copy_us,
+        bound="memory" if copy_us > _HOST_COPY_FLOOR_US else "launch",
+        spread=_WIDE_SPREAD,
+        threads_per_cta=1,
+    )
+
+
+#: PCIe 3.0 x16, one direction, where a GPU names no host link, 1e9 bytes per second.
+_DEFAULT_PCIE_GBPS = 16.0
+
+
+def _bound(memory_us: float, compute_us: float, floor_us: float) -> Bound:
+    if max(memory_us, compute_us) < floor_us:
+        return "launch"
+    return "compute" if compute_us > memory_us else "memory"
+
+
+def _spread(kernel: Kernel, time_us: float) -> float:
+    if time_us < _SHORT_US or kernel.kernel_class in _IRREGULAR:
+        return _WIDE_SPREAD
+    return _SPREAD
+
+
+def _num_ctas(kernel: Kernel) -> int:
+    size = kernel.size
+    if not isinstance(size, RowsSize):
+        return 1
+    if kernel.kernel_class in (KernelClass.NORMALIZATION, KernelClass.SOFTMAX):
+        return max(1, size.rows)
+    return max(1, -(-size.rows * size.width // (_THREADS * _ELEMENTS_PER_THREAD)))

@@ -1,0 +1,109 @@
+"""The bounds no kernel beats: FLOPs over peak, bytes over bandwidth; and the predictor that says just that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.predictor import Bound, Estimate
+
+__all__ = [
+    "Roofline",
+    "flop_roofline_us",
+    "memory_roofline_us",
+    "roofline_us",
+    "whole_nanoseconds",
+    "wire_bytes",
+]
+
+#: Classes whose arithmetic runs on matrix units where the GPU has them.
+MATRIX_CLASSES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION})
+
+#: Names of copy kernels that cross the host link.
+HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
+
+#: Share of each rank's buffer that crosses its link, by collective, as (numerator of n, constant):
+#: ring algorithms (Thakur et al. 2005, "Optimization of Collective Communication Operations in
+#: MPICH"; nccl-tests, PERFORMANCE.md).
+_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+#: Shortest duration given, µs: a nanosecond, so that no kernel is free.
+SHORTEST_US = 1e-3
+
+#: The ordinary roofline's 80 % interval: kernels take up to this many times their bound (data/modern
+#: GEMM rows above 100 µs: 90 % lie within).
+ROOFLINE_HIGH = 2.5
+
+
+def flop_roofline_us(kernel: Kernel, gpu: GPU) -> float:
+    """FLOPs over datasheet peak, µs. UnsupportedKernelError where the GPU has no such unit."""
+    if kernel.flops == 0:
+        return 0.0
+    matrix = kernel.kernel_class in MATRIX_CLASSES
+    return kernel.flops / gpu.peak_flops(kernel.compute, matrix=matrix) * 1e6
+
+
+def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
+    """Compulsory bytes over datasheet bandwidth of what carries them (DRAM, link, host link), µs."""
+    if isinstance(kernel.size, CollectiveSize):
+        link = gpu.link_gbps or gpu.pcie_gbps
+        return wire_bytes(kernel) / (link * 1e3) if link else 0.0
+    if kernel.name in HOST_COPIES:
+        num_bytes = max(kernel.bytes_read, kernel.bytes_written)
+        return num_bytes / (gpu.pcie_gbps * 1e3) if gpu.pcie_gbps else 0.0
+    return kernel.num_bytes / (gpu.bandwidth_gbps * 1e3)
+
+
+def roofline_us(kernel: Kernel, gpu: GPU) -> float:
+    """The shortest time the datasheet allows, µs: the larger of FLOPs/peak and bytes/bandwidth.
+
+    >>> from neusight.predictors.gpu import gpu
+    >>> round(roofline_us(Kernel.gemm(8192, 8192, 8192), gpu("A100")))
+    3524
+    """
+    return max(flop_roofline_us(kernel, gpu), memory_roofline_us(kernel, gpu))
+
+
+def wire_bytes(kernel: Kernel) -> float:
+    """Bytes that each GPU sends over its link in a collective."""
+    size = kernel.size
+    assert isinstance(size, CollectiveSize)
+    if size.world_size <= 1:
+        return 0.0
+    passes = _PASSES.get(kernel.name)
+    if passes is None:  # broadcast, reduce, send_recv: the buffer crosses once
+        return float(size.num_bytes)
+    return passes * (size.world_size - 1) / size.world_size * size.num_bytes
+
+
+def whole_nanoseconds(time_us: float) -> float:
+    """The duration rounded to whole nanoseconds, at least one; µs."""
+    return max(SHORTEST_US, round(time_us * 1000.0) / 1000.0)
+
+
+class Roofline:
+    """The bound as a forecast: baseline and last resort. Never slower than the kernel can be."""
+
+    name = "roofline"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        """One estimate a kernel: its bound, at least a nanosecond."""
+        return [self._estimate(kernel, gpu) for kernel in kernels]
+
+    def _estimate(self, kernel: Kernel, gpu: GPU) -> Estimate:
+        compute_us, memory_us = flop_roofline_us(kernel, gpu), memory_roofline_us(kernel, gpu)
+        latency_us = whole_nanoseconds(max(compute_us, memory_us))
+        bound: Bound = "compute" if compute_us > memory_us else "memory"
+        if kernel.kernel_class is KernelClass.COLLECTIVE:
+            bound = "communication"
+        unknown = kernel.kernel_class is KernelClass.UNKNOWN
+        return Estimate(
+            latency_us=latency_us,
+            low_us=latency_us,
+            high_us=whole_nanoseconds(latency_us * ROOFLINE_HIGH),
+            bound=bound,
+            origin="fallback" if unknown else "physics",
+            predictor=self.name,
+            utilization=min(1.0, compute_us / latency_us),
+        )

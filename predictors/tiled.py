@@ -1,0 +1,136 @@
+"""The default predictor: the physics of each kernel class, put together.
+
+kernel -> physics of its class (Timing) -> Correction, if any -> bounds -> Estimate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from neusight.predictors.attention import attention_timing
+from neusight.predictors.collective import collective_timing
+from neusight.predictors.convolution import convolution_timings
+from neusight.predictors.gemm import gemm_timings
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.memory_bound import memory_bound_timing
+from neusight.predictors.predictor import Estimate, Origin, Timing
+from neusight.predictors.roofline import flop_roofline_us, whole_nanoseconds
+
+__all__ = ["Correction", "Tiled"]
+
+#: How much wider the interval is on a GPU whose constants were not measured (leave-one-GPU-out on
+#: data/modern GEMM: 1.2-1.5 times the error).
+_PRIOR_WIDENING = 1.5
+
+#: The spread's cap: the low end stays above 0.
+_WIDEST = 0.9
+
+#: Estimates kept per pricing object and GPU before the store is emptied.
+_MOST_KEPT = 500_000
+
+
+class Correction(Protocol):
+    """A trained model of measured over physical time. None is shipped yet."""
+
+    def factors(
+        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
+    ) -> Sequence[tuple[float, float] | None]:
+        """(factor, spread) of each kernel, or None where it is outside what it was trained on."""
+        ...
+
+
+class Tiled:
+    """Tiles, waves, L2 and DRAM traffic and floors for every kernel class; the default predictor.
+
+    `sustained` prices matrix arithmetic at the clocks of a long, busy run (`GPU.sustained_factor`),
+    as training runs; False prices a short burst, as benchmarks run. A `correction` multiplies the
+    physics where it knows better. Estimates are kept by equal kernel, so repeated ones are free.
+    """
+
+    def __init__(self, *, sustained: bool = True, correction: Correction | None = None) -> None:
+        self._sustained = sustained
+        self._correction = correction
+        self._kept: dict[str, dict[Kernel, Estimate]] = {}
+
+    @property
+    def name(self) -> str:
+        """ "tiled", or "tiled_burst" for burst clocks."""
+        return "tiled" if self._sustained else "tiled_burst"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        """One estimate a kernel, in order; UnsupportedKernelError where the GPU cannot run one."""
+        known = self._kept.setdefault(gpu.fingerprint, {})
+        if len(known) > _MOST_KEPT:
+            known.clear()
+        missing = list(dict.fromkeys(kernel for kernel in kernels if kernel not in known))
+        if missing:
+            known.update(zip(missing, self._price(missing, gpu), strict=True))
+        return [known[kernel] for kernel in kernels]
+
+    def _price(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        timings = self._timings(kernels, gpu)
+        factors: Sequence[tuple[float, float] | None] = [None] * len(kernels)
+        if self._correction is not None:
+            factors = self._correction.factors(kernels, gpu, timings)
+        return [
+            self._estimate(kernel, timing, factor, gpu)
+            for kernel, timing, factor in zip(kernels, timings, factors, strict=True)
+        ]
+
+    def _timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Timing]:
+        """The physics: matrix classes in batches, the others one by one."""
+        timings: dict[int, Timing] = {}
+        batched: dict[KernelClass, list[int]] = {KernelClass.GEMM: [], KernelClass.CONVOLUTION: []}
+        for index, kernel in enumerate(kernels):
+            if kernel.kernel_class in batched:
+                batched[kernel.kernel_class].append(index)
+            elif kernel.kernel_class is KernelClass.ATTENTION:
+                timings[index] = attention_timing(kernel, gpu, sustained=self._sustained)
+            elif kernel.kernel_class is KernelClass.COLLECTIVE:
+                timings[index] = collective_timing(kernel, gpu)
+            else:
+                timings[index] = memory_bound_timing(kernel, gpu)
+        for kernel_class, indices in batched.items():
+            if not indices:
+                continue
+            price: Callable[..., list[Timing]] = (
+                gemm_timings if kernel_class is KernelClass.GEMM else convolution_timings
+            )
+            chosen = [kernels[index] for index in indices]
+            timings.update(zip(indices, price(chosen, gpu, sustained=self._sustained), strict=True))
+        return [timings[index] for index in range(len(kernels))]
+
+    def _estimate(
+        self,
+        kernel: Kernel,
+        timing: Timing,
+        correction: tuple[float, float] | None,
+        gpu: GPU,
+    ) -> Estimate:
+        time_us, spread = timing.time_us, timing.spread
+        origin: Origin = "fallback" if kernel.kernel_class is KernelClass.UNKNOWN else "physics"
+        if correction is not None:
+            time_us, spread, origin = time_us * correction[0], correction[1], "trained"
+        elif gpu.constants_origin.startswith("prior"):
+            spread *= _PRIOR_WIDENING
+        peak_us = flop_roofline_us(kernel, gpu)
+        time_us = max(time_us, peak_us)
+        spread = min(spread, _WIDEST)
+        latency_us = whole_nanoseconds(time_us)
+        return Estimate(
+            latency_us=latency_us,
+            low_us=min(latency_us, whole_nanoseconds(max(peak_us, time_us / (1.0 + spread)))),
+            high_us=max(latency_us, whole_nanoseconds(time_us * (1.0 + spread))),
+            bound=timing.bound,
+            origin=origin,
+            predictor=self.name,
+            in_range=correction is not None,
+            tile=timing.tile,
+            split_k=timing.split_k,
+            num_ctas=timing.num_ctas,
+            threads_per_cta=timing.threads_per_cta,
+            num_waves=timing.num_waves,
+            utilization=min(1.0, peak_us / latency_us),
+        )
