@@ -70,8 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
                      help=f"end the script after N steady steps (default {DEFAULT_STEPS})")  # fmt: skip
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    run.add_argument("--host", choices=("plain", "profiled"), default="plain",
-                     help="cost of the host: as it is, or slowed by a profiler")  # fmt: skip
+    run.add_argument("--host", choices=("plain", "older", "profiled"),
+                     help="cost of the host (default: what machines with that GPU usually have); "
+                     "profiled: slowed by a profiler")  # fmt: skip
     run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
                      help="go on past the GPU's memory, or raise as it would")  # fmt: skip
@@ -132,7 +133,8 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
     from neusight.predictors.gpu import gpu
     from neusight.predictors.predictor import predictor
 
-    forecast = Forecast(gpu(options.gpu[0]), predictor(options.predictor), host_profile(options.host))
+    target = gpu(options.gpu[0])
+    forecast = Forecast(target, predictor(options.predictor), host_profile(options.host, target))
     session = Session(
         forecast,
         strict=options.strict,
@@ -162,7 +164,8 @@ def _recorded_again(name: str, options: argparse.Namespace, program: Program) ->
     with tempfile.TemporaryDirectory(prefix="neusight-") as folder:
         path = Path(folder) / "recording.json.gz"
         command = [sys.executable, "-m", "neusight", "run", "--gpu", name, "--save", str(path)]
-        command += ["--steps", options.steps, "--host", options.host]
+        command += ["--steps", options.steps]
+        command += ["--host", options.host] if options.host else []
         command += ["--max-ops", str(options.max_ops), "--out-of-memory", options.out_of_memory]
         command += ["--predictor", options.predictor] if options.predictor else []
         command += ["--strict"] if options.strict else []

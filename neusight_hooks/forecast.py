@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from neusight.host import PLAIN, PROFILED, HostProfile
+from neusight.host import OLDER, PLAIN, PROFILED, HostProfile, host_of
 from neusight.memory import MemoryTimeline, memory_of
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
@@ -33,7 +33,7 @@ __all__ = ["Forecast", "Session", "forecast_on", "host_profile"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_HOSTS = {"plain": PLAIN, "profiled": PROFILED}
+_HOSTS = {"plain": PLAIN, "profiled": PROFILED, "older": OLDER}
 
 #: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
 _MOSTLY_CPU = 0.9
@@ -207,7 +207,7 @@ class Forecast:
         other = Forecast(
             target,
             self._pricer.predictor if predictor is None else find_predictor(predictor),
-            self.host if host is None else host_profile(host),
+            host_profile(host, target),
             **self._options,
         )
         other._recording = self.recording
@@ -230,7 +230,7 @@ class Forecast:
         forecast = cls(
             find_gpu(extra.get("gpu", recording.gpu)),
             find_predictor(extra.get("predictor")),
-            _HOSTS.get(extra.get("host", "plain"), PLAIN),
+            _HOSTS.get(extra.get("host", ""), PLAIN),
         )
         forecast._recording = recording
         return forecast
@@ -269,7 +269,8 @@ class forecast_on:  # a context manager reads as a verb
     """Forecasts what the block (or the decorated function) would do on a GPU.
 
     `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
-    `host` "plain" or "profiled", or a `HostProfile`; `on_trace_ready` is called with the forecast
+    `host` "plain", "older" or "profiled", or a `HostProfile` (default: what machines with that GPU
+    usually have); `on_trace_ready` is called with the forecast
     when the block ends; `on_out_of_memory="raise"` raises torch.OutOfMemoryError where the GPU
     would; `strict` raises UnmappedOpError at the first op that nobody mapped to kernels.
 
@@ -293,7 +294,8 @@ class forecast_on:  # a context manager reads as a verb
             raise ValueError(
                 f'on_out_of_memory is {on_out_of_memory!r}; it must be "report" or "raise".'
             )
-        self._arguments = (find_gpu(gpu), find_predictor(predictor), host_profile(host or "plain"))
+        target = find_gpu(gpu)
+        self._arguments = (target, find_predictor(predictor), host_profile(host, target))
         self._options: dict[str, Any] = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
@@ -455,8 +457,10 @@ def _warnings_of(recorder: Recorder) -> list[str]:
     return found
 
 
-def host_profile(host: str | HostProfile) -> HostProfile:
-    """A named profile of the host, or one of your own."""
+def host_profile(host: str | HostProfile | None, gpu: GPU) -> HostProfile:
+    """A named profile of the host, one of your own, or (None) what machines with that GPU have."""
+    if host is None:
+        return host_of(gpu)
     if isinstance(host, HostProfile):
         return host
     if host not in _HOSTS:

@@ -323,6 +323,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "gpu": gpu.name,
         "predictor": forecast.predictor_name,
+        "host": forecast.host.name,
         "torch_version": forecast.recording.torch_version,
         "steps": verdict.steps,
         "step_latency_us": verdict.step_latency._asdict(),
