@@ -249,7 +249,7 @@ class Forecast:
         """The ops as torch.profiler's function events, with the device time of their kernels."""
         from neusight.events import event_list
 
-        return event_list(self.timeline)
+        return event_list(self.timeline, self.gpu)
 
     def summary(self) -> str:
         """The forecast in words and a few rows."""
