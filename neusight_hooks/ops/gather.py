@@ -98,7 +98,7 @@ def _embedding_gradient(
         return kernels
     if count <= _UNSORTED_EMBEDDING and not scales and not always_sorts:
         return kernels + _gather_kernel(
-            "embedding_backward", grad, (indices,), writes=weight, reads_target=True
+            "embedding_dense_backward", grad, (indices,), writes=weight, reads_target=True
         )
     kernels += deterministic_order(count, num_weights, indices.device)
     positions = vector(count, "int64", indices.device)

@@ -42,7 +42,17 @@ VIEWS: tuple[str, ...] = op_names(
 )
 
 
-@register_op(*(f"aten::{name}" for name in VIEWS), "prim::device", "prim::layout")
+#: The same of other namespaces: marks of the profiler, questions to a tensor.
+_OTHERS = (
+    "prim::device",
+    "prim::layout",
+    "profiler::_record_function_enter",
+    "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
+)
+
+
+@register_op(*(f"aten::{name}" for name in VIEWS), *_OTHERS)
 def no_kernels(call: OpSignature, math: MathMode) -> list[Kernel]:
     """Nothing is launched."""
     return []
