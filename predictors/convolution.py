@@ -1,4 +1,4 @@
-"""How long a convolution takes: an implicit GEMM, or, with few channels a group, a memory-bound kernel.
+"""How long a convolution takes: as an implicit GEMM, or directly with few channels a group.
 
 Forward: M = output pixels, N = output channels, K = input channels x taps. Data gradient: M = input
 pixels, K = output channels x taps. Weight gradient: M = output channels, N = input channels x taps,
@@ -72,7 +72,6 @@ def convolution_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool)
             (
                 *product,
                 itemsize,
-                DTYPE_BYTES[kernel.out_dtype],
                 weight_bytes,
                 kernel.num_bytes - weight_bytes,
             )

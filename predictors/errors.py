@@ -3,7 +3,7 @@
 NeusightError
 ├── UnknownGPUError        (ValueError)           no such GPU; names near misses
 ├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
-├── ForecastStateError     (RuntimeError)         used at the wrong time: nested, outside, or not re-priceable
+├── ForecastStateError     (RuntimeError)         used when it cannot be: nested, outside
 ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
 ├── TraceError             (ValueError)           a trace that cannot be read or written
 ├── RecordingError         (ValueError)           a saved forecast that cannot be read

@@ -90,9 +90,8 @@ class GemmProblems(NamedTuple):
     m: Floats
     n: Floats
     k: Floats
-    #: Bytes of an element, input and output.
+    #: Bytes of an element of the inputs.
     itemsize: Floats
-    out_itemsize: Floats
     #: Compulsory bytes of weights (read once a step) and of activations (read or written).
     weight_bytes: Floats
     activation_bytes: Floats
@@ -118,7 +117,7 @@ def price_gemms(
     """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
     matrix_unit = gpu.has_matrix_unit(compute)
     tile_m, tile_n, split = candidates(matrix_unit=matrix_unit)
-    batch, m, n, k, itemsize, out_itemsize, weight_bytes, activation_bytes = problems
+    batch, m, n, k, itemsize, weight_bytes, activation_bytes = problems
 
     clock = gpu.clock_hz * 1e-6  # clocks per µs
     sm_peak = gpu.peak_flops(compute, matrix=True) * 1e-6 / gpu.num_sms  # FLOP per µs and SM
@@ -214,7 +213,6 @@ def problems_of(kernels: Sequence[Kernel]) -> GemmProblems:
                 size.n,
                 size.k,
                 itemsize,
-                DTYPE_BYTES[kernel.out_dtype],
                 weights,
                 max(0.0, kernel.num_bytes - weights),
             )

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from neusight.predictors.errors import (
     RegistrationError,
@@ -138,7 +138,7 @@ class GPU:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GPU:
-        """The GPU that `to_json` wrote. RegistrationError names a wrong, missing or unknown field."""
+        """The GPU that `to_json` wrote; RegistrationError names a wrong or missing field."""
         known = {item.name: item for item in fields(cls)}
         for key in data:
             if key not in known:
@@ -160,7 +160,8 @@ class GPU:
         return made
 
 
-#: A unit this much faster than FP32's ordinary cores is a matrix unit (P100's FP16 is 2x, V100's 8x).
+#: A unit this much faster than FP32's ordinary cores is a matrix unit (P100's FP16 is 2 times as
+#: fast, A10G's 2, V100's 8).
 _MATRIX_UNIT_SPEEDUP = 2.5
 
 _TUPLE_FIELDS = ("compute_capability", "aliases", "unverified")
@@ -188,7 +189,7 @@ _NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "context_bytes", "cudnn_versio
 def _check(candidate: GPU) -> None:
     """Raises RegistrationError naming the first field with a value no GPU can have."""
 
-    def refuse(name: str, value: object, wanted: str) -> None:
+    def refuse(name: str, value: object, wanted: str) -> NoReturn:
         raise RegistrationError(
             f"GPU {candidate.name or '?'}: field '{name}' is {value!r}; it must be {wanted}."
         )
@@ -215,9 +216,10 @@ def _check(candidate: GPU) -> None:
     for name in _SHARE_FIELDS:
         if not _is_number(getattr(candidate, name)) or not 0 < getattr(candidate, name) <= 1:
             refuse(name, getattr(candidate, name), "a share above 0 and at most 1")
-    if not isinstance(candidate.peak_tflops, dict):
+    peaks: object = candidate.peak_tflops
+    if not isinstance(peaks, dict):
         refuse("peak_tflops", candidate.peak_tflops, "a mapping of unit to 1e12 FLOP/s")
-    for unit, peak in candidate.peak_tflops.items():
+    for unit, peak in peaks.items():
         if not _is_number(peak) or peak <= 0:
             refuse(f"peak_tflops[{unit}]", peak, "a finite number above 0")
     for unit in ("fp32", "fp64"):

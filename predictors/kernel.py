@@ -116,7 +116,7 @@ class RowsSize(NamedTuple):
 
 
 class CollectiveSize(NamedTuple):
-    """A collective over `world_size` GPUs on `num_nodes` hosts; `num_bytes` is the full buffer of a rank."""
+    """A collective of `world_size` GPUs on `num_nodes` hosts; `num_bytes`: a rank's full buffer."""
 
     num_bytes: int
     world_size: int
@@ -156,7 +156,9 @@ class Kernel:
     def key(self) -> str:
         """A stable, readable text that identifies the kernel, for sorting and files."""
         size = "x".join(str(part) for part in self.size)
-        return f"{self.kernel_class.value}:{self.name}[{size}]{self.dtype}>{self.out_dtype}/{self.compute}:{self.layout}:{self.bytes_read}+{self.bytes_written}"
+        types = f"{self.dtype}>{self.out_dtype}/{self.compute}"
+        moved = f"{self.bytes_read}+{self.bytes_written}"
+        return f"{self.kernel_class.value}:{self.name}[{size}]{types}:{self.layout}:{moved}"
 
     @classmethod
     def gemm(
@@ -304,7 +306,7 @@ class Kernel:
         out_dtype: str | None = None,
         layout: Layout = "contiguous",
     ) -> Kernel:
-        """A kernel bound by memory: elementwise, reduction, softmax, norm, gather, sort, copy, optimizer."""
+        """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
             name, rows=rows, width=width, bytes_read=bytes_read, bytes_written=bytes_written
         )
@@ -353,7 +355,8 @@ class Kernel:
         dtype: str = "bfloat16",
         num_nodes: int = 1,
     ) -> Kernel:
-        """A collective ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")."""
+        """A collective: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast" or
+        "send_recv"."""
         _require_sizes(op, num_bytes=num_bytes, world_size=world_size)
         return cls(
             kernel_class=KernelClass.COLLECTIVE,

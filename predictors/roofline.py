@@ -1,4 +1,4 @@
-"""The bounds no kernel beats: FLOPs over peak, bytes over bandwidth; and the predictor that says just that."""
+"""The bounds no kernel beats, FLOPs over peak and bytes over bandwidth, and their predictor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_
 #: Shortest duration given, µs: a nanosecond, so that no kernel is free.
 SHORTEST_US = 1e-3
 
-#: The ordinary roofline's 80 % interval: kernels take up to this many times their bound (data/modern
+#: The roofline's 80 % interval: kernels take up to this many times their bound (data/modern
 #: GEMM rows above 100 µs: 90 % lie within).
 ROOFLINE_HIGH = 2.5
 
@@ -45,7 +45,7 @@ def flop_roofline_us(kernel: Kernel, gpu: GPU) -> float:
 
 
 def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
-    """Compulsory bytes over datasheet bandwidth of what carries them (DRAM, link, host link), µs."""
+    """Compulsory bytes over the bandwidth of what carries them (DRAM, link, host link), µs."""
     if isinstance(kernel.size, CollectiveSize):
         link = gpu.link_gbps or gpu.pcie_gbps
         return wire_bytes(kernel) / (link * 1e3) if link else 0.0

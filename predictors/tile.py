@@ -81,6 +81,6 @@ def threads_of(tile: tuple[int, int]) -> int:
 
 
 def tile_shared_memory_bytes(tile: tuple[int, int], itemsize: float, gpu: GPU) -> int:
-    """Shared memory of a CTA with that tile, bytes: its stages of both operands, as far as they fit."""
+    """Shared memory of a CTA with that tile, bytes: its stages of both operands, if they fit."""
     wanted = int((tile[0] + tile[1]) * STAGE_DEPTH * itemsize * NUM_STAGES)
     return min(wanted, gpu.shared_memory_per_block_optin_bytes)

@@ -15,7 +15,7 @@ __all__ = ["ctas_per_sm", "effective_waves", "num_waves"]
 Floats = NDArray[np.float64]
 
 #: CTAs that one SM holds at most, whatever they need (CUDA C++ Programming Guide, compute
-#: capabilities table: 32 from Pascal on, 16 on Turing and consumer Ampere, 24 on Ada; a typical value).
+#: capabilities table: 32, but 16 on Turing and consumer Ampere, 24 on Ada).
 MAX_CTAS_PER_SM = 32
 
 #: Shared memory that CUDA reserves for each CTA since Ampere, bytes (same table).

@@ -1,0 +1,127 @@
+"""The physics of fused attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors.attention import attention_timing, visible_tile_pairs
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import AttentionSize, Kernel
+from neusight.predictors.predictor import Timing
+from neusight.predictors.roofline import flop_roofline_us
+
+NAMES = st.sampled_from(["flash_attention", "cudnn_attention", "efficient_attention"])
+GPUS = st.sampled_from(["H100", "A100", "B300", "T4"])
+SEQUENCES = st.one_of(st.integers(0, 300), st.integers(0, 40_000))
+
+
+def timing_of(
+    name: str,
+    gpu_name: str,
+    batch: int,
+    heads: int,
+    seq_q: int,
+    seq_kv: int,
+    head_dim: int,
+    causal: bool,
+    backward: bool,
+) -> tuple[Kernel, Timing]:
+    kernel = Kernel.attention(
+        batch, heads, heads, seq_q, seq_kv, head_dim,
+        causal=causal, dtype="float16", backward=backward, name=name,
+    )  # fmt: skip
+    return kernel, attention_timing(kernel, gpu(gpu_name), sustained=False)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    NAMES, GPUS, st.tuples(st.integers(0, 64), st.integers(1, 64), SEQUENCES, SEQUENCES,
+    st.integers(1, 256)), st.booleans(), st.integers(0, 4), st.integers(1, 1000),
+)  # fmt: skip
+def test_more_work_is_never_faster(
+    name: str, gpu_name: str, size: tuple[int, ...], backward: bool, axis: int, more: int
+) -> None:
+    def time_us(sizes: Sequence[int]) -> float:
+        batch, heads, seq_q, seq_kv, head_dim = sizes
+        arguments = (name, gpu_name, batch, heads, seq_q, seq_kv, head_dim, False, backward)
+        return timing_of(*arguments)[1].time_us
+
+    larger = [length + more * (index == axis) for index, length in enumerate(size)]
+
+    assert time_us(larger) >= time_us(size) * (1 - 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    NAMES, GPUS, st.integers(0, 64), st.integers(1, 64), SEQUENCES, SEQUENCES,
+    st.integers(1, 256), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_finite_and_above_the_flop_bound(
+    name: str,
+    gpu_name: str,
+    batch: int,
+    heads: int,
+    seq_q: int,
+    seq_kv: int,
+    head_dim: int,
+    causal: bool,
+    backward: bool,
+) -> None:
+    kernel, timing = timing_of(
+        name, gpu_name, batch, heads, seq_q, seq_kv, head_dim, causal, backward
+    )
+
+    assert math.isfinite(timing.time_us)
+    assert timing.time_us >= flop_roofline_us(kernel, gpu(gpu_name))
+    assert timing.time_us >= gpu(gpu_name).floor_us
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 3000), st.integers(1, 500))
+def test_longer_causal_sequences_are_never_faster(sequence: int, cached: int, more: int) -> None:
+    def timing(seq_q: int, seq_kv: int) -> Timing:
+        return timing_of("flash_attention", "H100", 2, 8, seq_q, seq_kv, 64, True, False)[1]
+
+    before = timing(sequence, sequence + cached).time_us
+
+    assert timing(sequence, sequence + cached + more).time_us >= before * (1 - 1e-9)
+    assert timing(sequence + more, sequence + cached + more).time_us >= before * (1 - 1e-9)
+
+
+def test_causal_computes_the_lower_triangle_of_tiles() -> None:
+    size = AttentionSize(1, 1, 1, 512, 512, 64, 64, True, False)
+
+    assert visible_tile_pairs(size) == 10
+    assert visible_tile_pairs(size._replace(causal=False)) == 16
+    assert visible_tile_pairs(size._replace(seq_q=1)) == 4
+
+
+def test_causal_is_faster_and_backward_slower() -> None:
+    def time_us(causal: bool, backward: bool) -> float:
+        arguments = ("flash_attention", "A100", 8, 16, 4096, 4096, 128, causal, backward)
+        return timing_of(*arguments)[1].time_us
+
+    assert time_us(True, False) < 0.6 * time_us(False, False)
+    assert 2.5 < time_us(True, True) / time_us(True, False) < 4
+
+
+def test_decode_reads_the_keys_of_shared_heads_once() -> None:
+    kernel = Kernel.attention(64, 32, 4, 1, 8192, 128, causal=True, dtype="bfloat16")
+
+    timing = attention_timing(kernel, gpu("H100"), sustained=False)
+
+    assert timing.bound == "memory"
+    assert timing.time_us < 2 * kernel.num_bytes / 3350e3
+
+
+def test_on_hopper_cudnn_beats_flash_attention_2() -> None:
+    arguments = ("H100", 8, 16, 4096, 4096, 128, True, False)
+
+    _, cudnn = timing_of("cudnn_attention", *arguments)
+    _, flash = timing_of("flash_attention", *arguments)
+
+    assert cudnn.time_us < flash.time_us

@@ -1,0 +1,74 @@
+"""The physics of collectives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors.collective import collective_timing, link_bandwidth_gbps
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.roofline import roofline_us
+
+OPS = st.sampled_from(
+    ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "other"]
+)
+GPUS = st.sampled_from(["H100", "A100-PCIE-80GB", "L40S", "T4", "MI210", "GB200"])
+
+
+def time_us(op: str, name: str, num_bytes: int, world_size: int, num_nodes: int = 1) -> float:
+    kernel = Kernel.collective(op, num_bytes, world_size, num_nodes=num_nodes)
+    return collective_timing(kernel, gpu(name)).time_us
+
+
+@settings(derandomize=True, deadline=None)
+@given(OPS, GPUS, st.integers(0, 2**40), st.integers(1, 2**30), st.integers(0, 2048))
+def test_more_bytes_are_never_faster(
+    op: str, name: str, num_bytes: int, more: int, world_size: int
+) -> None:
+    before = time_us(op, name, num_bytes, world_size)
+
+    assert math.isfinite(before)
+    assert before > 0
+    assert time_us(op, name, num_bytes + more, world_size) >= before
+
+
+@settings(derandomize=True, deadline=None)
+@given(OPS, st.integers(0, 2**32), st.integers(2, 512), st.integers(1, 64))
+def test_more_ranks_are_never_faster(op: str, num_bytes: int, world_size: int, more: int) -> None:
+    assert time_us(op, "H100", num_bytes, world_size + more) >= time_us(
+        op, "H100", num_bytes, world_size
+    )
+
+
+@settings(derandomize=True, deadline=None)
+@given(OPS, GPUS, st.integers(0, 2**40), st.integers(1, 64))
+def test_nothing_beats_the_link(op: str, name: str, num_bytes: int, world_size: int) -> None:
+    kernel = Kernel.collective(op, num_bytes, world_size)
+
+    if world_size > 1:
+        assert collective_timing(kernel, gpu(name)).time_us >= roofline_us(kernel, gpu(name))
+
+
+def test_small_messages_cost_the_floor() -> None:
+    assert time_us("all_reduce", "H100", 8, 8) == pytest.approx(gpu("H100").link_floor_us, rel=0.01)
+
+
+def test_large_messages_reach_most_of_the_link() -> None:
+    bus_bandwidth = 2 * 7 / 8 * 2**30 / time_us("all_reduce", "H100", 2**30, 8) / 1e3
+
+    assert 0.6 * 450 < bus_bandwidth < 450
+
+
+def test_bridged_pairs_fall_back_to_the_host_beyond_two() -> None:
+    a100 = gpu("A100-PCIE-80GB")
+
+    assert link_bandwidth_gbps(a100, world_size=2, num_nodes=1) > 150
+    assert link_bandwidth_gbps(a100, world_size=4, num_nodes=1) < 32
+
+
+def test_hosts_apart_are_slower() -> None:
+    assert time_us("all_reduce", "H100", 2**26, 16, 2) > time_us("all_reduce", "H100", 2**26, 16)

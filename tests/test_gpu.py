@@ -1,0 +1,156 @@
+"""GPUs: names, figures, files, registration."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.predictors.errors import RegistrationError, UnknownGPUError, UnsupportedKernelError
+from neusight.predictors.gpu import GPU, _index, _registered, gpu, gpus, register_gpu
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    yield
+    _registered.clear()
+    _index.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("H100", "H100-SXM5-80GB"),
+        ("h100_sxm", "H100-SXM5-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("A100", "A100-SXM4-80GB"),
+        ("v100", "V100-SXM2-32GB"),
+        ("v100-pcie-32gb", "V100-PCIE-32GB"),
+        ("Tesla P4", "P4"),
+        ("rtx_pro_6000_server", "RTX-PRO-6000-Server"),
+        ("h100_pcie_nvlink_pair", "H100-PCIE-80GB"),
+        ("AMD Instinct MI210", "MI210"),
+    ],
+)
+def test_short_data_and_driver_names_mean_one_gpu(name: str, canonical: str) -> None:
+    assert gpu(name).name == canonical
+
+
+def test_unknown_name_gets_a_near_miss() -> None:
+    with pytest.raises(UnknownGPUError) as caught:
+        gpu("H10")
+
+    assert str(caught.value) == (
+        "Unknown GPU 'H10'. Did you mean 'H100'?"
+        " `neusight gpus` lists all; `register_gpu` adds one."
+    )
+
+
+def test_a_gpu_is_given_back_as_it_is() -> None:
+    assert gpu(gpu("T4")) is gpu("T4")
+
+
+def test_names_are_sorted_and_unique() -> None:
+    names = gpus()
+
+    assert names == sorted(set(names))
+    assert len(names) >= 35
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_every_gpu_survives_json(name: str) -> None:
+    one = gpu(name)
+
+    again = GPU.from_json(json.loads(json.dumps(one.to_json())))
+
+    assert again == one
+    assert again.fingerprint == one.fingerprint
+    assert hash(again) == hash(one)
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_every_gpu_states_sources_and_known_units(name: str) -> None:
+    one = gpu(name)
+
+    assert one.sources
+    assert one.peak_flops("fp32") > 0
+    assert one.peak_flops("fp64") > 0
+    assert one.peak_flops("bf16") >= one.peak_flops("fp32") * 0.99
+
+
+def test_missing_units_fall_back_as_pytorch_does() -> None:
+    v100 = gpu("V100")
+
+    assert v100.peak_flops("bf16") == v100.peak_flops("fp32")
+    assert v100.peak_flops("tf32") == v100.peak_flops("fp32")
+    assert v100.has_matrix_unit("fp16")
+    assert not v100.has_matrix_unit("bf16")
+    assert not gpu("P100").has_matrix_unit("fp16")
+
+
+def test_fp8_on_a100_names_gpus_that_have_it() -> None:
+    with pytest.raises(UnsupportedKernelError, match=r"A100-SXM4-80GB has no fp8 unit.*H100"):
+        gpu("A100").peak_flops("fp8")
+
+
+def test_register_adds_a_gpu_and_rejects_it_twice(clean_registry: None) -> None:
+    mine = replace(gpu("H100"), name="H1000", driver_name="NVIDIA H1000", aliases=("kilo",))
+
+    register_gpu(mine)
+
+    assert gpu("KILO") is mine
+    with pytest.raises(RegistrationError, match="already belongs to H1000"):
+        register_gpu(mine)
+
+
+def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
+    data = gpu("L4").to_json() | {"name": "L5", "driver_name": "NVIDIA L5", "aliases": []}
+    path = tmp_path / "l5.json"
+    path.write_text(json.dumps(data))
+
+    register_gpu(path)
+
+    assert gpu("l5").num_sms == 58
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_sms", 0),
+        ("num_sms", 1.5),
+        ("bandwidth_gbps", math.nan),
+        ("bandwidth_gbps", -1.0),
+        ("tdp_w", math.inf),
+        ("gemm_utilization", 1.2),
+        ("vendor", "acme"),
+        ("name", ""),
+        ("peak_tflops", {"fp32": 1.0}),
+        ("peak_tflops", {"fp32": math.nan, "fp64": 1.0}),
+    ],
+)
+def test_register_names_the_wrong_field(field: str, value: object) -> None:
+    changes: dict[str, Any] = {"name": "X1", "driver_name": "X1", "aliases": (), field: value}
+    wrong = replace(gpu("H100"), **changes)
+
+    with pytest.raises(RegistrationError, match=field):
+        register_gpu(wrong)
+
+
+def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
+    data = gpu("L4").to_json()
+    del data["l2_bytes"]
+    with pytest.raises(RegistrationError, match="'l2_bytes' is missing"):
+        GPU.from_json(data)
+    with pytest.raises(RegistrationError, match=r"unknown field 'num_sm'\. Did you mean 'num_sms'"):
+        GPU.from_json(gpu("L4").to_json() | {"num_sm": 3})
+    with pytest.raises(RegistrationError, match="cannot be read"):
+        register_gpu(tmp_path / "nothing.json")
+    bad = tmp_path / "bad.json"
+    bad.write_text("[")
+    with pytest.raises(RegistrationError, match="no JSON"):
+        register_gpu(bad)

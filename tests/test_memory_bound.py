@@ -1,0 +1,135 @@
+"""The physics of kernels that move bytes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import Kernel, KernelClass, Layout
+from neusight.predictors.memory_bound import cold_share, memory_bound_timing, smooth_maximum
+from neusight.predictors.roofline import roofline_us
+
+CLASSES = st.sampled_from(
+    [
+        (KernelClass.ELEMENTWISE, "add"),
+        (KernelClass.REDUCTION, "sum"),
+        (KernelClass.SOFTMAX, "softmax"),
+        (KernelClass.NORMALIZATION, "layer_norm"),
+        (KernelClass.NORMALIZATION, "layer_norm_backward"),
+        (KernelClass.GATHER, "embedding"),
+        (KernelClass.GATHER, "index_put"),
+        (KernelClass.SORT, "radix_sort_pass"),
+        (KernelClass.SORT, "topk"),
+        (KernelClass.COPY, "memcpy_d2d"),
+        (KernelClass.COPY, "memcpy_h2d"),
+        (KernelClass.OPTIMIZER, "multi_tensor_apply"),
+        (KernelClass.UNKNOWN, "mystery"),
+    ]
+)
+GPUS = st.sampled_from(["H100", "A100", "V100", "L40S", "P4", "MI210", "B200"])
+
+
+def rows_kernel(
+    kind: tuple[KernelClass, str], rows: int, width: int, layout: Layout = "contiguous"
+) -> Kernel:
+    kernel_class, name = kind
+    num_bytes = rows * width * 4
+    return Kernel.rows(
+        kernel_class, name, rows, width, dtype="float32",
+        bytes_read=num_bytes, bytes_written=num_bytes, layout=layout,
+    )  # fmt: skip
+
+
+def time_us(kernel: Kernel, name: str = "H100") -> float:
+    return memory_bound_timing(kernel, gpu(name)).time_us
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    CLASSES, GPUS, st.integers(0, 2**20), st.integers(0, 2**20), st.integers(1, 10**4),
+    st.integers(1, 10**4), st.sampled_from(["contiguous", "strided"]),
+)  # fmt: skip
+def test_more_work_is_never_faster(
+    kind: tuple[KernelClass, str],
+    name: str,
+    rows: int,
+    width: int,
+    more_rows: int,
+    more_width: int,
+    layout: Layout,
+) -> None:
+    before = time_us(rows_kernel(kind, rows, width, layout), name)
+
+    assert math.isfinite(before)
+    assert before > 0
+    for larger in ((rows + more_rows, width), (rows, width + more_width)):
+        assert time_us(rows_kernel(kind, *larger, layout), name) >= before * (1 - 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(CLASSES, GPUS, st.integers(1, 2**31), st.integers(1, 64))
+def test_beyond_the_l2_nothing_beats_the_roofline(
+    kind: tuple[KernelClass, str], name: str, rows: int, width: int
+) -> None:
+    kernel = rows_kernel(kind, rows, width)
+
+    if kernel.num_bytes > 4 * gpu(name).l2_bytes:
+        assert time_us(kernel, name) >= roofline_us(kernel, gpu(name))
+
+
+def test_a_large_add_streams_at_the_measured_share_of_bandwidth() -> None:
+    kernel = Kernel.elementwise("add", 2**28, dtype="float32", num_inputs=2)
+
+    share = kernel.num_bytes / 3350e3 / time_us(kernel)
+
+    assert share == pytest.approx(gpu("H100").bandwidth_utilization, abs=0.05)
+
+
+def test_a_tiny_kernel_costs_the_floor() -> None:
+    kernel = Kernel.elementwise("add", 1, dtype="float32")
+
+    timing = memory_bound_timing(kernel, gpu("H100"))
+
+    assert timing.bound == "launch"
+    assert timing.time_us < 2.5
+
+
+def test_a_kernel_that_fits_the_l2_beats_dram() -> None:
+    kernel = Kernel.elementwise("add", 10 * 2**20, dtype="bfloat16")  # 40 MiB of B200's 126
+
+    timing = memory_bound_timing(kernel, gpu("L40S"))
+
+    assert timing.time_us < kernel.num_bytes / 864e3
+    assert cold_share(kernel.num_bytes, gpu("L40S")) < 0.5 < cold_share(2**30, gpu("L40S"))
+
+
+def test_strided_kernels_are_slower() -> None:
+    kind = (KernelClass.COPY, "copy")
+
+    assert time_us(rows_kernel(kind, 4096, 4096, "strided")) > time_us(
+        rows_kernel(kind, 4096, 4096)
+    )
+
+
+def test_one_wide_softmax_row_keeps_one_cta_busy() -> None:
+    kind = (KernelClass.SOFTMAX, "softmax")
+
+    assert time_us(rows_kernel(kind, 1, 2**20)) > 3 * time_us(
+        rows_kernel((KernelClass.ELEMENTWISE, "add"), 1, 2**20)
+    )
+
+
+def test_host_copies_go_by_the_host_link() -> None:
+    kernel = rows_kernel((KernelClass.COPY, "memcpy_h2d"), 1, 2**24)
+
+    assert 2**26 / 64e3 < time_us(kernel) < 2 * 2**26 / 64e3
+
+
+def test_smooth_maximum_is_a_little_more_than_the_largest() -> None:
+    assert smooth_maximum(0.0, 0.0) == 0.0
+    assert smooth_maximum(3.0, 0.0) == 3.0
+    assert smooth_maximum(1.0, 1.0) == pytest.approx(2**0.25)

@@ -1,0 +1,158 @@
+"""Predictors: registry, estimates, order, repetition, determinism."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors import GPU, Estimate, Kernel, KernelClass, Tiled, gpu, gpus, predict
+from neusight.predictors.errors import RegistrationError, UnsupportedKernelError
+from neusight.predictors.kernel import ConvolutionSize
+from neusight.predictors.predictor import (
+    Predictor,
+    Timing,
+    _factories,
+    predictor,
+    predictors,
+    register_predictor,
+)
+
+CONVOLUTION = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
+KERNELS = [
+    Kernel.gemm(512, 1024, 768),
+    Kernel.gemm(512, 1024, 768, dtype="float32"),
+    Kernel.gemm(64, 64, 64, batch=16, dtype="float16"),
+    Kernel.convolution(CONVOLUTION, dtype="float16"),
+    Kernel.attention(4, 8, 8, 512, 512, 64, causal=True, dtype="bfloat16"),
+    Kernel.elementwise("add", 10**6, dtype="float32", num_inputs=2),
+    Kernel.collective("all_reduce", 10**6, 8),
+    Kernel.rows(
+        KernelClass.UNKNOWN, "mystery", 1, 10, dtype="int64", bytes_read=80, bytes_written=80
+    ),
+]
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_every_gpu_prices_every_class(name: str) -> None:
+    for estimate in predict(KERNELS, name):
+        assert 0 < estimate.low_us <= estimate.latency_us <= estimate.high_us
+        assert round(estimate.latency_us * 1000) == pytest.approx(estimate.latency_us * 1000)
+        assert 0 <= estimate.utilization <= 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(st.permutations(range(len(KERNELS))), st.integers(1, len(KERNELS)))
+def test_an_estimate_does_not_depend_on_its_batch(order: list[int], count: int) -> None:
+    alone = {kernel: Tiled().predict([kernel], gpu("A100"))[0] for kernel in KERNELS}
+    chosen = [KERNELS[index] for index in order[:count]]
+
+    assert Tiled().predict(chosen, gpu("A100")) == [alone[kernel] for kernel in chosen]
+
+
+def test_large_batches_equal_single_ones() -> None:
+    kernels = [Kernel.gemm(128 + index, 256, 64 + index) for index in range(2500)]
+
+    together = Tiled().predict(kernels, gpu("H100"))
+
+    for index in (0, 1023, 1024, 2499):
+        assert together[index] == Tiled().predict([kernels[index]], gpu("H100"))[0]
+
+
+def test_repeated_kernels_are_the_same_object() -> None:
+    first, second = predict([KERNELS[0], KERNELS[0]], "H100")
+
+    assert first is second
+
+
+def test_unknown_kernels_are_fallback_and_known_ones_physics() -> None:
+    origins = {
+        kernel.kernel_class: e.origin
+        for kernel, e in zip(KERNELS, predict(KERNELS, "H100"), strict=True)
+    }
+
+    assert origins.pop(KernelClass.UNKNOWN) == "fallback"
+    assert set(origins.values()) == {"physics"}
+
+
+def test_unsupported_kernels_are_refused() -> None:
+    with pytest.raises(UnsupportedKernelError, match="no fp8 unit"):
+        predict([Kernel.gemm(8, 8, 8, dtype="float8_e4m3fn")], "A100")
+
+
+def test_the_interval_is_wider_where_constants_are_a_prior() -> None:
+    def width(name: str) -> float:
+        [estimate] = predict([Kernel.gemm(8192, 8192, 8192)], name)
+        return estimate.high_us / estimate.latency_us
+
+    assert width("RTX-4090") > width("H100")
+
+
+def test_a_correction_multiplies_the_physics_and_says_trained() -> None:
+    class Doubling:
+        def factors(
+            self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
+        ) -> list[tuple[float, float] | None]:
+            return [
+                (2.0, 0.1) if kernel.kernel_class is KernelClass.GEMM else None
+                for kernel in kernels
+            ]
+
+    plain = Tiled().predict(KERNELS, gpu("H100"))
+    corrected = Tiled(correction=Doubling()).predict(KERNELS, gpu("H100"))
+
+    assert corrected[0].latency_us == pytest.approx(2 * plain[0].latency_us, abs=0.002)
+    assert (corrected[0].origin, corrected[0].in_range) == ("trained", True)
+    assert corrected[5] == plain[5]
+
+
+def test_burst_is_faster_than_sustained() -> None:
+    kernel = Kernel.gemm(8192, 8192, 8192)
+
+    [sustained] = predict([kernel], "H100")
+    [burst] = predict([kernel], "H100", "tiled_burst")
+
+    assert burst.latency_us < sustained.latency_us
+    assert (sustained.predictor, burst.predictor) == ("tiled", "tiled_burst")
+
+
+def test_predictors_are_registered_by_name() -> None:
+    class Mine:
+        name = "mine"
+
+        def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+            return []
+
+    register_predictor("mine", Mine)
+    try:
+        assert isinstance(predictor("mine"), Predictor)
+        assert "mine" in predictors()
+        assert predict([], "H100", "mine") == []
+        with pytest.raises(RegistrationError, match="already registered"):
+            register_predictor("mine", Mine)
+    finally:
+        del _factories["mine"]
+
+
+def test_wrong_registrations_and_names_say_so() -> None:
+    with pytest.raises(RegistrationError, match="non-empty"):
+        register_predictor("", Tiled)
+    with pytest.raises(RegistrationError, match="no factory"):
+        register_predictor("x", 3)  # type: ignore[arg-type]  # refusing it is the test
+    with pytest.raises(ValueError, match=r"Did you mean 'tiled'"):
+        predictor("tile")
+
+
+def test_importing_predictors_loads_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys, neusight.predictors as p; p.gpu('H100');"
+        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert shown.stdout.strip() == "[]"
