@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program
+from neusight.predictors.predictor import predictors
 from neusight.predictors.errors import ForecastStateError, NeusightError, TraceError
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def _run(options: argparse.Namespace, program: Program | None) -> int:
         return _wrong(f"there is no script {program.target!r} in {Path.cwd()}")
     if options.steps != "all" and not (options.steps.isdigit() and int(options.steps) > 0):
         return _wrong(f"--steps is {options.steps!r}; it must be a number above 0, or all")
+    if options.predictor is not None and options.predictor not in predictors():
+        return _wrong(f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}")
     hide_gpus()
     forecast, outcome = _record(options, program)
     if not forecast.recording.steps and outcome.failure:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neusight.fake_cuda.patching import Patches
-from neusight.recording import EventRecord, EventWait, HostWork, OpCall, Synchronize
+from neusight.recording import Alloc, Entry, Free, HostWork, StorageRef
 from neusight.timeline import Scheduler
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ __all__ = ["LiveClock", "install_virtual_time"]
 
 _NS_PER_US = 1000
 _NS_PER_S = 1_000_000_000
+
+# The host's cost of an allocation does not depend on which it is.
+_ANY_ALLOC = Alloc(0, 0)
+_ANY_FREE = Free(StorageRef(0, 0))
 
 #: Sleeping is virtual; other threads of the program get this long to run, in seconds.
 _REAL_SLEEP_S = 0.001
@@ -36,13 +40,18 @@ class LiveClock:
         recorder.followers.append(self._follow)
 
     def _follow(self, raw: list[Any]) -> None:
-        call_of = self._recorder.cutter.call_of
-        self._scheduler.feed(
-            call_of(entry, None) if type(entry) is tuple else entry
-            for entry in raw
-            if type(entry) is tuple
-            or isinstance(entry, (EventRecord, EventWait, HostWork, Synchronize))
-        )
+        self._scheduler.feed(self._as_entry(entry) for entry in raw)
+
+    def _as_entry(self, raw: Any) -> Entry:
+        """The entry of a raw one, as far as time depends on it."""
+        if type(raw) is tuple:
+            return self._recorder.cutter.call_of(raw, None)
+        if type(raw) is list:
+            return _ANY_ALLOC
+        if type(raw) is int:
+            return _ANY_FREE
+        entry: Entry = raw
+        return entry
 
     @property
     def host_ns(self) -> int:

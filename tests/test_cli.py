@@ -1,0 +1,324 @@
+"""The command line: its contract with an unmodified script."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.cli import _split, main
+from neusight.integrations.runner import Program
+
+TRAIN = """
+import sys, time, torch
+from torch import nn
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(256, 256).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    model(torch.randn(64, 256, device=device)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.cuda.synchronize()
+    print("step", step, f"{(time.perf_counter() - start) * 1e6:.1f} us")
+"""
+
+
+def neusight(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "neusight", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        timeout=120,
+    )
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_all_that_follows_the_script_is_the_scripts() -> None:
+    own, program = _split(["run", "--gpu", "H100", "--strict", "train.py", "--gpu", "3", "-m", "x"])
+
+    assert own == ["run", "--gpu", "H100", "--strict"]
+    assert program == Program("train.py", ("--gpu", "3", "-m", "x"))
+
+
+def test_a_module_is_run_with_its_own_arguments() -> None:
+    own, program = _split(["run", "--gpu=H100", "--steps", "3", "-m", "pkg.train", "--steps", "9"])
+
+    assert own == ["run", "--gpu=H100", "--steps", "3"]
+    assert program == Program("pkg.train", ("--steps", "9"), is_module=True)
+
+
+def test_a_script_is_forecast_end_to_end(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    done = neusight(
+        "run", "--gpu", "H100", "--trace", "runs", "--json", "out.json", "train.py", cwd=tmp_path
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "H100-SXM5-80GB: fits" in done.stdout
+    assert "per training step" in done.stdout
+    assert "coverage" in done.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["unmapped"] == []
+    assert document["trace"] in done.stdout
+    assert Path(tmp_path, document["trace"]).exists()
+
+
+def test_the_scripts_own_clock_shows_the_forecast(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    done = neusight("run", "--gpu", "H100", "--json", "o.json", "train.py", cwd=tmp_path)
+
+    document = json.loads((tmp_path / "o.json").read_text())
+    shown = [float(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("step")]
+    assert shown[2] == pytest.approx(document["step_latency_us"]["median"], rel=0.1)
+
+
+def test_the_script_ends_after_five_steady_steps(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    five = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+    two = neusight("run", "--gpu", "H100", "--steps", "2", "train.py", cwd=tmp_path)
+    everything = neusight("run", "--gpu", "H100", "--steps", "all", "train.py", cwd=tmp_path)
+
+    assert five.stdout.count("step ") < 8
+    assert two.stdout.count(" us\n") == 2
+    assert "ended after 2 steady steps" in two.stdout
+    assert everything.stdout.count(" us\n") == 20
+    assert "ended after" not in everything.stdout
+
+
+def test_the_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "helper.py").write_text("VALUE = 42\n")
+    script(
+        folder,
+        "import os, sys, torch, helper\n"
+        "torch.ones(1, device='cuda')\n"
+        "print(sys.argv, __name__, __file__, os.getcwd() == sys.argv[2], helper.VALUE, sys.path[0])\n",
+    )
+
+    done = neusight("run", "--gpu", "H100", "project/train.py", "--lr", str(tmp_path), cwd=tmp_path)
+
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(f"['project/train.py', '--lr', '{tmp_path}'] __main__ project/train.py")
+    assert first.endswith(f"True 42 {folder}")
+
+
+def test_a_module_sees_its_package(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "names.py").write_text("NAME = 'inside'\n")
+    script(
+        package,
+        "import sys, torch\nfrom pkg.names import NAME\n"
+        "torch.ones(1, device='cuda')\nprint(NAME, __name__, __package__, sys.argv[1:])\n",
+    )
+
+    done = neusight("run", "--gpu", "H100", "-m", "pkg.train", "--x", cwd=tmp_path)
+
+    assert done.stdout.splitlines()[0] == "inside __main__ pkg ['--x']"
+
+
+def test_the_same_script_gives_the_same_json_byte_for_byte(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    for number, seed in enumerate(("1", "2")):
+        neusight(
+            "run", "--gpu", "H100", "--json", f"{number}.json", "train.py",
+            cwd=tmp_path, env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed},
+        )  # fmt: skip
+
+    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+
+
+def test_several_gpus_are_priced_side_by_side(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    done = neusight(
+        "run", "--gpu", "H100", "--gpu", "A100", "--json", "out.json", "train.py", cwd=tmp_path
+    )
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert [item["gpu"] for item in document["forecasts"]] == ["H100-SXM5-80GB", "A100-SXM4-80GB"]
+
+
+def test_a_gpu_that_would_take_another_path_is_recorded_again(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "import torch\n"
+        "dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16\n"
+        "torch.ones(1000, device='cuda', dtype=dtype) + 1\n",
+    )
+
+    done = neusight("run", "--gpu", "H100", "--gpu", "T4", "--json", "o.json", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "o.json").read_text())["forecasts"]) == 2
+
+
+# -- bad input --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "--gpu", "H10", "train.py"], 2, "Did you mean 'H100'"),
+        (["run", "--gpu", "H100"], 2, "give the script to run"),
+        (["run", "--gpu", "H100", "missing.py"], 2, "there is no script 'missing.py'"),
+        (["run", "--gpu", "H100", "--steps", "0", "train.py"], 2, "above 0, or all"),
+        (["run", "--gpu", "H100", "--predictor", "oracle", "train.py"], 2, "oracle"),
+        (["gpus", "H10"], 2, "Did you mean"),
+    ],
+)
+def test_wrong_use_says_what_to_do(
+    arguments: list[str], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script(tmp_path, "print('hello')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert main(arguments) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_script_without_cuda_work_is_wrong_use(tmp_path: Path) -> None:
+    script(tmp_path, "print('hello')\n")
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "no CUDA work was recorded" in done.stdout
+
+
+def test_a_script_that_raises_is_summarised_and_fails(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN.replace("for step in range(20)", "for step in range(3)") + "\n1 / 0\n")
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "per training step" in done.stdout
+    assert "ZeroDivisionError" in done.stderr
+    assert 'train.py", line' in done.stderr
+    assert "runner.py" not in done.stderr
+
+
+@pytest.mark.parametrize(("code", "expected"), [("0", 0), ("3", 3), ("'bad data'", 3)])
+def test_a_script_that_exits_keeps_its_meaning(code: str, expected: int, tmp_path: Path) -> None:
+    script(tmp_path, f"import sys, torch\ntorch.ones(1, device='cuda')\nsys.exit({code})\n")
+
+    assert neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path).returncode == expected
+
+
+def test_a_script_with_a_syntax_error_fails_with_its_line(tmp_path: Path) -> None:
+    script(tmp_path, "import torch\nfor\n")
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "line 2" in done.stderr
+
+
+def test_a_cuda_only_package_is_named_with_its_line(tmp_path: Path) -> None:
+    script(tmp_path, "import torch\nimport flash_attn\n")
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "train.py:2 imports flash_attn" in done.stderr
+
+
+def test_an_endless_loop_over_an_invented_loss_is_stopped(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "import torch\nx = torch.randn(100, device='cuda')\n"
+        "while x.sum().item() > -1:\n    x = x * 0.99\n",
+    )
+
+    done = neusight("run", "--gpu", "H100", "--max-ops", "2000", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert "stopped after 2001 ops at train.py:" in done.stderr
+    assert "--max-ops" in done.stderr
+
+
+def test_an_existing_checkpoint_keeps_its_bytes(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "model.pt"
+    checkpoint.write_bytes(b"precious weights")
+    before = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    script(
+        tmp_path,
+        "import torch\nfrom torch import nn\nmodel = nn.Linear(8, 8).cuda()\n"
+        "torch.save(model.state_dict(), 'model.pt')\ntorch.save(model, 'new.pt')\n"
+        "model.load_state_dict(torch.load('model.pt', map_location='cuda'))\nprint('loaded')\n",
+    )
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "loaded" in done.stdout
+    assert hashlib.sha256(checkpoint.read_bytes()).hexdigest() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "train.py"]
+    assert "temporary place" in done.stdout
+
+
+def test_a_trace_folder_that_cannot_be_written_does_not_lose_the_forecast(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+    (tmp_path / "runs").write_text("a file where the folder should be")
+
+    done = neusight("run", "--gpu", "H100", "--trace", "runs", "train.py", cwd=tmp_path)
+
+    assert "per training step" in done.stdout
+    assert "cannot be written" in done.stderr
+
+
+def test_a_model_too_large_for_the_gpu_gets_a_verdict(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        "import torch\nfrom torch import nn\nmodel = nn.Linear(60_000, 60_000).cuda()\n"
+        "for _ in range(2):\n    model(torch.randn(60_000, 60_000, device='cuda')).mean().backward()\n",
+    )
+
+    done = neusight("run", "--gpu", "T4", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert "does not fit" in done.stdout
+    assert "out of memory in step 0 at aten::" in done.stdout
+
+
+def test_importing_neusight_loads_no_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, neusight; print('torch' in sys.modules, 'numpy' in sys.modules)"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_gpus_lists_all_and_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus"]) == 0
+    listed = capsys.readouterr().out
+    assert "H100-SXM5-80GB" in listed
+
+    assert main(["gpus", "h100_sxm"]) == 0
+    assert "bandwidth_gbps" in capsys.readouterr().out

@@ -1,0 +1,295 @@
+"""The front door: what users hold after a block."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.predictors.errors import ForecastStateError, UnknownGPUError, UnmappedOpError
+
+
+def train(steps: int = 3, width: int = 64) -> nn.Module:
+    model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        model(torch.randn(32, width, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def forecast_of_training(gpu: str = "H100", **options: int) -> neusight.Forecast:
+    with neusight.forecast_on(gpu) as forecast:
+        train(**options)
+    return forecast
+
+
+def test_a_training_block_gives_latency_memory_and_bound() -> None:
+    forecast = forecast_of_training()
+
+    median, low, high = forecast.step_latency_us
+    assert 0 < low <= median <= high < math.inf
+    assert forecast.bound == "host"
+    assert forecast.fits
+    assert forecast.peak_memory_bytes > 3 * 4 * (64 * 256 + 256 + 256 + 1)
+    assert forecast.peak_reserved_bytes >= forecast.peak_memory_bytes
+    assert forecast.unmapped == []
+    assert sum(forecast.coverage.values()) == pytest.approx(1, abs=1e-5)
+    assert forecast.flops_per_step > 0
+    assert 0 < forecast.mfu < 1
+
+
+def test_steps_are_found_without_help_and_the_first_is_left_out() -> None:
+    forecast = forecast_of_training(steps=5)
+
+    kinds = [row["kind"] for row in forecast.steps]
+    assert kinds[0] == "setup"
+    assert sum(row["count"] for row in forecast.steps if row["kind"] == "train") == 5
+    latencies = [row["latency_us"] for row in forecast.steps if row["kind"] == "train"]
+    assert forecast.step_latency_us.median == latencies[-1] < latencies[0]
+
+
+def test_totals_add_up() -> None:
+    forecast = forecast_of_training()
+    verdict = forecast.verdict
+
+    for rows in (verdict.by_kernel_class, verdict.by_module, verdict.by_op):
+        assert sum(row.count for row in rows) == verdict.num_kernels
+        assert sum(row.share for row in rows) == pytest.approx(1, abs=1e-4)
+        assert sum(row.time_us for row in rows) >= forecast.gpu_busy_us
+
+
+def test_more_work_is_never_faster() -> None:
+    latencies = [forecast_of_training(width=width).gpu_busy_us for width in (64, 256, 1024)]
+
+    assert latencies == sorted(latencies)
+
+
+def test_the_json_is_the_same_byte_for_byte() -> None:
+    texts = {json.dumps(forecast_of_training().to_json(), sort_keys=True) for _ in range(2)}
+
+    assert len(texts) == 1
+
+
+def test_the_json_has_the_keys_of_the_contract() -> None:
+    document = forecast_of_training().to_json()
+
+    assert {
+        "schema_version", "gpu", "predictor", "torch_version", "steps", "step_latency_us", "bound",
+        "peak_memory_bytes", "peak_reserved_bytes", "context_bytes", "memory_capacity_bytes", "fits",
+        "coverage", "unmapped", "flops_per_step", "mfu", "num_ops", "num_kernels", "trace",
+        "by_kernel_class", "by_module", "by_op", "warnings",
+    } <= set(document)  # fmt: skip
+    assert set(document["step_latency_us"]) == {"median", "low", "high"}
+    assert set(document["by_op"][0]) == {"name", "count", "time_us", "share"}
+
+
+def test_a_saved_forecast_loads_equal(tmp_path: Path) -> None:
+    forecast = forecast_of_training()
+
+    forecast.save(tmp_path / "run.json.gz")
+    again = neusight.Forecast.load(tmp_path / "run.json.gz")
+
+    assert again.recording == forecast.recording
+    assert again.to_json() == forecast.to_json()
+
+
+def test_the_same_recording_is_priced_on_another_gpu() -> None:
+    forecast = forecast_of_training(width=2048)
+
+    slower = forecast.on("T4")
+
+    assert slower.gpu.name == "T4"
+    assert slower.recording is forecast.recording
+    assert slower.gpu_busy_us > forecast.gpu_busy_us
+
+
+def test_a_question_that_another_gpu_answers_differently_forbids_repricing() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        train()
+        torch.cuda.get_device_capability()
+
+    with pytest.raises(ForecastStateError, match=r"get_device_capability.*forecast_on\('T4'\)"):
+        forecast.on("T4")
+    forecast.on("H200")
+
+
+def test_an_attention_kernel_that_another_gpu_chooses_differently_forbids_repricing() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        q = torch.randn(1, 4, 128, 64, device="cuda", dtype=torch.bfloat16)
+        nn.functional.scaled_dot_product_attention(q, q, q)
+
+    with pytest.raises(ForecastStateError, match="attention_choice"):
+        forecast.on("A100")
+    forecast.on("H200")
+
+
+def test_as_a_decorator_each_call_is_a_forecast() -> None:
+    @neusight.forecast_on("H100")
+    def work(rows: int) -> int:
+        return int(torch.ones(rows, device="cuda").shape[0])
+
+    assert work(7) == 7
+    forecast = work.forecast  # type: ignore[attr-defined]
+    assert [kernel.name for kernel, _ in forecast.kernels] == ["fill"]
+
+
+def test_a_decorator_without_brackets_explains_itself() -> None:
+    with pytest.raises(TypeError, match="decorates a function or opens a block"):
+        neusight.forecast_on("H100")(3)  # type: ignore[arg-type]
+
+
+def test_an_unknown_gpu_names_near_misses() -> None:
+    with pytest.raises(UnknownGPUError, match=r"Did you mean 'H100'"):
+        neusight.forecast_on("H10")
+
+
+def test_blocks_do_not_nest() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        with pytest.raises(ForecastStateError, match="open already"):
+            with neusight.forecast_on("A100"):
+                pass
+        train(steps=1)
+
+    assert forecast.recording.num_ops > 0
+
+
+def test_an_open_forecast_refuses_to_be_read() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        with pytest.raises(ForecastStateError, match="after the with statement"):
+            forecast.summary()
+        train(steps=1)
+    with pytest.raises(ForecastStateError, match="inside its forecast_on block"):
+        forecast.step()
+
+
+def test_a_block_without_cuda_work_says_what_to_do() -> None:
+    with pytest.warns(UserWarning, match="no CUDA work was recorded"):
+        with neusight.forecast_on("H100") as forecast:
+            torch.ones(3) + 1
+
+    assert "nothing to forecast" in forecast.summary()
+    assert forecast.to_json()["num_ops"] == 0
+
+
+def test_a_block_mostly_on_the_cpu_says_so() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.ones(3)
+        for _ in range(100):
+            x = x + 1
+        x.cuda()
+
+    assert any("ran on the CPU" in text for text in forecast.warnings)
+
+
+def test_what_was_recorded_before_an_exception_is_kept() -> None:
+    with pytest.raises(RuntimeError, match="broken"):
+        with neusight.forecast_on("H100") as forecast:
+            train()
+            raise RuntimeError("broken")
+
+    assert "per training step" in forecast.summary()
+
+
+def test_strict_raises_at_an_unmapped_op() -> None:
+    with pytest.raises(UnmappedOpError, match=r"mystery::op.*register_op"):
+        with neusight.forecast_on("H100", strict=True):
+            _mystery_op()(torch.ones(3, device="cuda"))
+
+
+def test_an_unmapped_op_is_counted_and_named() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        _mystery_op()(torch.ones(1000, device="cuda"))
+
+    assert forecast.unmapped == ["mystery::op"]
+    assert forecast.coverage["fallback"] > 0
+    assert "1 unmapped: mystery::op" in forecast.summary()
+
+
+def test_out_of_memory_is_reported_with_op_and_module() -> None:
+    with neusight.forecast_on("T4") as forecast:
+        model = nn.Sequential(nn.Linear(40_000, 40_000), nn.Linear(40_000, 40_000)).cuda()
+        model(torch.randn(10_000, 40_000, device="cuda"))
+
+    assert not forecast.fits
+    assert "does not fit" in forecast.summary()
+    failure = forecast.memory.out_of_memory
+    assert failure is not None
+    assert failure.op == "aten::addmm"
+    assert failure.module == "Sequential.0"
+
+
+def test_out_of_memory_raises_where_asked() -> None:
+    with neusight.forecast_on("T4", on_out_of_memory="raise") as forecast:
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            torch.empty(2**40, device="cuda")
+        torch.empty(2**20, device="cuda")
+
+    assert forecast.fits
+
+
+def test_wrong_options_are_refused_at_the_door() -> None:
+    with pytest.raises(ValueError, match="on_out_of_memory"):
+        neusight.forecast_on("H100", on_out_of_memory="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="host is"):
+        neusight.forecast_on("H100", host="fast")
+    with pytest.raises(ValueError, match="predictor"):
+        neusight.forecast_on("H100", predictor="oracle")
+
+
+def test_the_trace_handler_writes_where_tensorboard_looks(tmp_path: Path) -> None:
+    handler = neusight.trace_handler(tmp_path / "runs", worker_name="laptop_1")
+    with neusight.forecast_on("H100", on_trace_ready=handler) as forecast:
+        train()
+
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["laptop_1.1.pt.trace.json.gz"]
+    assert forecast.trace_path is not None
+
+
+def test_key_averages_prints_torch_profilers_table() -> None:
+    table = forecast_of_training().key_averages().table(sort_by="cuda_time_total", row_limit=5)
+
+    assert "Self CUDA" in table
+    assert "aten::" in table
+
+
+def test_a_whole_run_leaves_no_warning_of_ours() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forecast_of_training()
+
+
+def test_a_batch_of_one_is_host_bound_and_a_large_one_is_not() -> None:
+    def bound_of(batch: int) -> str:
+        with neusight.forecast_on("H100") as forecast, torch.no_grad():
+            layers = [nn.Linear(4096, 4096, device="cuda") for _ in range(8)]
+            model = nn.Sequential(*layers).eval()
+            for _ in range(3):
+                model(torch.randn(batch, 4096, device="cuda"))
+        return forecast.bound
+
+    assert bound_of(1 << 16) == "compute"
+    with neusight.forecast_on("H100") as small, torch.no_grad():
+        model = nn.Sequential(*[nn.Linear(64, 64, device="cuda") for _ in range(8)]).eval()
+        for _ in range(3):
+            model(torch.randn(1, 64, device="cuda"))
+    assert small.bound == "host"
+
+
+def _mystery_op() -> torch._ops.OpOverload:
+    global _library
+    if _library is None:
+        _library = torch.library.Library("mystery", "DEF")
+        _library.define("op(Tensor x) -> Tensor")
+        _library.impl("op", lambda x: torch.empty_like(x), "Meta")
+    return torch.ops.mystery.op.default
+
+
+_library: torch.library.Library | None = None
