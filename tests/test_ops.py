@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,7 @@ def transposed(tensor: TensorSpec) -> TensorSpec:
     return tensor._replace(shape=tensor.shape[::-1], stride=tensor.stride[::-1])
 
 
-def call(
-    op: str, *outputs: Argument, overload: str = "default", **arguments: Argument
-) -> OpSignature:
+def call(op: str, *outputs: Argument, overload: str = "default", **arguments: Any) -> OpSignature:
     """A signature of an aten op."""
     name = op if "::" in op else f"aten::{op}"
     arguments = {("input" if key == "input_" else key): v for key, v in arguments.items()}
@@ -353,7 +352,7 @@ def test_a_transposed_convolution_is_the_data_gradient_of_another() -> None:
 # -- attention ---------------------------------------------------------------
 
 
-def attention(op: str, kv_heads: int = 8, **more: Argument) -> OpSignature:
+def attention(op: str, kv_heads: int = 8, **more: Any) -> OpSignature:
     """2 sequences of 128, 8 heads of 64, in bf16."""
     query = spec(2, 8, 128, 64, dtype="bfloat16")
     key = spec(2, kv_heads, 128, 64, dtype="bfloat16")
@@ -520,7 +519,7 @@ def test_layer_norm_has_two_kernels_backward() -> None:
 
 def test_cudnn_batch_norm_is_one_kernel_and_the_native_one_three() -> None:
     x, column = spec(8, 16, 4, 4), spec(16)
-    arguments: dict[str, Argument] = {
+    arguments: dict[str, Any] = {
         "input_": x,
         "weight": column,
         "bias": column,
@@ -705,7 +704,7 @@ def test_fused_adam_reads_four_tensors_and_writes_three() -> None:
 # -- recurrent networks ---------------------------------------------------------------
 
 
-def lstm(op: str, **more: Argument) -> OpSignature:
+def lstm(op: str, **more: Any) -> OpSignature:
     """5 steps of 2 sequences, 16 to 32, one layer."""
     return call(
         op,

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils.flop_counter import flop_registry  # noqa: E402
-
-import neusight  # noqa: E402
-from neusight.ops import is_mapped, kernels_of  # noqa: E402
-from neusight.predictors.kernel import KernelClass  # noqa: E402
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec  # noqa: E402
+import neusight
+from neusight.ops import is_mapped, kernels_of
+from neusight.predictors.kernel import KernelClass
+from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MATH = MathMode()
 
@@ -249,6 +248,12 @@ def train(
         stepper.zero_grad()
 
 
+def mean_output(model: nn.Module, embedding: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """A loss for a recurrent model."""
+    result: torch.Tensor = model(embedding(tokens))[0].mean()
+    return result
+
+
 def assert_all_mapped(program: Callable[[], Any]) -> None:
     with neusight.forecast_on("H100") as forecast:
         program()
@@ -322,7 +327,8 @@ def test_image_models_are_mapped_whole(memory_format: torch.memory_format) -> No
             nn.Flatten(),
             nn.Dropout(0.1),
             nn.Linear(8, 5),
-        ).to("cuda", memory_format=memory_format)
+        ).cuda()
+        model = model.to(memory_format=memory_format)  # type: ignore[call-overload]  # torch's stubs
         image = torch.randn(2, 3, 64, 64, device="cuda").to(memory_format=memory_format)
         classes = torch.randint(5, (2,), device="cuda")
         scaler = torch.amp.GradScaler("cuda")
@@ -352,7 +358,7 @@ def test_recurrent_models_are_mapped_whole() -> None:
         tokens = torch.randint(64, (2, 8), device="cuda")
         for kind in (nn.LSTM, nn.GRU, nn.RNN):
             model = kind(16, 32, 2, batch_first=True, dropout=0.1, bidirectional=True).cuda()
-            train(model, lambda model=model: model(embedding(tokens))[0].mean())
+            train(model, partial(mean_output, model, embedding, tokens))
         nn.LSTMCell(16, 32).cuda()(torch.randn(4, 16, device="cuda"))[0].sum().backward()
 
     assert_all_mapped(program)
@@ -401,7 +407,7 @@ def test_optimizers_are_mapped_whole(optimizer: str, options: dict[str, Any]) ->
 
         def loss() -> torch.Tensor:
             stepper.zero_grad()
-            result = model(torch.randn(2, 4, device="cuda")).mean()
+            result: torch.Tensor = model(torch.randn(2, 4, device="cuda")).mean()
             result.backward()
             return result
 
