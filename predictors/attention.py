@@ -22,8 +22,10 @@ __all__ = ["attention_timing", "visible_tile_pairs"]
 TILE_Q = 128
 TILE_KV = 128
 
-#: Rows below which a CTA works on a half tile of queries (decode), as FlashAttention does.
-HALF_TILE_Q = 64
+#: Rows that a CTA works on where there are no more queries than that (decode): Blackwell's kernels
+#: swap the operands and go down to 16, FlashAttention-2 and -3 pad to 64.
+SMALL_TILES_Q = (64,)
+SMALL_TILES_Q_BLACKWELL = (16, 64)
 
 #: Exponentials per clock and SM (CUDA C++ Programming Guide, arithmetic throughput: 16; doubled on
 #: compute capability 10.3, NVIDIA Blackwell Ultra white paper).
@@ -155,8 +157,8 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     head_dim = -(-size.head_dim // HEAD_DIM_STEP) * HEAD_DIM_STEP
     head_dim_v = -(-size.head_dim_v // HEAD_DIM_STEP) * HEAD_DIM_STEP
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
-    # Up to half a tile of queries runs as half a tile; above, whole ones.
-    queries = HALF_TILE_Q if size.seq_q <= HALF_TILE_Q else TILE_Q
+    small = SMALL_TILES_Q_BLACKWELL if gpu.compute_capability[0] == 10 else SMALL_TILES_Q
+    queries = next((rows for rows in small if size.seq_q <= rows), TILE_Q)
     scores = queries * TILE_KV
     sm_peak = gpu.peak_flops(kernel.compute, matrix=True) * 1e-6 / gpu.num_sms
     reached = min(

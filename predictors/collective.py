@@ -39,6 +39,11 @@ _LINK_SHARE = 0.66
 #: What the start of the pipeline adds to longer messages, as a multiple of all_reduce's floor: they
 #: leave the protocols of the lowest latency (LL, LL128).
 _PIPELINE_SHARE = 4.7
+#: The same where a rank has one neighbour only (data/modern send_recv on A100 and H100), and the
+#: link's share then.
+_DIRECT_PIPELINE_SHARE = 0.6
+_DIRECT_LINK_SHARE = 0.85
+_DIRECT = frozenset({"send_recv"})
 
 #: Over PCIe, and beyond two ranks of GPUs bridged in pairs, all share the host's bridges: this
 #: share of the host link for two, less in proportion for more. Hosts differ by 10 times.
@@ -88,8 +93,13 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> Timing:
     if size.num_nodes > 1:
         floor_us += _NETWORK_FLOOR_US * math.log2(2 * size.num_nodes)
     bandwidth = link_bandwidth_gbps(gpu, world_size=size.world_size, num_nodes=size.num_nodes)
+    if kernel.name in _DIRECT:
+        bandwidth *= _DIRECT_LINK_SHARE / _LINK_SHARE
     wire_us = wire_bytes(kernel) / (bandwidth * 1e3)
-    pipeline_us = _PIPELINE_SHARE * gpu.link_floor_us * growth
+    direct = kernel.name in _DIRECT
+    pipeline_us = (
+        (_DIRECT_PIPELINE_SHARE if direct else _PIPELINE_SHARE) * gpu.link_floor_us * growth
+    )
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
     switched = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
     return Timing(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, cached_property
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -142,6 +140,8 @@ class GPU:
         known = {item.name: item for item in fields(cls)}
         for key in data:
             if key not in known:
+                import difflib
+
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f" Did you mean '{near[0]}'?" if near else ""
                 raise RegistrationError(f"GPU: unknown field '{key}'.{hint}")
@@ -297,6 +297,8 @@ def _read(path: Path) -> GPU:
 
 @cache
 def _packaged() -> tuple[GPU, ...]:
+    from importlib.resources import files
+
     folder = files("neusight.predictors") / "gpus"
     entries = sorted(
         (item for item in folder.iterdir() if item.name.endswith(".json")),
@@ -327,6 +329,8 @@ def _normal(name: str) -> str:
 
 def _near_miss(name: str) -> str:
     """' Did you mean 'H100'?' in the spelling users write, or nothing."""
+    import difflib
+
     spelled = {
         _normal(label): label
         for item in (*_packaged(), *_registered.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -156,6 +155,8 @@ def predictor(name: str | Predictor | None = None) -> Predictor:
         return name
     factory = _factories.get(name)
     if factory is None:
+        import difflib
+
         near = difflib.get_close_matches(name, _factories, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.kernel import CollectiveSize, ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.predictor import Bound, Estimate
 
 __all__ = [
+    "WINOGRAD_SAVING",
     "Roofline",
     "flop_roofline_us",
+    "is_winograd",
     "memory_roofline_us",
     "roofline_us",
     "whole_nanoseconds",
@@ -19,6 +21,10 @@ __all__ = [
 
 #: Classes whose arithmetic runs on matrix units where the GPU has them.
 MATRIX_CLASSES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION})
+
+#: Multiplications of a direct 3 x 3 convolution over those of Winograd's F(2x2, 3x3)
+#: (Lavin and Gray 2015, arXiv 1509.09308, section 4.1).
+WINOGRAD_SAVING = 2.25
 
 #: Names of copy kernels that cross the host link.
 HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
@@ -37,11 +43,30 @@ ROOFLINE_HIGH = 2.5
 
 
 def flop_roofline_us(kernel: Kernel, gpu: GPU) -> float:
-    """FLOPs over datasheet peak, µs. UnsupportedKernelError where the GPU has no such unit."""
+    """FLOPs over datasheet peak, µs; Winograd convolutions count what they leave.
+
+    UnsupportedKernelError where the GPU has no such unit."""
     if kernel.flops == 0:
         return 0.0
+    if is_winograd(kernel, gpu):
+        return kernel.flops / WINOGRAD_SAVING / gpu.peak_flops(kernel.compute) * 1e6
     matrix = kernel.kernel_class in MATRIX_CLASSES
     return kernel.flops / gpu.peak_flops(kernel.compute, matrix=matrix) * 1e6
+
+
+def is_winograd(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether cuDNN would use Winograd's algorithm: 3 x 3, stride 1, FP32 on ordinary cores."""
+    size = kernel.size
+    return (
+        isinstance(size, ConvolutionSize)
+        and size.kernel == (3, 3)
+        and size.stride == (1, 1)
+        and size.groups == 1
+        and size.direction != "weight_gradient"
+        and kernel.compute == "fp32"
+        and gpu.vendor == "nvidia"
+        and not gpu.has_matrix_unit("fp32")
+    )
 
 
 def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:

@@ -91,3 +91,15 @@ def test_more_work_is_never_faster(
         size._replace(input=(image + more,) * 2, output=(image + more,) * 2),
     ):
         assert time_us(larger, dtype=dtype) >= before * (1 - 1e-9)
+
+
+def test_winograd_beats_the_direct_flops_in_fp32_only() -> None:
+    size = ConvolutionSize(32, 256, 256, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
+    kernel = Kernel.convolution(size, dtype="float32")
+
+    assert flop_roofline_us(kernel, gpu("V100")) * 2.25 == pytest.approx(
+        kernel.flops / 15.7e12 * 1e6
+    )
+    assert time_us(size, dtype="float32", name="V100") < time_us(
+        size._replace(stride=(1, 2)), dtype="float32", name="V100"
+    )
