@@ -103,7 +103,11 @@ def resnet50() -> Parts:
 def lstm() -> Parts:
     """A four-layer LSTM language model."""
     model = torch.nn.ModuleList(
-        [torch.nn.Embedding(32000, 1024), torch.nn.LSTM(1024, 1024, 4), torch.nn.Linear(1024, 32000)]
+        [
+            torch.nn.Embedding(32000, 1024),
+            torch.nn.LSTM(1024, 1024, 4),
+            torch.nn.Linear(1024, 32000),
+        ]
     ).cuda()
     tokens = torch.randint(32000, (64, 32))
 

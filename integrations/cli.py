@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program
-from neusight.predictors.predictor import predictors
 from neusight.predictors.errors import ForecastStateError, NeusightError, TraceError
+from neusight.predictors.predictor import predictors
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -33,7 +33,7 @@ _GIB = 2**30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code (0 ok, 1 judged bad, 2 wrong use, 3 script failed)."""
+    """Runs a command; 0 ok, 1 judged bad, 2 wrong use, 3 the script failed."""
     own, program = _split(list(sys.argv[1:] if arguments is None else arguments))
     parser = _parser()
     options = parser.parse_args(own)
@@ -64,12 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         "script is the script's. Exit codes: 0 ok, 2 wrong use, 3 the script itself failed.",
     )
     run.add_argument("--gpu", action="append", required=True, metavar="NAME",
-                     help="target GPU; give it several times to compare (`neusight gpus` lists all)")  # fmt: skip
+                     help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
     run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
     run.add_argument("--json", metavar="FILE", help="write all figures there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
     run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
-                     help=f"end the script after N steady steps (default {DEFAULT_STEPS})")  # fmt: skip
+                     help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     run.add_argument("--host", choices=("plain", "older", "profiled"),
                      help="cost of the host (default: what machines with that GPU usually have); "
@@ -107,7 +107,7 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
     return arguments, None
 
 
-# -- neusight run -----------------------------------------------------------------------------------
+# -- neusight run ----------------------------------------------------------------------------
 
 
 def _run(options: argparse.Namespace, program: Program | None) -> int:
@@ -122,9 +122,14 @@ def _run(options: argparse.Namespace, program: Program | None) -> int:
     hide_gpus()
     forecast, outcome = _record(options, program)
     if not forecast.recording.steps and outcome.failure:
-        print(f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr)
+        print(
+            f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr
+        )
         return SCRIPT_FAILED
-    forecasts = [forecast, *(_priced_on(name, forecast, options, program) for name in options.gpu[1:])]
+    forecasts = [
+        forecast,
+        *(_priced_on(name, forecast, options, program) for name in options.gpu[1:]),
+    ]
     _report(options, forecasts, outcome)
     if outcome.failure:
         return SCRIPT_FAILED

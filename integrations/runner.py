@@ -39,7 +39,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the program ended: `failure` is empty where it ran to its end or was stopped on purpose."""
+    """How the program ended: `failure` is empty where it ended well or was stopped."""
 
     failure: str = ""
     stopped_early: bool = False
@@ -108,10 +108,10 @@ def _failed(error: Exception) -> Outcome:
 def _line_of(error: ImportError) -> str:
     """The innermost line of the user's own that led to the import."""
     found = ""
+    foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parent))
     for frame in traceback.extract_tb(error.__traceback__):
-        if not any(part in frame.filename for part in ("importlib", "site-packages", "runpy")):
-            if not frame.filename.startswith(str(Path(__file__).parent)):
-                found = f"{Path(frame.filename).name}:{frame.lineno}"
+        if not any(part in frame.filename for part in foreign):
+            found = f"{Path(frame.filename).name}:{frame.lineno}"
     return found or "the script"
 
 

@@ -1,10 +1,10 @@
 """Forecast what a PyTorch CUDA program does on a GPU that is not there: latency, memory, timeline.
 
-    import neusight
+import neusight
 
-    with neusight.forecast_on("H100") as forecast:
-        train()
-    print(forecast.summary())
+with neusight.forecast_on("H100") as forecast:
+    train()
+print(forecast.summary())
 """
 
 from __future__ import annotations

@@ -20,16 +20,17 @@ def event_list(timeline: Timeline, gpu: GPU) -> Any:
 
     Setup is left out where there are steps; equal steps are those of the timeline, a few each.
     """
-    from torch.autograd import DeviceType
-    from torch.autograd.profiler_util import EventList, FunctionEvent
+    from torch.autograd import profiler_util
 
+    untyped: Any = profiler_util  # torch's own constructors have no annotations
+    function_event, cuda = untyped.FunctionEvent, untyped.DeviceType.CUDA
     spans, kernels = _steps_of(timeline)
     events: dict[int, Any] = {}
     for position in spans:
         span = timeline.host[position]
         if span.kind not in _KINDS:
             continue
-        events[position] = FunctionEvent(
+        events[position] = function_event(
             id=position,
             name=_name_of(span),
             thread=_THREADS[span.thread],
@@ -51,26 +52,30 @@ def event_list(timeline: Timeline, gpu: GPU) -> Any:
             owner.append_kernel(name, 0, kernel.duration_ns / _NS_PER_US)
             owner.flops += kernel.kernel.flops
         device_events.append(
-            FunctionEvent(
+            function_event(
                 id=len(timeline.host) + index,
                 name=name,
                 thread=kernel.stream,
                 start_us=kernel.start_ns / _NS_PER_US,
                 end_us=kernel.end_ns / _NS_PER_US,
-                device_type=DeviceType.CUDA,
+                device_type=cuda,
                 device_index=0,
                 device_resource_id=kernel.stream,
                 use_device="cuda",
                 stack=[],
             )
         )
-    listed = EventList([*events.values(), *device_events], use_device="cuda", with_flops=True)
+    listed = untyped.EventList(
+        [*events.values(), *device_events], use_device="cuda", with_flops=True
+    )
     listed._build_tree()
     return listed
 
 
 def _steps_of(timeline: Timeline) -> tuple[list[int], list[int]]:
-    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"] or list(timeline.steps)
+    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"] or list(
+        timeline.steps
+    )
     spans = [i for step in steps for i in range(step.first_host, step.last_host)]
     kernels = [i for step in steps for i in range(step.first_kernel, step.last_kernel)]
     return spans, kernels

@@ -1,4 +1,4 @@
-"""The front door: `forecast_on` opens a block on a GPU that is not there, `Forecast` is what it tells."""
+"""The front door: `forecast_on` opens a block, `Forecast` is what it tells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
 from neusight.pricing import Pricer
-from neusight.recording import OpCall, Recording
+from neusight.recording import Recording
 from neusight.saving import load_recording, save_recording
 from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline import Timeline, schedule
@@ -118,7 +118,7 @@ class Forecast:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """One row a run of equal steps: kind, count, latency_us, gpu_busy_us, host_us, communication_us."""
+        """A row for each run of equal steps: kind, count, and where their microseconds go."""
         return self.verdict.steps
 
     @property
@@ -236,7 +236,7 @@ class Forecast:
         return forecast
 
     def export_chrome_trace(self, path: str | Path) -> None:
-        """Writes the trace that TensorBoard's profiler plugin, Perfetto and HTA open (.gz allowed)."""
+        """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
         from neusight.trace import write_trace
 
         write_trace(path, self.timeline, self.memory, self.gpu, **self._options)
@@ -380,8 +380,8 @@ class Session:
         """Enters the block."""
         if Session._current is not None:
             raise ForecastStateError(
-                f"A forecast on {Session._current.forecast.gpu.name} is open already; end it before "
-                "you begin another. Forecast.on(gpu) prices one recording for several GPUs."
+                f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
+                "before you begin another. Forecast.on(gpu) prices one recording for several GPUs."
             )
         from neusight.fake_cuda.session import fake_cuda
         from neusight.recorder import Recorder
@@ -464,7 +464,9 @@ def host_profile(host: str | HostProfile | None, gpu: GPU) -> HostProfile:
     if isinstance(host, HostProfile):
         return host
     if host not in _HOSTS:
-        raise ValueError(f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile.")
+        raise ValueError(
+            f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile."
+        )
     return _HOSTS[host]
 
 

@@ -1,4 +1,4 @@
-"""From op calls to priced kernels: the registry and a predictor, each asked once for equal calls."""
+"""From op calls to priced kernels: the registry and a predictor, asked once for equal calls."""
 
 from __future__ import annotations
 

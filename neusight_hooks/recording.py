@@ -1,4 +1,4 @@
-"""What was heard: the program as a list of steps of entries; a value that saves, loads and folds."""
+"""What was heard: a program as steps of entries; a value that saves, loads and folds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ StepKind = Literal["setup", "train", "eval"]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor as an op sees it: no data. `dtype` is torch's short name, `device` "cuda" or "cpu"."""
+    """A tensor without data. `dtype` is torch's short name, `device` "cuda" or "cpu"."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -202,7 +202,7 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Synchronize:
     """The host waited: for one stream (None: all of the device) or one event, because of `reason`
-    ("item", "copy", "synchronize", "event", "stream", "nonzero", ...) at `source` ("file.py:12")."""
+    ("item", "copy", "synchronize", "event", "nonzero", ...) at `source` ("file.py:12")."""
 
     reason: str
     source: str = ""
@@ -310,7 +310,9 @@ def replays(recording: Recording) -> Iterator[Replay]:
     seen: set[int] = set()
     index = 0
     for step in recording.steps:
-        oldest = max((entry.storage.age for entry in step.entries if isinstance(entry, Free)), default=0)
+        oldest = max(
+            (entry.storage.age for entry in step.entries if isinstance(entry, Free)), default=0
+        )
         # Ages that reach far beyond the fold are storages of a step before it.
         reach = oldest if oldest < step.count else 0
         num_runs = min(step.count, STEADY_REPLAYS + reach)

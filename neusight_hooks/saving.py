@@ -59,7 +59,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def save_recording(recording: Recording, path: str | Path, **extra: str) -> None:
-    """Writes a recording (gzip where the name ends in .gz), the same bytes for the same recording."""
+    """Writes a recording (gzip where the name ends in .gz), equal ones to equal bytes."""
     path = Path(path)
     text = json.dumps({**_encode(recording), "extra": extra}, separators=(",", ":"))
     data = text.encode()
@@ -69,7 +69,7 @@ def save_recording(recording: Recording, path: str | Path, **extra: str) -> None
 
 
 def load_recording(path: str | Path) -> tuple[Recording, dict[str, str]]:
-    """Reads what `save_recording` wrote. RecordingError where it is damaged, foreign or too large."""
+    """Reads what `save_recording` wrote; RecordingError where that is damaged or foreign."""
     path = Path(path)
     try:
         if path.suffix == ".gz":
@@ -200,9 +200,7 @@ def _decode(document: dict[str, Any]) -> Recording:
         for op, overload, arguments, outputs in document["signatures"]
     ]
     modes = [MathMode(*row) for row in document["modes"]]
-    calls = [
-        OpCall(signatures[row[0]], modes[row[1]], *row[2:]) for row in document["calls"]
-    ]
+    calls = [OpCall(signatures[row[0]], modes[row[1]], *row[2:]) for row in document["calls"]]
     steps = tuple(
         Step(kind, tuple(_decode_entries(rows, calls)), count)
         for kind, count, rows in document["steps"]

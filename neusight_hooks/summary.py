@@ -1,10 +1,10 @@
-"""The figures people read: the steady step, where its time goes, what fits, and how sure that is."""
+"""The figures people read: the steady step, where its time goes, and how sure that is."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.memory import MemoryTimeline
@@ -41,8 +41,9 @@ class StepLatency(NamedTuple):
     high: float
 
 
-class Row(NamedTuple):
-    """One line of a table: how often and how long in a steady step, and its share of kernel time."""
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: how often, how long, and its share of the step's kernel time."""
 
     name: str
     count: int
@@ -97,7 +98,8 @@ def verdict_of(
     matrix = [span for span in kernels if span.kernel.kernel_class in _MODEL_CLASSES]
     flops = sum(span.kernel.flops for span in matrix)
     ideal_us = sum(
-        span.kernel.flops / gpu.peak_flops(span.kernel.compute, matrix=True) * 1e6 for span in matrix
+        span.kernel.flops / gpu.peak_flops(span.kernel.compute, matrix=True) * 1e6
+        for span in matrix
     )
     entries = step.replay.step.entries
     return Verdict(
@@ -342,8 +344,8 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "num_ops": verdict.num_ops,
         "num_kernels": verdict.num_kernels,
         "trace": forecast.trace_path,
-        "by_kernel_class": [row._asdict() for row in verdict.by_kernel_class],
-        "by_module": [row._asdict() for row in verdict.by_module],
-        "by_op": [row._asdict() for row in verdict.by_op],
+        "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],
+        "by_module": [asdict(row) for row in verdict.by_module],
+        "by_op": [asdict(row) for row in verdict.by_op],
         "warnings": forecast.warnings,
     }

@@ -31,7 +31,9 @@ for step in range(20):
 """
 
 
-def neusight(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def neusight(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "neusight", *arguments],
         capture_output=True,
@@ -111,7 +113,8 @@ def test_the_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
         folder,
         "import os, sys, torch, helper\n"
         "torch.ones(1, device='cuda')\n"
-        "print(sys.argv, __name__, __file__, os.getcwd() == sys.argv[2], helper.VALUE, sys.path[0])\n",
+        "print(sys.argv, __name__, __file__, os.getcwd() == sys.argv[2], helper.VALUE, "
+        "sys.path[0])\n",
     )
 
     done = neusight("run", "--gpu", "H100", "project/train.py", "--lr", str(tmp_path), cwd=tmp_path)
@@ -165,17 +168,20 @@ def test_a_gpu_that_would_take_another_path_is_recorded_again(tmp_path: Path) ->
     script(
         tmp_path,
         "import torch\n"
-        "dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16\n"
+        "new = torch.cuda.get_device_capability() >= (8, 0)\n"
+        "dtype = torch.bfloat16 if new else torch.float16\n"
         "torch.ones(1000, device='cuda', dtype=dtype) + 1\n",
     )
 
-    done = neusight("run", "--gpu", "H100", "--gpu", "T4", "--json", "o.json", "train.py", cwd=tmp_path)
+    done = neusight(
+        "run", "--gpu", "H100", "--gpu", "T4", "--json", "o.json", "train.py", cwd=tmp_path
+    )
 
     assert done.returncode == 0, done.stderr
     assert len(json.loads((tmp_path / "o.json").read_text())["forecasts"]) == 2
 
 
-# -- bad input --------------------------------------------------------------------------------------
+# -- bad input -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -295,7 +301,8 @@ def test_a_model_too_large_for_the_gpu_gets_a_verdict(tmp_path: Path) -> None:
     script(
         tmp_path,
         "import torch\nfrom torch import nn\nmodel = nn.Linear(60_000, 60_000).cuda()\n"
-        "for _ in range(2):\n    model(torch.randn(60_000, 60_000, device='cuda')).mean().backward()\n",
+        "for _ in range(2):\n"
+        "    model(torch.randn(60_000, 60_000, device='cuda')).mean().backward()\n",
     )
 
     done = neusight("run", "--gpu", "T4", "train.py", cwd=tmp_path)
@@ -307,7 +314,11 @@ def test_a_model_too_large_for_the_gpu_gets_a_verdict(tmp_path: Path) -> None:
 
 def test_importing_neusight_loads_no_torch() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, neusight; print('torch' in sys.modules, 'numpy' in sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import sys, neusight; print('torch' in sys.modules, 'numpy' in sys.modules)",
+        ],
         capture_output=True,
         text=True,
     )

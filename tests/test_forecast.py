@@ -82,9 +82,10 @@ def test_the_json_has_the_keys_of_the_contract() -> None:
     document = forecast_of_training().to_json()
 
     assert {
-        "schema_version", "gpu", "predictor", "torch_version", "steps", "step_latency_us", "bound",
-        "peak_memory_bytes", "peak_reserved_bytes", "context_bytes", "memory_capacity_bytes", "fits",
-        "coverage", "unmapped", "flops_per_step", "mfu", "num_ops", "num_kernels", "trace",
+        "schema_version", "gpu", "predictor", "torch_version", "steps", "step_latency_us",
+        "bound", "peak_memory_bytes", "peak_reserved_bytes", "context_bytes",
+        "memory_capacity_bytes",
+        "fits", "coverage", "unmapped", "flops_per_step", "mfu", "num_ops", "num_kernels", "trace",
         "by_kernel_class", "by_module", "by_op", "warnings",
     } <= set(document)  # fmt: skip
     assert set(document["step_latency_us"]) == {"median", "low", "high"}
@@ -153,9 +154,8 @@ def test_an_unknown_gpu_names_near_misses() -> None:
 
 def test_blocks_do_not_nest() -> None:
     with neusight.forecast_on("H100") as forecast:
-        with pytest.raises(ForecastStateError, match="open already"):
-            with neusight.forecast_on("A100"):
-                pass
+        with pytest.raises(ForecastStateError, match="open already"), neusight.forecast_on("A100"):
+            pass
         train(steps=1)
 
     assert forecast.recording.num_ops > 0
@@ -171,9 +171,11 @@ def test_an_open_forecast_refuses_to_be_read() -> None:
 
 
 def test_a_block_without_cuda_work_says_what_to_do() -> None:
-    with pytest.warns(UserWarning, match="no CUDA work was recorded"):
-        with neusight.forecast_on("H100") as forecast:
-            torch.ones(3) + 1
+    with (
+        pytest.warns(UserWarning, match="no CUDA work was recorded"),
+        neusight.forecast_on("H100") as forecast,
+    ):
+        torch.ones(3) + 1
 
     assert "nothing to forecast" in forecast.summary()
     assert forecast.to_json()["num_ops"] == 0
@@ -190,18 +192,19 @@ def test_a_block_mostly_on_the_cpu_says_so() -> None:
 
 
 def test_what_was_recorded_before_an_exception_is_kept() -> None:
-    with pytest.raises(RuntimeError, match="broken"):
-        with neusight.forecast_on("H100") as forecast:
-            train()
-            raise RuntimeError("broken")
+    with pytest.raises(RuntimeError, match="broken"), neusight.forecast_on("H100") as forecast:
+        train()
+        raise RuntimeError("broken")
 
     assert "per training step" in forecast.summary()
 
 
 def test_strict_raises_at_an_unmapped_op() -> None:
-    with pytest.raises(UnmappedOpError, match=r"mystery::op.*register_op"):
-        with neusight.forecast_on("H100", strict=True):
-            _mystery_op()(torch.ones(3, device="cuda"))
+    with (
+        pytest.raises(UnmappedOpError, match=r"mystery::op.*register_op"),
+        neusight.forecast_on("H100", strict=True),
+    ):
+        _mystery_op()(torch.ones(3, device="cuda"))
 
 
 def test_an_unmapped_op_is_counted_and_named() -> None:
