@@ -49,9 +49,10 @@ class _Implementation(NamedTuple):
     backward: float
 
 
-#: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches about 0.4 of peak
-#: (arXiv 2407.08608, figure 5), on Ampere and Ada as fitted on data/modern (vLLM, FA2).
-_FLASH_2 = _Implementation(before_hopper=0.95, hopper=0.64, blackwell=0.33, backward=0.75)
+#: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches 0.35 of peak
+#: (arXiv 2407.08608, abstract), on Ampere and Ada as fitted on data/modern (vLLM); on
+#: Blackwell and for backward a prior.
+_FLASH_2 = _Implementation(before_hopper=0.95, hopper=0.54, blackwell=0.33, backward=0.75)
 #: Kernels made for the architecture: FlashAttention-3 and -4, cuDNN, TensorRT-LLM (data/modern).
 _NATIVE = _Implementation(before_hopper=0.95, hopper=1.17, blackwell=1.25, backward=0.75)
 #: The memory-efficient kernels of xFormers in PyTorch. A prior.

@@ -34,8 +34,9 @@ class GemmConstants(NamedTuple):
     """The constants of the GEMM physics, the same on every GPU.
 
     Fitted on a sample of data/modern (8,000 bf16 and fp16 burst rows of 8 GPUs, balanced over
-    duration) on mean |log error|: 8-11 % per GPU (L40S 15 %), and as much with that GPU and its
-    siblings left out; 10-12 % (L40S 23 %) where the GPU's own constants are a prior too.
+    duration) on mean |log error|: 8-11 % per GPU (L40S 15 %). Fitted without the GPU and its siblings: 8-11 %
+    (L40S, whose large L2 no other shows, 29 %) with the GPU's own constants, 9-15 % (L40S 33 %)
+    with priors for them too.
     """
 
     #: What 1/m + 1/n of a tile costs its arithmetic, elements, at 4096 FLOP per clock and SM.
@@ -58,7 +59,7 @@ class GemmConstants(NamedTuple):
     dram_share: float = 0.93
     #: Floor of a GEMM, as a multiple of the GPU's shortest kernel.
     floor_factor: float = 0.86
-    #: FP8 utilization as a share of the 16-bit one.
+    #: FP8 utilization as a share of the 16-bit one. A prior: measured rows hold the quantisation.
     fp8_share: float = 0.9
 
 
@@ -73,7 +74,8 @@ _REFERENCE_FLOPS_PER_CLOCK = 4096.0
 #: Bytes of one partial sum of a split K (FP32).
 _PARTIAL_SUM_BYTES = 4.0
 
-#: Half width of the 80 % interval, share: 90th percentile error on the data it was fitted on.
+#: Half width of the 80 % interval, share: about the 90th percentile of the error on data/modern; it
+#: covers 81-96 % of the bf16 and fp16 rows, as unfitted layouts and types are to fit in too.
 SPREAD = 0.2
 #: The same below which launch effects rule (< 10 µs).
 SMALL_SPREAD = 0.3
