@@ -34,9 +34,9 @@ class GemmConstants(NamedTuple):
     """The constants of the GEMM physics, the same on every GPU.
 
     Fitted on a sample of data/modern (8,000 bf16 and fp16 burst rows of 8 GPUs, balanced over
-    duration) on mean |log error|: 8-11 % per GPU (L40S 15 %). Fitted without the GPU and its siblings: 8-11 %
-    (L40S, whose large L2 no other shows, 29 %) with the GPU's own constants, 9-15 % (L40S 33 %)
-    with priors for them too.
+    duration) on mean |log error|: 8-11 % per GPU (L40S 15 %). Fitted without the
+    GPU and its siblings: 8-11 % (L40S, whose large L2 no other shows, 29 %) with the GPU's own
+    constants, 9-15 % (L40S 33 %) with priors for them too.
     """
 
     #: What 1/m + 1/n of a tile costs its arithmetic, elements, at 4096 FLOP per clock and SM.
