@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,7 +14,6 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
@@ -26,8 +27,10 @@ __all__ = ["Attribution", "OpOrigin"]
 #: AccumulateGrad nodes carry the largest number there is; they belong to no forward op.
 _NO_SEQUENCE = 2**63
 
-#: Forward ops remembered for their backward; older ones belong to graphs long gone.
-_MAX_REMEMBERED = 1_000_000
+#: How torch annotates an optimizer's step (Optimizer.profile_hook_step), and the steps of its own
+#: profiler, which the trace numbers by itself.
+_OPTIMIZER_STEP = "Optimizer.step#"
+_PROFILER_STEP = "ProfilerStep#"
 
 _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
@@ -43,15 +46,18 @@ class OpOrigin(NamedTuple):
 
 
 class Attribution:
-    """Follows modules and optimizers by torch's global hooks, and backward by autograd's own numbers."""
+    """Follows modules, optimizers and annotations by hooks, and backward by autograd's own numbers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._stack: list[str] = []
         self._main = threading.get_ident()
-        self._in_optimizer = 0
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._steps = False
+        self._steps_in_backward = False
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._module_of_sequence: dict[int, str] = {}
+        self._module_of_earlier: dict[int, str] = {}
         self._last_sequence = 0
         self._handles: list[Any] = []
 
@@ -61,21 +67,15 @@ class Attribution:
         if self._stack:
             return self._stack[-1]
         node = _current_node()
-        if node is not None:
-            return self._module_of_sequence.get(node._sequence_nr(), "")
-        return ""
+        return "" if node is None else self._module_of_forward(node._sequence_nr())
 
     @property
     def phase(self) -> Phase:
         """Forward, backward (recomputation included) or optimizer."""
-        if self._in_optimizer:
+        node = _current_node()
+        if self._steps and (node is None or self._steps_in_backward):
             return "optimizer"
-        return "forward" if _current_node() is None else "backward"
-
-    @property
-    def depth(self) -> int:
-        """How many modules are running, one inside the other."""
-        return len(self._stack)
+        return "forward" if node is None else "backward"
 
     def of_op(self) -> OpOrigin:
         """The origin of the op that is being dispatched now."""
@@ -89,15 +89,21 @@ class Attribution:
                 self._last_sequence = current
                 sequence = current - 1
                 self._module_of_sequence[sequence] = module
-                if len(self._module_of_sequence) > _MAX_REMEMBERED:
-                    self._module_of_sequence.clear()
-            return OpOrigin("optimizer" if self._in_optimizer else "forward", module, sequence, "")
+            return OpOrigin("optimizer" if self._steps else "forward", module, sequence, "")
+        self._recorder.cutter.backward_seen = True
         number = node._sequence_nr()
-        if self._stack:
-            module = self._stack[-1]
-        else:
-            module = self._module_of_sequence.get(number, "")
-        return OpOrigin("backward", module, None if number >= _NO_SEQUENCE else number, node.name())
+        module = self._stack[-1] if self._stack else self._module_of_forward(number)
+        phase: Phase = "optimizer" if self._steps and self._steps_in_backward else "backward"
+        return OpOrigin(phase, module, None if number >= _NO_SEQUENCE else number, node.name())
+
+    def forget_earlier(self) -> None:
+        """A step has ended: graphs older than it are gone."""
+        self._module_of_earlier = self._module_of_sequence
+        self._module_of_sequence = {}
+
+    def _module_of_forward(self, sequence: int) -> str:
+        module = self._module_of_sequence.get(sequence)
+        return self._module_of_earlier.get(sequence, "") if module is None else module
 
     def start(self) -> None:
         """Registers the hooks."""
@@ -106,7 +112,6 @@ class Attribution:
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(self._enter_optimizer),
-            register_optimizer_step_post_hook(self._leave_optimizer),
         ]
 
     def stop(self) -> None:
@@ -114,8 +119,15 @@ class Attribution:
         while self._handles:
             self._handles.pop().remove()
 
+    # -- modules ----------------------------------------------------------------------------------
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is another thread than the program's main one, or neusight's own work."""
+        return threading.get_ident() != self._main or self._recorder.is_inside
+
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        if threading.get_ident() != self._main or self._recorder.is_inside:
+        if self._is_elsewhere:
             return
         if not self._stack:
             self._recorder.cutter.outermost_forward_begins()
@@ -127,7 +139,7 @@ class Attribution:
         self._recorder.mark("module_begin", path, type(module).__name__)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() != self._main or self._recorder.is_inside or not self._stack:
+        if self._is_elsewhere or not self._stack:
             return
         path = self._stack.pop()
         self._recorder.mark("module_end", path, type(module).__name__)
@@ -142,22 +154,51 @@ class Attribution:
             if module not in self._paths:
                 self._paths[module] = f"{name}.{path}" if path else name
 
-    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    # -- annotations and optimizers, whose steps torch annotates ------------------------------------
+
+    def enter_annotation(self, name: str) -> None:
+        """A record_function begins."""
+        if not self._is_elsewhere and not name.startswith(_PROFILER_STEP):
+            self._recorder.mark("annotation_begin", name)
+
+    def leave_annotation(self, name: str, *, failed: bool) -> None:
+        """It ends, by an exception where `failed`."""
+        if self._is_elsewhere or name.startswith(_PROFILER_STEP):
+            return
+        self._recorder.mark("annotation_end", name)
+        if name.startswith(_OPTIMIZER_STEP) and self._optimizers:
+            optimizer = self._optimizers.pop()
+            self._steps = bool(self._optimizers)
+            if not failed:
+                self._recorder.cutter.optimizer_ends(optimizer)
+
+    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._is_elsewhere:
+            return None
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._recorder.mark_storage(parameter, "parameter")
                 if parameter.grad is not None:
                     self._recorder.mark_storage(parameter.grad, "gradient")
         self._recorder.cutter.optimizer_begins(optimizer)
-        self._in_optimizer += 1
-        self._recorder.mark("annotation_begin", _optimizer_label(optimizer))
+        self._optimizers.append(optimizer)
+        self._steps = True
+        self._steps_in_backward = _current_node() is not None
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._outside(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._outside(kwargs["closure"])}
+        return None
 
-    def _leave_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._in_optimizer = max(0, self._in_optimizer - 1)
-        self._recorder.mark("annotation_end", _optimizer_label(optimizer))
-        self._recorder.cutter.optimizer_ends(optimizer)
+    def _outside(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure of an optimizer (LBFGS, Lightning): forward and backward, not the optimizer's."""
 
+        @functools.wraps(closure)
+        def run() -> Any:
+            self._steps = False
+            try:
+                return closure()
+            finally:
+                self._steps = True
 
-def _optimizer_label(optimizer: torch.optim.Optimizer) -> str:
-    name = type(optimizer).__name__
-    return f"Optimizer.step#{name}.step"
+        return run

@@ -58,7 +58,13 @@ _MATH_OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "c
 #: Autograd sequence numbers at and above this mark AccumulateGrad (torch/csrc/autograd/function.h: max).
 _NO_SEQUENCE = 2**63
 
+#: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
+_OPS_TO_CLEAN_UP = 1000
+
 _DEVICE_KWARG = "device"
+_UNSEEN = object()
+#: Composite ops that torch's dispatch modes see whole even where gradients are recorded.
+_KEPT_WHOLE: frozenset[Any] = frozenset()
 _NEW, _INPLACE, _VIEW, _SLOW = range(4)
 
 
@@ -166,11 +172,15 @@ class Recorder:
         self.cpu_ops = 0
         self.gpu_ops = 0
         self._max_ops = max_ops
+        self._stops_at = sys.maxsize if max_ops is None else max_ops
+        self._handled: dict[Any, _Known] = {}
+        self._main = threading.get_ident()
         self._strict = strict
         self._lock = threading.RLock()
         self._inside = threading.local()
         self._known: dict[Any, _Known] = {}
         self._drained = 0
+        self._composites: dict[Any, Callable[..., Any] | None] = {}
         self._mapped: dict[int, OpSignature] = {}
         self._storages: dict[int, int] = {}
         self._alive: set[int] = set()
@@ -249,7 +259,7 @@ class Recorder:
         if func is aten.is_pinned.default:
             return self.values.is_pinned(args[0])
         out = func(*args, **kwargs)
-        if self.is_open:
+        if threading.get_ident() == self._main:  # others do not hold up the program
             self._count_cpu_work(out)
         return out
 
@@ -267,7 +277,16 @@ class Recorder:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
+        whole = self._composites.get(func, _UNSEEN)
+        if whole is _UNSEEN:
+            whole = self._composites[func] = _composite_of(func)
+        if whole is not None:
+            return whole(*args, **kwargs)
         return self.run_known(func, args, kwargs)
+
+    def take_over(self, func: Any, function: Callable[..., Any]) -> None:
+        """Answers an op that arrives whole (in inference mode) by this function instead."""
+        self._composites[func] = function
 
     def run_known(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op from the cache where it was seen with these metas, and records it."""
@@ -367,13 +386,12 @@ class Recorder:
             else i
             for i in items
         )
-        name = signature.op
         known = _Known(
             kind=kind,
             signature=signature,
             outputs=outputs if kind == _NEW else (),
             container=list if isinstance(out, list) else tuple if isinstance(out, tuple) else None,
-            needs_math=any(part in name for part in _MATH_OPS),
+            needs_math=_needs_math(signature),
             small=self.values.may_know(signature),
         )
         if key is not None:
@@ -402,12 +420,22 @@ class Recorder:
                 node,
             )
         )
-        if self._max_ops is not None and self.gpu_ops > self._max_ops:
+        if self.gpu_ops > self._stops_at:
             self._stop_runaway()
 
-    def record_signature(self, signature: OpSignature, needs_math: bool = False) -> None:
-        """Appends an op that was handled specially."""
-        self.record_op(_Known(_SLOW, signature, (), None, needs_math, False))
+    def record_handled(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Appends an op that a handler ran, and follows the storages of its outputs."""
+        key = (_cache_key(func, args, kwargs), _meta_key(out))
+        known = self._handled.get(key)
+        if known is None or key[0] is None:
+            signature = signature_of(func, args, kwargs, out)
+            known = _Known(_SLOW, signature, (), None, _needs_math(signature), False)
+            self._handled[key] = known
+        self.record_op(known)
+        for tensor in _flat_tensors(out):
+            self.watch(tensor, known.signature.op)
 
     def record(self, entry: Entry) -> None:
         """Appends a mark, wait or event."""
@@ -466,8 +494,14 @@ class Recorder:
             )
         self._mapped[id(signature)] = signature
 
+    def step_ends(self) -> None:
+        """A step was cut off: what is counted for one step starts again."""
+        self.attribution.forget_earlier()
+        if self._max_ops is not None:
+            self._stops_at = self.gpu_ops + self._max_ops
+
     def _stop_runaway(self) -> None:
-        self._max_ops = None
+        self._stops_at = self.gpu_ops + _OPS_TO_CLEAN_UP
         raise RunawayLoop(
             f"stopped after {self.gpu_ops} ops at {call_site()}: a loop there may wait for a value "
             "that only a GPU can compute. Raise --max-ops, or let the loop end by a count."
@@ -552,6 +586,21 @@ class Recorder:
         """A line for the summary's warnings."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def _needs_math(signature: OpSignature) -> bool:
+    return any(part in signature.op for part in _MATH_OPS)
+
+
+def _composite_of(func: Any) -> Callable[..., Any] | None:
+    """How to run an op that is made of others; in inference mode such ops arrive whole."""
+    if not isinstance(func, torch._ops.OpOverload) or func in _KEPT_WHOLE:
+        return None
+    name = func.name()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CUDA"):
+        return cast("Callable[..., Any]", func.decompose)
+    return None
 
 
 def _as_forecast(out: Any) -> Any:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from neusight.recording import (
     Alloc,
     Entry,
+    EventRecord,
+    EventWait,
     Free,
+    HostWork,
+    Mark,
     OpCall,
     Step,
     StepKind,
     StorageRef,
+    Synchronize,
 )
 
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
 __all__ = ["EnoughSteps", "StepCutter"]
+
+StorageKind = Literal["activation", "parameter", "gradient", "optimizer_state", "buffer"]
+
+#: Forward passes with gradients, but without a backward among them, after which a script is taken
+#: to infer: a GAN runs its networks a few times before the first backward.
+_FORWARDS_OF_INFERENCE = 8
+
+#: Estimates of CPU work that differ by less than this ratio are the same work: augmentations that
+#: draw numbers run some ops more or less each step.
+_SAME_CPU_WORK = 1.5
 
 
 class EnoughSteps(BaseException):
@@ -31,29 +47,38 @@ class StepCutter:
     """Cuts the recorder's entries into steps.
 
     A step ends (a) where the script says so, else (b) with the optimizer step that closes a cycle,
-    else (c) when the outermost module returns without a gradient being wanted. What comes before
-    the first forward is the setup. `steady_steps` ends the script after that many steps beyond the
-    first.
+    else (c) when the outermost module returns and nothing is trained. What comes before the first
+    forward is the setup. `steady_steps` ends the script after that many steps beyond the first.
+
+    While it listens, entries are raw, for speed: a tuple is an op, a list an allocation, an int the
+    number of a storage that was freed. `_settled` makes them what a `Step` holds.
     """
 
     def __init__(self, recorder: Recorder, steady_steps: int | None) -> None:
         self.steps: list[Step] = []
+        #: Set by the first op of a backward pass in the open step.
+        self.backward_seen = False
         self._recorder = recorder
         self._steady_steps = steady_steps
         self._num_train = 0
         self._num_eval = 0
         self._index = 0
         self._explicit = False
-        self._setup_is_open = True
+        self._enough = False
+        self._before_first_forward = True
+        # Optimizers that stepped since the last cut, and the cycle in which they take turns.
         self._cycle: list[int] = []
         self._pattern: list[int] = []
-        self._candidate = 0
-        self._inference_candidate: int | None = None
-        self._backward_seen = False
+        self._end_of_cycle = 0
+        # Ends of forward passes that may turn out to be inference.
+        self._forward_ends: list[int] = []
+        self._infers = False
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._trained: set[int] = set()
         self._homes: dict[int, tuple[int, int]] = {}
         self._last_raw: list[Any] = []
+        self._last_freed: dict[int, tuple[int, int]] = {}
+        self._last_event = 0
         self._calls: dict[Any, OpCall] = {}
 
     # -- what happens in the script -------------------------------------------------------------
@@ -61,6 +86,7 @@ class StepCutter:
     def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
         """A script with an optimizer is going to train, even if it evaluates first."""
         self._optimizers.add(optimizer)
+        self._note_trained(optimizer)
 
     def explicit_step(self) -> None:
         """The script (or its profiler) says that a step ends here; from now on only it does."""
@@ -72,92 +98,107 @@ class StepCutter:
 
     def outermost_forward_begins(self) -> None:
         """A module is called from outside any other."""
-        if self._explicit:
+        self._raise_again()
+        if self._explicit or self._recorder.attribution.phase != "forward":
             return
-        if self._setup_is_open:
-            self._setup_is_open = False
+        if self._before_first_forward:
+            self._before_first_forward = False
             if any(type(entry) is tuple for entry in self._recorder.open_entries):
                 self._close(kind="setup")
-        elif self._inference_candidate is not None and not self._backward_seen:
-            self._close(upto=self._inference_candidate)
-        self._inference_candidate = None
+        elif self.backward_seen:
+            self._forward_ends.clear()
+        elif self._infers or len(self._forward_ends) >= _FORWARDS_OF_INFERENCE:
+            self._infers = True
+            self._close_forwards()
 
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""
         if self._explicit or self._recorder.attribution.phase != "forward":
             return
         if torch.is_grad_enabled():
-            if not self._backward_seen and not self._cycle:
-                self._inference_candidate = len(self._recorder.open_entries)
+            if not self.backward_seen and not self._cycle:
+                self._forward_ends.append(len(self._recorder.open_entries))
             return
         if self._trained and (module.training or not self._is_trained(module)):
             return  # a teacher or a generator inside a training step
+        if self._cycle:  # validation after the first training step, whose cycle is not known yet
+            self._pattern = list(self._cycle)
+            self._close(upto=self._end_of_cycle)
         self._close()
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
-        self._backward_seen = True
-        self._setup_is_open = False
-        self._inference_candidate = None
-        for group in optimizer.param_groups:
-            self._trained.update(id(parameter) for parameter in group["params"])
-        if self._explicit:
-            return
-        if id(optimizer) in self._cycle:
+        self._raise_again()
+        self._before_first_forward = False
+        self._infers = False
+        self._forward_ends.clear()
+        self._note_trained(optimizer)
+        if not self._explicit and id(optimizer) in self._cycle:
             self._pattern = list(self._cycle)
-            self._close(upto=self._candidate)
+            self._close(upto=self._end_of_cycle)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
         if self._explicit:
             return
         self._cycle.append(id(optimizer))
-        self._candidate = len(self._recorder.open_entries)
+        self._end_of_cycle = len(self._recorder.open_entries)
         if self._cycle == self._pattern:
             self._close()
 
     def finish(self) -> None:
         """The block ends: what is open becomes the last step."""
+        self._steady_steps = None
         self._recorder.flush()
-        if self._inference_candidate is not None and not self._backward_seen:
-            self._close(upto=self._inference_candidate, may_stop=False)
-        if self._cycle and self._candidate < len(self._recorder.open_entries):
-            self._close(upto=self._candidate, may_stop=False)
+        if self._forward_ends and not self.backward_seen and not self._optimizers:
+            self._close_forwards()
+        if self._cycle and self._end_of_cycle < len(self._recorder.open_entries):
+            self._close(upto=self._end_of_cycle)
         if any(type(entry) is not int for entry in self._recorder.open_entries):
-            kind: StepKind | None = None if self._has_forward() or not self.steps else "setup"
-            self._close(kind=kind, may_stop=False)
+            self._close(kind=None if self._has_forward() or not self.steps else "setup")
 
     # -- cutting --------------------------------------------------------------------------------
+
+    def _note_trained(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            self._trained.update(map(id, group["params"]))
 
     def _is_trained(self, module: torch.nn.Module) -> bool:
         return any(id(parameter) in self._trained for parameter in module.parameters())
 
     def _has_forward(self) -> bool:
+        """Whether a module ran since the last cut."""
         return any(
-            type(entry) is tuple and entry[3] != "optimizer"
+            isinstance(entry, Mark) and entry.kind == "module_begin"
             for entry in self._recorder.open_entries
-            if type(entry) is not tuple or len(entry[0].output_tensors) > 0
-        ) and any(getattr(entry, "kind", "") == "module_begin" for entry in self._recorder.open_entries)
+        )
+
+    def _close_forwards(self) -> None:
+        done = 0
+        for end in list(self._forward_ends):
+            self._close(upto=end - done, may_stop=False)
+            done = end
+        self._stop_if_enough()
 
     def _close(
         self, kind: StepKind | None = None, upto: int | None = None, may_stop: bool = True
     ) -> None:
         recorder = self._recorder
-        recorder.flush()
         recorder.drain()
         upto = len(recorder.open_entries) if upto is None else upto
         raw = recorder.open_entries[:upto]
         del recorder.open_entries[:upto]
         recorder.forget_drained(upto)
-        self._cycle, self._candidate, self._inference_candidate = [], 0, None
+        recorder.step_ends()
+        self._cycle, self._end_of_cycle, self._forward_ends = [], 0, []
+        self.backward_seen = False
         if not raw:
             return
         step = Step(kind or _kind_of(raw), tuple(self._settled(raw)))
         self._last_raw = raw
         self._index += 1
-        if self.steps and self.steps[-1].kind == step.kind and self.steps[-1].entries == step.entries:
-            last = self.steps[-1]
-            self.steps[-1] = Step(last.kind, last.entries, last.count + 1)
+        if self.steps and _are_equal(self.steps[-1], step):
+            self.steps[-1] = replace(self.steps[-1], count=self.steps[-1].count + 1)
         else:
             self.steps.append(step)
         self._num_train += step.kind == "train"
@@ -168,30 +209,39 @@ class StepCutter:
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:
             return
-        counted = self._num_train
-        if not self._num_train and not self._optimizers:
-            counted = self._num_eval
+        trains = self._num_train > 0 or len(self._optimizers) > 0
+        counted = self._num_train if trains else self._num_eval
         if counted > self._steady_steps:
-            self._steady_steps = None
+            self._enough = True
+            self._raise_again()
+
+    def _raise_again(self) -> None:
+        """A bare `except:` in the script may have swallowed the end; this one is as good. Ops alone
+        do not raise: clean-up code after the end may need some."""
+        if self._enough and self._steady_steps is not None:
             raise EnoughSteps
 
     def _reopen(self) -> None:
         last = self.steps.pop()
         if last.count > 1:
-            self.steps.append(Step(last.kind, last.entries, last.count - 1))
+            self.steps.append(replace(last, count=last.count - 1))
         self._index -= 1
         self._num_train -= last.kind == "train"
         self._num_eval -= last.kind == "eval"
+        own = [number for number, home in self._homes.items() if home[0] == self._index]
+        for number in own:
+            del self._homes[number]
+        self._homes.update(self._last_freed)
+        self._last_event -= sum(type(entry) is EventRecord for entry in self._last_raw)
         self._recorder.reopen(self._last_raw)
+
+    # -- from raw entries to those of a step ----------------------------------------------------
 
     def _settled(self, raw: list[Any]) -> list[Entry]:
         """Raw entries as they are kept: numbers relative to the step, equal op calls shared."""
-        base = min(
-            (entry[5] for entry in raw if type(entry) is tuple and entry[5] is not None and not entry[6]),
-            default=None,
-        )
-        if base is None:
-            base = min((e[5] for e in raw if type(e) is tuple and e[5] is not None), default=0)
+        base = _first_sequence(raw)
+        first_event = self._last_event
+        self._last_freed = {}
         entries: list[Entry] = []
         ordinal = 0
         for entry in raw:
@@ -201,14 +251,23 @@ class StepCutter:
             elif kind is list:
                 number, num_bytes, module, op, phase = entry
                 self._homes[number] = (self._index, ordinal)
-                entries.append(
-                    Alloc(ordinal, num_bytes, module, op, phase, self._kind_of_storage(number, phase))
-                )
+                storage_kind = self._kind_of_storage(number, phase)
+                entries.append(Alloc(ordinal, num_bytes, module, op, phase, storage_kind))
                 ordinal += 1
             elif kind is int:
                 home = self._homes.pop(entry, None)
+                self._recorder.kinds.pop(entry, None)
                 if home is not None:
+                    if home[0] != self._index:
+                        self._last_freed[entry] = home
                     entries.append(Free(StorageRef(self._index - home[0], home[1])))
+            elif kind is EventRecord:
+                self._last_event = max(self._last_event, entry.event)
+                entries.append(replace(entry, event=entry.event - first_event))
+            elif kind is EventWait or (kind is Synchronize and entry.event is not None):
+                # An event of an earlier step gets a number below 1, which nothing records: it is
+                # taken to have happened.
+                entries.append(replace(entry, event=entry.event - first_event))
             else:
                 entries.append(entry)
         return entries
@@ -224,7 +283,7 @@ class StepCutter:
             self._calls[key] = call
         return call
 
-    def _kind_of_storage(self, number: int, phase: str) -> Any:
+    def _kind_of_storage(self, number: int, phase: str) -> StorageKind:
         kind = self._recorder.kinds.get(number)
         if kind is not None:
             return kind
@@ -238,3 +297,28 @@ def _kind_of(raw: list[Any]) -> StepKind:
         if type(entry) is tuple and entry[3] != "forward":
             return "train"
     return "eval"
+
+
+def _first_sequence(raw: list[Any]) -> int | None:
+    """The lowest autograd number of the step's own forward; of its backward, if it has no forward."""
+    numbers = [(bool(e[6]), e[5]) for e in raw if type(e) is tuple and e[5] is not None]
+    return min(numbers)[1] if numbers else None
+
+
+def _are_equal(first: Step, second: Step) -> bool:
+    """The same work; what the CPU does in between is an estimate and need not be the same."""
+    if first.kind != second.kind or len(first.entries) != len(second.entries):
+        return False
+    if first.entries == second.entries:
+        return True
+    return all(
+        one is other
+        or one == other
+        or (isinstance(one, HostWork) and isinstance(other, HostWork) and _is_same_work(one, other))
+        for one, other in zip(first.entries, second.entries, strict=True)
+    )
+
+
+def _is_same_work(first: HostWork, second: HostWork) -> bool:
+    low, high = sorted([first.duration_us, second.duration_us])
+    return first.name == second.name == "cpu ops" and high <= low * _SAME_CPU_WORK

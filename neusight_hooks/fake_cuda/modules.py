@@ -30,6 +30,7 @@ def install_modules(patches: Patches, recorder: Recorder, *, allow_writes: bool)
     _install_compile(patches, recorder)
     _install_threads(patches, recorder)
     _install_profiler(patches, recorder)
+    _install_annotations(patches, recorder)
     _install_checkpoints(patches, recorder, allow_writes)
 
 
@@ -200,6 +201,26 @@ def _install_profiler(patches: Patches, recorder: Recorder) -> None:
         original_legacy(self, *args, **kwargs)
 
     patches.set(legacy, "__init__", init_legacy)
+
+
+def _install_annotations(patches: Patches, recorder: Recorder) -> None:
+    """What the script (or torch: optimizers, data loaders) annotates for its profiler is kept."""
+    record_function = torch.autograd.profiler.record_function
+    original_enter, original_exit = record_function.__enter__, record_function.__exit__
+    attribution = recorder.attribution
+
+    def enter(self: Any) -> Any:
+        attribution.enter_annotation(self.name)
+        with recorder.inside():
+            return original_enter(self)
+
+    def leave(self: Any, kind: Any, error: Any, traceback: Any) -> None:
+        with recorder.inside():
+            original_exit(self, kind, error, traceback)
+        attribution.leave_annotation(self.name, failed=kind is not None)
+
+    patches.set(record_function, "__enter__", enter)
+    patches.set(record_function, "__exit__", leave)
 
 
 # -- checkpoints ----------------------------------------------------------------------------------

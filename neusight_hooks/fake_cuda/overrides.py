@@ -13,7 +13,7 @@ import torch
 from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.values import handles, new_tensor, record_call
+from neusight.fake_cuda.values import handles, new_tensor
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -81,6 +81,8 @@ def install_overrides(
     def override(name: str, function: Callable[..., Any]) -> None:
         for key in ("AutogradCUDA", "CUDA"):
             library.impl(name, function, key)
+        packet, _, overload = name.partition(".")
+        recorder.take_over(getattr(getattr(aten, packet), overload or "default"), function)
 
     choices: dict[AttentionCall, str] = {}
 
@@ -291,7 +293,7 @@ def _cudnn_rnn(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappi
     reserve = new_tensor(recorder, (reserve_bytes,), torch.uint8, data)
     weight_buffer = new_tensor(recorder, (0,), data.dtype, data)
     result = (out, hy, cy, reserve, weight_buffer)
-    record_call(recorder, func, args, kwargs, result)
+    recorder.record_handled(func, args, kwargs, result)
     return result
 
 
@@ -308,7 +310,7 @@ def _cudnn_rnn_backward(
 
     gradients = [like(weight) for weight in weights] if mask[3] else []
     result = (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
-    record_call(recorder, func, args, kwargs, result)
+    recorder.record_handled(func, args, kwargs, result)
     return result
 
 
@@ -366,7 +368,7 @@ def _fused_rms_norm(
     out = new_tensor(recorder, tuple(data.shape), data.dtype, data)
     statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
     rstd = new_tensor(recorder, (*outer, *(1 for _ in normalized_shape)), statistics, data)
-    record_call(recorder, func, args, kwargs, (out, rstd))
+    recorder.record_handled(func, args, kwargs, (out, rstd))
     return out, rstd
 
 
@@ -377,5 +379,5 @@ def _fused_rms_norm_backward(
     data, weight, mask = args[1], args[4], args[5]
     grad_input = new_tensor(recorder, tuple(data.shape), data.dtype, data) if mask[0] else None
     grad_weight = new_tensor(recorder, tuple(weight.shape), weight.dtype, data) if mask[1] else None
-    record_call(recorder, func, args, kwargs, (grad_input, grad_weight))
+    recorder.record_handled(func, args, kwargs, (grad_input, grad_weight))
     return grad_input, grad_weight

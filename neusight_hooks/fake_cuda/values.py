@@ -20,7 +20,7 @@ from neusight.recording import OpSignature
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
-__all__ = ["HANDLERS", "Values", "handles", "new_tensor", "record_call"]
+__all__ = ["HANDLERS", "Values", "handles", "new_tensor"]
 
 aten = torch.ops.aten
 
@@ -332,22 +332,6 @@ def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
 # -- ops whose answer or shape depends on values --------------------------------------------------
 
 
-def _signature(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> OpSignature:
-    from neusight.recorder import signature_of
-
-    return signature_of(func, args, kwargs, out)
-
-
-def record_call(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
-) -> None:
-    """Writes down an op that a handler ran, and follows the storages of its outputs."""
-    recorder.record_signature(_signature(func, args, kwargs, out))
-    for tensor in _tensors((out,)):
-        if isinstance(tensor, ForecastTensor):
-            recorder.watch(tensor, func._schema.name)
-
-
 def new_tensor(
     recorder: Recorder, shape: Sequence[int], dtype: torch.dtype, like: Any
 ) -> ForecastTensor:
@@ -362,7 +346,7 @@ def new_tensor(
 
 @handles(aten._local_scalar_dense.default)
 def _item(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    record_call(recorder, func, args, kwargs, None)
+    recorder.record_handled(func, args, kwargs, None)
     recorder.synchronize("item", stream=recorder.current_stream)
     with recorder.inside():
         return recorder.values.read(args[0]).reshape(-1)[0].item()
@@ -375,7 +359,7 @@ def _is_nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapp
 
 @handles(aten.equal.default)
 def _equal(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    record_call(recorder, func, args, kwargs, None)
+    recorder.record_handled(func, args, kwargs, None)
     recorder.synchronize("equal", stream=recorder.current_stream)
     values = recorder.values
     known = all(not isinstance(t, ForecastTensor) or values.is_known(t) for t in args)
@@ -400,7 +384,7 @@ def _num_selected(recorder: Recorder, mask: Any) -> int:
 def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     mask = args[0]
     out = new_tensor(recorder, (_num_selected(recorder, mask), mask.dim()), torch.int64, mask)
-    record_call(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("nonzero", stream=recorder.current_stream)
     return out
 
@@ -409,7 +393,7 @@ def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
 def _masked_select(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     source, mask = args[0], args[1]
     out = new_tensor(recorder, (_num_selected(recorder, mask),), source.dtype, source)
-    record_call(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("masked_select", stream=recorder.current_stream)
     return out
 
@@ -423,7 +407,7 @@ def _unique(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[
         new_tensor(recorder, tuple(source.shape), torch.int64, source),
         new_tensor(recorder, (num_unique,), torch.int64, source),
     )
-    record_call(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("unique", stream=recorder.current_stream)
     return out
 
@@ -442,7 +426,7 @@ def _repeat_interleave(
             size = repeats.numel()
         recorder.synchronize("repeat_interleave", stream=recorder.current_stream)
     out = new_tensor(recorder, (size,), torch.int64, repeats)
-    record_call(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     return out
 
 
@@ -450,7 +434,7 @@ def _repeat_interleave(
 def _bincount(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
     out = new_tensor(recorder, (max(1, minlength),), torch.int64, args[0])
-    record_call(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("bincount", stream=recorder.current_stream)
     return out
 
@@ -494,7 +478,7 @@ def _index_put(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappi
         out = args[0] if func is not aten.index_put.default else recorder.run_fake(
             aten.clone.default, (args[0],), {}
         )
-        record_call(recorder, func, args, kwargs, out)
+        recorder.record_handled(func, args, kwargs, out)
         return out
     return recorder.run_known(
         func, (args[0], _integer_indices(recorder, args[1]), *args[2:]), kwargs
@@ -515,14 +499,14 @@ def _to_copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
     if target.type == "cuda":
         fake_kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
         out = recorder.run_fake(func, (source,), fake_kwargs)
-        record_call(recorder, func, args, kwargs, out)
+        recorder.record_handled(func, args, kwargs, out)
         if not non_blocking:
             recorder.synchronize("copy", stream=recorder.current_stream)
         if source.numel() <= MAX_KNOWN_ELEMENTS and not isinstance(source, ForecastTensor):
             with recorder.inside():
                 values.set(out, source.detach().to(dtype))
         return out
-    record_call(recorder, func, args, kwargs, None)
+    recorder.record_handled(func, args, kwargs, None)
     if not non_blocking:
         recorder.synchronize("copy", stream=recorder.current_stream)
     with recorder.inside():
@@ -544,7 +528,7 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
     source_on_gpu = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
     if target_on_gpu and source_on_gpu:
         return recorder.run_known(func, args, kwargs)
-    record_call(recorder, func, args, kwargs, None)
+    recorder.record_handled(func, args, kwargs, None)
     if not non_blocking:
         recorder.synchronize("copy", stream=recorder.current_stream)
     values = recorder.values
@@ -562,12 +546,12 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
 
 @handles(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def _amp_check(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    record_call(recorder, func, args, kwargs, None)  # gradients are taken as finite: found_inf stays 0
+    recorder.record_handled(func, args, kwargs, None)  # gradients are taken as finite: found_inf stays 0
 
 
 @handles(aten._amp_update_scale_.default)
 def _amp_update(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    record_call(recorder, func, args, kwargs, None)  # the scale stays: growth is every 2000 steps
+    recorder.record_handled(func, args, kwargs, None)  # the scale stays: growth is every 2000 steps
     return args[0]
 
 
