@@ -252,7 +252,7 @@ def _wrong(text: str) -> int:
     return WRONG_USE
 
 
-# -- neusight gpus ----------------------------------------------------------------------------------
+# -- neusight gpus -----------------------------------------------------------------------------
 
 
 def _gpus(options: argparse.Namespace) -> int:
