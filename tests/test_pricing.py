@@ -1,0 +1,58 @@
+"""Pricing: the registry and the predictor are asked once for equal calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neusight.predictors import GPU, Estimate, Kernel, gpu
+from neusight.pricing import Pricer
+from neusight.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+
+SPEC = TensorSpec((1024,), (1,), "float32")
+MATH = MathMode()
+
+
+class Counting:
+    """A predictor of round numbers that counts what it is asked."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        self.batches.append(len(kernels))
+        return [Estimate(10.0, 9.0, 11.0, "memory", "physics", self.name) for _ in kernels]
+
+
+def call_of(op: str) -> OpCall:
+    arguments = (("self", SPEC), ("other", SPEC), ("alpha", 1))
+    return OpCall(OpSignature(op, "Tensor", arguments, (SPEC,)), MATH)
+
+
+def test_a_recording_is_priced_in_one_batch() -> None:
+    predictor = Counting()
+    pricer = Pricer(gpu("H100"), predictor)
+    calls = (call_of("aten::add"), call_of("aten::mul"), call_of("aten::add"))
+
+    pricer.prepare(Recording((Step("train", calls, 5),), "H100", "2.13.0"))
+    for call in calls:
+        pricer(call)
+
+    assert predictor.batches == [2]
+
+
+def test_an_op_without_a_mapping_is_collected_with_its_reason() -> None:
+    pricer = Pricer(gpu("H100"), Counting())
+
+    ((kernel, _),) = pricer(call_of("mylib::mystery"))
+
+    assert kernel.kernel_class.value == "unknown"
+    assert kernel.num_bytes == 3 * 4096
+    assert pricer.unmapped == {"mylib::mystery": "no function is registered for it"}
+
+
+def test_a_view_launches_nothing() -> None:
+    signature = OpSignature("aten::t", "default", (("self", SPEC),), (SPEC,))
+
+    assert Pricer(gpu("H100"), Counting())(OpCall(signature, MATH)) == ()

@@ -1,0 +1,80 @@
+"""The currencies of the listening room: specs, signatures, steps that unfold."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.recording import (
+    Alloc,
+    Entry,
+    Free,
+    OpSignature,
+    Recording,
+    Step,
+    StorageRef,
+    TensorSpec,
+    replays,
+)
+
+
+def recording_of(*steps: Step) -> Recording:
+    return Recording(steps=steps, gpu="H100-SXM5-80GB", torch_version="2.13.0")
+
+
+def test_a_spec_knows_its_memory_format() -> None:
+    rows = TensorSpec((2, 3, 4, 5), (60, 20, 5, 1), "float16")
+    channels_last = TensorSpec((2, 3, 4, 5), (60, 1, 15, 3), "float16")
+    transposed = TensorSpec((4, 5), (1, 4), "float32")
+
+    assert rows.is_contiguous
+    assert not rows.is_channels_last
+    assert channels_last.is_channels_last
+    assert not channels_last.is_contiguous
+    assert not transposed.is_contiguous
+
+
+def test_an_expanded_dimension_is_read_once() -> None:
+    assert TensorSpec((1000, 8), (0, 1), "float32").num_bytes == 32
+    assert TensorSpec((1000, 8), (8, 1), "float32").num_bytes == 32_000
+
+
+def test_an_empty_tensor_has_no_bytes() -> None:
+    assert TensorSpec((0, 8), (8, 1), "float32").num_bytes == 0
+
+
+def test_a_signature_finds_its_tensors_in_lists() -> None:
+    spec = TensorSpec((2,), (1,), "float32")
+    signature = OpSignature(
+        "aten::cat", "default", (("tensors", (spec, spec)), ("dim", 0)), (spec,)
+    )
+
+    assert signature.input_tensors == (spec, spec)
+    assert signature.output_tensors == (spec,)
+    assert signature.optional_tensor("dim") is None
+
+
+def test_a_folded_step_is_replayed_a_few_times_and_counts_for_all() -> None:
+    recording = recording_of(Step("setup", ()), Step("train", (Alloc(0, 1),), 10_000))
+
+    runs = list(replays(recording))
+
+    assert len(runs) < 8
+    assert sum(run.represents for run in runs) == 10_001
+    assert runs[-1].index == 10_000
+
+
+@settings(derandomize=True, deadline=None)
+@given(count=st.integers(1, 50), age=st.integers(0, 3))
+def test_each_storage_that_a_replay_frees_was_allocated_once(count: int, age: int) -> None:
+    entries: tuple[Entry, ...] = (Alloc(0, 8), Free(StorageRef(age, 0)))
+    live: set[tuple[int, int]] = set()
+
+    for run in replays(recording_of(Step("train", entries, count))):
+        live.add(run.alloc_id(Alloc(0, 8)))
+        freed = run.storage_id(StorageRef(age, 0))
+        if freed is not None:
+            assert freed in live
+            live.remove(freed)
+
+    assert len(live) == min(age, count)

@@ -1,0 +1,140 @@
+"""A saved recording: the same after a round trip, refused with reasons when it is not one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors.errors import RecordingError
+from neusight.recording import (
+    Alloc,
+    Entry,
+    EventRecord,
+    EventWait,
+    Free,
+    HostWork,
+    Mark,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    StorageRef,
+    Synchronize,
+    TensorSpec,
+)
+from neusight.saving import load_recording, save_recording, write_atomically
+
+SPEC = TensorSpec((2, 3), (3, 1), "float32")
+CALL = OpCall(
+    OpSignature(
+        "aten::clamp", "default", (("self", SPEC), ("min", -math.inf), ("max", None)), (SPEC,)
+    ),
+    MathMode(matmul_tf32=True),
+    module="Net.0",
+    sequence_nr=4,
+)
+
+
+def recording_of(*entries: Entry, count: int = 1) -> Recording:
+    return Recording(
+        steps=(Step("train", entries, count),),
+        gpu="H100-SXM5-80GB",
+        torch_version="2.13.0",
+        questions=(("total_memory", "1"),),
+        warnings=("a note",),
+        script="train.py --fast",
+    )
+
+
+entries = st.lists(
+    st.one_of(
+        st.just(CALL),
+        st.builds(EventRecord, st.integers(0, 9), st.integers(0, 9)),
+        st.builds(EventWait, st.integers(0, 9), st.integers(0, 9)),
+        st.builds(Free, st.builds(StorageRef, st.integers(0, 3), st.integers(0, 9))),
+        st.builds(HostWork, st.text(max_size=5), st.floats(0, 1e6), st.integers(1, 9)),
+        st.builds(Mark, st.sampled_from(["module_begin", "annotation_end"]), st.text(max_size=5)),
+        st.builds(Synchronize, st.text(max_size=5), st.text(max_size=5)),
+    ),
+    max_size=12,
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(entries=entries, count=st.integers(1, 10_000))
+def test_a_round_trip_changes_nothing(
+    entries: list[Entry], count: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    recording = recording_of(*entries, Alloc(0, 512, "Net", "aten::add"), count=count)
+    path = tmp_path_factory.getbasetemp() / "recording.json.gz"
+
+    save_recording(recording, path, gpu="H100")
+
+    assert load_recording(path) == (recording, {"gpu": "H100"})
+
+
+def test_equal_recordings_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a.json.gz", "b.json.gz"):
+        save_recording(recording_of(CALL, CALL), tmp_path / name)
+
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cannot be read"),
+        (b"{not json", "cannot be read"),
+        (b"[]", "is not a forecast"),
+        (b'{"traceEvents": []}', "is not a forecast"),
+        (b'{"neusight_recording": 99}', "schema version 99"),
+        (b'{"neusight_recording": 1}', "is damaged"),
+    ],
+)
+def test_what_is_no_recording_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_bytes(content)
+
+    with pytest.raises(RecordingError, match=words):
+        load_recording(tmp_path / "file.json")
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    save_recording(recording_of(CALL), tmp_path / "whole.json.gz")
+    data = (tmp_path / "whole.json.gz").read_bytes()
+    (tmp_path / "cut.json.gz").write_bytes(data[: len(data) // 2])
+
+    with pytest.raises(RecordingError, match="cannot be read"):
+        load_recording(tmp_path / "cut.json.gz")
+
+
+def test_an_index_that_points_nowhere_is_refused(tmp_path: Path) -> None:
+    save_recording(recording_of(CALL), tmp_path / "a.json.gz")
+    document = json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes()))
+    document["calls"][0][0] = 7
+    (tmp_path / "b.json").write_text(json.dumps(document))
+
+    with pytest.raises(RecordingError, match="is damaged"):
+        load_recording(tmp_path / "b.json")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="No such file"):
+        load_recording(tmp_path / "nowhere.json")
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text("old")
+
+    with pytest.raises(TypeError):
+        write_atomically(path, "not bytes")  # type: ignore[arg-type]
+
+    assert path.read_text() == "old"
+    assert [item.name for item in tmp_path.iterdir()] == ["kept.json"]
