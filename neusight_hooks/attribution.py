@@ -46,7 +46,7 @@ class OpOrigin(NamedTuple):
 
 
 class Attribution:
-    """Follows modules, optimizers and annotations by hooks, and backward by autograd's own numbers."""
+    """Follows modules, optimizers and annotations by hooks, backward by autograd's numbers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -66,20 +66,20 @@ class Attribution:
         """Path of the module that is running, "" outside any; in backward, of the forward op."""
         if self._stack:
             return self._stack[-1]
-        node = _current_node()
+        node: Any = _current_node()
         return "" if node is None else self._module_of_forward(node._sequence_nr())
 
     @property
     def phase(self) -> Phase:
         """Forward, backward (recomputation included) or optimizer."""
-        node = _current_node()
+        node: Any = _current_node()
         if self._steps and (node is None or self._steps_in_backward):
             return "optimizer"
         return "forward" if node is None else "backward"
 
     def of_op(self) -> OpOrigin:
         """The origin of the op that is being dispatched now."""
-        node = _current_node()
+        node: Any = _current_node()
         if node is None:
             current = _sequence_nr()
             module = self._stack[-1] if self._stack else ""
@@ -154,7 +154,7 @@ class Attribution:
             if module not in self._paths:
                 self._paths[module] = f"{name}.{path}" if path else name
 
-    # -- annotations and optimizers, whose steps torch annotates ------------------------------------
+    # -- annotations and optimizers, whose steps torch annotates ----------------------------------
 
     def enter_annotation(self, name: str) -> None:
         """A record_function begins."""
@@ -191,7 +191,7 @@ class Attribution:
         return None
 
     def _outside(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure of an optimizer (LBFGS, Lightning): forward and backward, not the optimizer's."""
+        """The closure of an optimizer (LBFGS, Lightning): its ops are not the optimizer's."""
 
         @functools.wraps(closure)
         def run() -> Any:

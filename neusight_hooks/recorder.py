@@ -1,15 +1,14 @@
-"""Listens: a dispatch mode that writes every op on the GPU, every allocation and every wait into steps."""
+"""Listens: a dispatch mode that writes every op on the GPU, allocation and wait into steps."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -24,20 +23,12 @@ from neusight.fake_cuda.values import HANDLERS, Values
 from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording import (
-    Alloc,
     Argument,
     Entry,
-    EventRecord,
-    EventWait,
-    Free,
     HostWork,
     Mark,
     MathMode,
-    OpCall,
     OpSignature,
-    Phase,
-    Step,
-    StorageRef,
     Synchronize,
     TensorSpec,
 )
@@ -53,16 +44,24 @@ CPU_OP_US = 1.5
 CPU_BYTES_PER_US = 10_000.0
 
 #: Ops whose kernel depends on the switches in `MathMode`; reading those costs time.
-_MATH_OPS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "conv", "attention", "rnn")
-
-#: Autograd sequence numbers at and above this mark AccumulateGrad (torch/csrc/autograd/function.h: max).
-_NO_SEQUENCE = 2**63
+_MATH_OPS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "conv",
+    "attention",
+    "rnn",
+)
 
 #: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
 
 _DEVICE_KWARG = "device"
-_UNSEEN = object()
 #: Composite ops that torch's dispatch modes see whole even where gradients are recorded.
 _KEPT_WHOLE: frozenset[Any] = frozenset()
 _NEW, _INPLACE, _VIEW, _SLOW = range(4)
@@ -104,8 +103,12 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Shape, stride, dtype and device type of a tensor."""
     if tensor.layout is not torch.strided:
-        return TensorSpec(tuple(tensor.shape), (1,) * tensor.dim(), _dtype_name(tensor.dtype), tensor.device.type)
-    return TensorSpec(tuple(tensor.shape), tensor.stride(), _dtype_name(tensor.dtype), tensor.device.type)
+        return TensorSpec(
+            tuple(tensor.shape), (1,) * tensor.dim(), _dtype_name(tensor.dtype), tensor.device.type
+        )
+    return TensorSpec(
+        tuple(tensor.shape), tensor.stride(), _dtype_name(tensor.dtype), tensor.device.type
+    )
 
 
 def _argument(value: Any) -> Argument:
@@ -122,7 +125,9 @@ def _argument(value: Any) -> Argument:
     return str(value).removeprefix("torch.")
 
 
-def signature_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> OpSignature:
+def signature_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+) -> OpSignature:
     """The op and its arguments by name, defaults filled in, as plain values."""
     schema = func._schema
     arguments: list[tuple[str, Argument]] = []
@@ -147,7 +152,7 @@ class Recorder:
     """Runs ops on forecast tensors without data and writes down what a GPU would be asked to do.
 
     One recorder serves one forecast. It is a listener of its tensors (`ForecastMode`), a source of
-    values (`Values`) and fills `steps`, equal ones folded. All threads record into it, one at a time.
+    values (`Values`) and fills steps, equal ones folded. All threads record into it, in turn.
     """
 
     def __init__(
@@ -168,6 +173,7 @@ class Recorder:
         self.cutter = StepCutter(self, steady_steps)
         self.followers: list[Callable[[list[Any]], None]] = []
         self.on_alloc: Callable[[int], None] | None = None
+        self.on_pickled: Callable[[], None] | None = None
         self.open_entries: list[Any] = []
         self.cpu_ops = 0
         self.gpu_ops = 0
@@ -246,10 +252,17 @@ class Recorder:
         """The tensor's values on the CPU: known, materialised or invented ones."""
         return self.values.host_copy(tensor)
 
+    def pickled(self, tensor: ForecastTensor) -> torch.Tensor:
+        """What is written to a file instead of the tensor."""
+        if self.on_pickled is not None:
+            self.on_pickled()
+        return self.values.host_copy(tensor)
+
     def address_of(self, tensor: ForecastTensor) -> int:
         """A unique stand-in for the storage's address."""
-        key = tensor.untyped_storage()._cdata
-        return key + int(tensor.storage_offset() * tensor.element_size())
+        return int(tensor.untyped_storage()._cdata) + int(
+            tensor.storage_offset() * tensor.element_size()
+        )
 
     # -- running ops ------------------------------------------------------------------------------
 
@@ -277,11 +290,13 @@ class Recorder:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
-        whole = self._composites.get(func, _UNSEEN)
-        if whole is _UNSEEN:
-            whole = self._composites[func] = _composite_of(func)
+        if func not in self._composites:
+            self._composites[func] = _composite_of(func)
+        whole = self._composites[func]
         if whole is not None:
-            return whole(*args, **kwargs)
+            # What it is made of arrives as if the script had called it, factories included.
+            with RecordingMode(self):
+                return whole(*args, **kwargs)
         return self.run_known(func, args, kwargs)
 
     def take_over(self, func: Any, function: Callable[..., Any]) -> None:
@@ -343,10 +358,10 @@ class Recorder:
         if device is not None:
             kwargs[_DEVICE_KWARG] = self.checked_device(torch.device(device))
         try:
-            with self.inside():
+            with self._lock, self.inside():
                 out = self.mode.dispatch(func, (), tuple(args), kwargs)
         except FakeTensorDeviceMismatchError as error:
-            raise RuntimeError(_device_mismatch_text(func, args)) from error
+            raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from error
         return _as_forecast(out)
 
     def checked_device(self, device: torch.device) -> torch.device:
@@ -364,6 +379,8 @@ class Recorder:
     def _run_first_time(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], key: Any
     ) -> Any:
+        if func is aten.convolution.default:
+            _check_convolution(args[0], args[1])
         out = self.run_fake(func, args, kwargs)
         known = self._remember(func, args, kwargs, out, key)
         self.record_op(known)
@@ -453,9 +470,7 @@ class Recorder:
             mark = self._marks[key] = Mark(kind, name, detail)
         self.record(mark)
 
-    def synchronize(
-        self, reason: str, stream: int | None = None, event: int | None = None
-    ) -> None:
+    def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
         """The host waits here for the GPU."""
         self.record(Synchronize(reason, call_site(), stream, event))
 
@@ -578,6 +593,20 @@ class Recorder:
         self.open_entries[:0] = entries
         self._drained += len(entries)
 
+    def take_back(self, start: int) -> list[Any]:
+        """Removes and returns the ops recorded since `start`; what they allocated stays."""
+        captured = self.open_entries[start:]
+        self.open_entries[start:] = [entry for entry in captured if type(entry) is not tuple]
+        self._drained = min(self._drained, len(self.open_entries))
+        ops = [entry for entry in captured if type(entry) is tuple]
+        self.gpu_ops -= len(ops)
+        return ops
+
+    def put_again(self, ops: list[Any]) -> None:
+        """Appends ops that were taken back, as a captured graph launches them."""
+        self.open_entries.extend(ops)
+        self.gpu_ops += len(ops)
+
     def is_alive(self, number: int) -> bool:
         """Whether the storage of that number still exists."""
         return number in self._alive
@@ -596,10 +625,10 @@ def _composite_of(func: Any) -> Callable[..., Any] | None:
     """How to run an op that is made of others; in inference mode such ops arrive whole."""
     if not isinstance(func, torch._ops.OpOverload) or func in _KEPT_WHOLE:
         return None
-    name = func.name()
+    name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CUDA"):
-        return cast("Callable[..., Any]", func.decompose)
+        return func.decompose
     return None
 
 
@@ -682,7 +711,9 @@ def _kind_of(
             and schema.name not in _CHANGES_SIZE
         )
         return _INPLACE if inplace else _SLOW
-    if any(isinstance(item, (list, tuple)) for item in (out if isinstance(out, (list, tuple)) else ())):
+    if any(
+        isinstance(item, (list, tuple)) for item in (out if isinstance(out, (list, tuple)) else ())
+    ):
         return _SLOW
     inputs = {t.untyped_storage()._cdata for t in _flat_tensors((*args, *kwargs.values()))}
     storages = [t.untyped_storage()._cdata for t in tensors]
@@ -696,16 +727,52 @@ def _kind_of(
 _CHANGES_SIZE = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
-def _device_mismatch_text(func: Any, args: Sequence[Any]) -> str:
-    devices: list[str] = []
-    for tensor in _tensors_in(args):
-        if str(tensor.device) not in devices:
-            devices.append(str(tensor.device))
-    found = " and ".join(devices[:2]) if len(devices) > 1 else "cuda:0 and cpu"
-    return (
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{found}! (when dispatching {func._schema.name})"
+def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The words of torch 2.13 on a GPU: those of TensorIterator for elementwise ops, else those of
+    the generated wrappers (aten/src/ATen/core/op_registration/adaption.cpp)."""
+    same = "Expected all tensors to be on the same device, but "
+    schema = func._schema
+    if torch.Tag.pointwise in func.tags or schema.name == "aten::copy_":
+        found = sorted({str(tensor.device) for tensor in _tensors_in((*args, *kwargs.values()))})
+        return f"{same}found at least two devices, {found[-1]} and {found[0]}!"
+    first = ""
+    for position, parameter in enumerate(schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(parameter.name)
+        for tensor in _tensors_in((value,)):
+            device = str(tensor.device)
+            if first and device != first:
+                method = "_".join(
+                    filter(None, (schema.name.partition("::")[2], schema.overload_name))
+                )
+                return (
+                    f"{same}got {parameter.name} is on {device}, different from other tensors on "
+                    f"{first} (when checking argument in method wrapper_CUDA_{method})"
+                )
+            first = first or device
+    return f"{same}found at least two devices!"
+
+
+def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
+    """What a convolution says on a GPU; torch's fake one lets different devices pass."""
+    if data.device == weight.device:
+        return
+    kinds = [
+        f"{'torch.cuda' if t.is_cuda else 'torch'}.{_TENSOR_TYPES[t.dtype]}" for t in (data, weight)
+    ]
+    dense = (
+        "" if data.is_cuda else " or input should be a MKLDNN tensor and weight is a dense tensor"
     )
+    raise RuntimeError(
+        f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same{dense}"
+    )
+
+
+_TENSOR_TYPES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+}
 
 
 def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
@@ -721,8 +788,8 @@ def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
 def _matmul_tf32() -> bool:
     try:
         return bool(torch._C._get_cublas_allow_tf32())
-    except RuntimeError:  # set through the newer fp32_precision switches, which refuse the old question
-        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    except RuntimeError:  # set through the newer fp32_precision, which refuses the old question
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 _OWN_FOLDERS = (
@@ -732,23 +799,23 @@ _OWN_FOLDERS = (
 
 
 def call_site() -> str:
-    """"file.py:12" of the innermost frame that is neither torch's nor neusight's own."""
-    frame = sys._getframe(1)
+    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"."""
+    frame: Any = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         if not filename.startswith(_OWN_FOLDERS) and not filename.startswith("<"):
             return f"{Path(filename).name}:{frame.f_lineno}"
-        frame = cast(Any, frame.f_back)
+        frame = frame.f_back
     return ""
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """The dispatch mode of one thread; it hands every op to the recorder."""
 
     supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.recorder = recorder
 
     @classmethod
@@ -757,7 +824,7 @@ class RecordingMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True wraps every call for Dynamo: twice the cost of an op, and an import of Dynamo. Nothing
+        # True wraps every call for Dynamo: twice the cost of an op, and an import of it. Nothing
         # is compiled while a forecast is open.
         return False
 
@@ -772,6 +839,6 @@ class RecordingMode(TorchDispatchMode):
             tensor = args[0]
             return tensor._fake_device if isinstance(tensor, ForecastTensor) else func(*args)
         recorder = self.recorder
-        if recorder.is_inside:
+        if recorder.is_inside or not recorder.is_open:
             return func(*args, **(kwargs or {}))
         return recorder.dispatch(func, args, kwargs or {})

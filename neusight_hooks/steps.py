@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -17,6 +17,7 @@ from neusight.recording import (
     HostWork,
     Mark,
     OpCall,
+    Phase,
     Step,
     StepKind,
     StorageRef,
@@ -58,6 +59,8 @@ class StepCutter:
         self.steps: list[Step] = []
         #: Set by the first op of a backward pass in the open step.
         self.backward_seen = False
+        #: While a CUDA graph is captured nothing happens yet.
+        self.is_paused = False
         self._recorder = recorder
         self._steady_steps = steady_steps
         self._num_train = 0
@@ -99,7 +102,7 @@ class StepCutter:
     def outermost_forward_begins(self) -> None:
         """A module is called from outside any other."""
         self._raise_again()
-        if self._explicit or self._recorder.attribution.phase != "forward":
+        if self._is_deaf or self._recorder.attribution.phase != "forward":
             return
         if self._before_first_forward:
             self._before_first_forward = False
@@ -113,7 +116,7 @@ class StepCutter:
 
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""
-        if self._explicit or self._recorder.attribution.phase != "forward":
+        if self._is_deaf or self._recorder.attribution.phase != "forward":
             return
         if torch.is_grad_enabled():
             if not self.backward_seen and not self._cycle:
@@ -133,15 +136,37 @@ class StepCutter:
         self._infers = False
         self._forward_ends.clear()
         self._note_trained(optimizer)
-        if not self._explicit and id(optimizer) in self._cycle:
-            self._pattern = list(self._cycle)
-            self._close(upto=self._end_of_cycle)
+        self._turn_begins(id(optimizer))
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
-        if self._explicit:
+        self._turn_ends(id(optimizer))
+
+    def graph_begins(self, graph: int) -> None:
+        """A captured CUDA graph is about to be launched."""
+        self._raise_again()
+        self._turn_begins(graph)
+
+    def graph_ends(self, graph: int, phases: set[Phase]) -> None:
+        """It was launched: one with an optimizer in it steps, one with a forward alone infers."""
+        if "optimizer" in phases:
+            self._turn_ends(graph)
+        elif phases == {"forward"} and not self._trained and not self._is_deaf:
+            self._close()
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self._explicit or self.is_paused
+
+    def _turn_begins(self, number: int) -> None:
+        if not self._is_deaf and number in self._cycle:
+            self._pattern = list(self._cycle)
+            self._close(upto=self._end_of_cycle)
+
+    def _turn_ends(self, number: int) -> None:
+        if self._is_deaf:
             return
-        self._cycle.append(id(optimizer))
+        self._cycle.append(number)
         self._end_of_cycle = len(self._recorder.open_entries)
         if self._cycle == self._pattern:
             self._close()
@@ -286,7 +311,7 @@ class StepCutter:
     def _kind_of_storage(self, number: int, phase: str) -> StorageKind:
         kind = self._recorder.kinds.get(number)
         if kind is not None:
-            return kind
+            return cast("StorageKind", kind)
         if phase == "optimizer" and self._recorder.is_alive(number):
             return "optimizer_state"
         return "activation"
@@ -300,7 +325,7 @@ def _kind_of(raw: list[Any]) -> StepKind:
 
 
 def _first_sequence(raw: list[Any]) -> int | None:
-    """The lowest autograd number of the step's own forward; of its backward, if it has no forward."""
+    """The lowest autograd number of the step's forward; of its backward, if it has no forward."""
     numbers = [(bool(e[6]), e[5]) for e in raw if type(e) is tuple and e[5] is not None]
     return min(numbers)[1] if numbers else None
 

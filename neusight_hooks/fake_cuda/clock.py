@@ -1,4 +1,4 @@
-"""Forecast time while the program runs: for event timers and, under `neusight run`, for `time` itself."""
+"""Forecast time while the program runs: for event timers and, if wanted, for `time` itself."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock)
     The standard library itself keeps real time: its timeouts wait for real things.
     """
     main = threading.get_ident()
-    stdlib = tuple(
-        sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")
-    )
+    stdlib = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
     site = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 
     def is_virtual() -> bool:

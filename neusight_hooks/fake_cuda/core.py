@@ -39,7 +39,7 @@ IS_CUDA_BUILD = torch.version.cuda is not None
 _CUDA_DEVICE_TYPE = 1
 _NUM_DEVICE_TYPES = 22
 
-#: Slots of a stand-in device guard: more than the interface has (c10/core/impl/DeviceGuardImplInterface.h).
+#: Slots of a stand-in device guard: more than c10/core/impl/DeviceGuardImplInterface.h has.
 _GUARD_SLOTS = 64
 
 #: Words before the first slot of an Itanium C++ ABI virtual table: offset to top, type information.
@@ -119,12 +119,11 @@ def _constant(value: int | float) -> int:
 
 
 def _guard_slot() -> ctypes.Array[ctypes.c_void_p]:
-    table = (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(_library("libc10.so"), _GUARD_TABLE)
-    return table
+    return (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(_library("libc10.so"), _GUARD_TABLE)
 
 
 def _register_stub_guard() -> None:
-    """Registers a guard that answers 0 to everything; torch then replaces it by its own fake guard."""
+    """Registers a guard that answers 0 to all; torch then replaces it by its own fake guard."""
     zero = _constant(0)
     table = (ctypes.c_void_p * _GUARD_SLOTS)(*([zero] * _GUARD_SLOTS))
     guard = (ctypes.c_void_p * 2)(ctypes.addressof(table), 0)
@@ -278,7 +277,7 @@ def _run_self_check() -> None:
         tested = ", ".join(TESTED_TORCH)
         raise UnsupportedTorchError(
             f"torch {torch.__version__} failed neusight's self-check ({reason}). "
-            f"Tested releases: {tested}. Install one of them, for example: pip install torch==2.13.0"
+            f"Tested releases: {tested}. Install one of them: pip install torch==2.13.0"
         )
 
 

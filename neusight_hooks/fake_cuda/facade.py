@@ -182,9 +182,7 @@ class _Event:
         if self._number is None or end_event._number is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         if not (self.enable_timing and end_event.enable_timing):
-            raise RuntimeError(
-                "Both events must be created with argument 'enable_timing=True'."
-            )
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         context = self._context
         context.asked("elapsed_time", "forecast time")
         clock = context.clock()
@@ -262,22 +260,23 @@ class _CUDAGraph:
         self._start = 0
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._context.capturing = True
-        self._start = len(self._context.recorder.open_entries)
+        recorder = self._context.recorder
+        recorder.flush()
+        self._context.capturing = recorder.cutter.is_paused = True
+        self._start = len(recorder.open_entries)
 
     def capture_end(self) -> None:
-        entries = self._context.recorder.open_entries
-        captured = entries[self._start :]
-        self._ops = [entry for entry in captured if type(entry) is tuple]
-        # Capturing launches nothing; what it allocates stays allocated.
-        entries[self._start :] = [entry for entry in captured if type(entry) is not tuple]
-        self._context.capturing = False
+        recorder = self._context.recorder
+        self._ops = [_without_sequence(entry) for entry in recorder.take_back(self._start)]
+        self._context.capturing = recorder.cutter.is_paused = False
 
     def replay(self) -> None:
         recorder = self._context.recorder
+        recorder.cutter.graph_begins(id(self))
         recorder.mark("annotation_begin", "cudaGraphLaunch")
-        recorder.open_entries.extend(self._ops)
+        recorder.put_again(self._ops)
         recorder.mark("annotation_end", "cudaGraphLaunch")
+        recorder.cutter.graph_ends(id(self), {entry[3] for entry in self._ops})
 
     def pool(self) -> tuple[int, int]:
         return (0, 1)
@@ -292,29 +291,9 @@ class _CUDAGraph:
         return None
 
 
-class _graph:
-    """torch.cuda.graph: captures in a with statement."""
-
-    def __init__(
-        self,
-        cuda_graph: _CUDAGraph,
-        pool: Any = None,
-        stream: _Stream | None = None,
-        capture_error_mode: str = "global",
-        **kwargs: Any,
-    ) -> None:
-        self._graph = cuda_graph
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        if self._stream is not None:
-            self._stream.__enter__()
-        self._graph.capture_begin()
-
-    def __exit__(self, *error: object) -> None:
-        self._graph.capture_end()
-        if self._stream is not None:
-            self._stream.__exit__()
+def _without_sequence(raw: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The raw entry of an op that no autograd graph runs: a replay."""
+    return (*raw[:5], None, raw[6])
 
 
 class _Context:
@@ -376,13 +355,66 @@ def install_facade(
     _install_memory(patches, memory, gpu, asked)
     _install_random(patches)
     _install_tensor_types(patches)
-    patches.set(cuda, "CUDAGraph", graph_class)
-    patches.set(cuda, "graph", _graph)
+    _captured_before(patches, cuda.CUDAGraph, graph_class)
+    for owner in (cuda, cuda.graphs):
+        patches.set(owner, "CUDAGraph", graph_class)
     patches.answer(cuda.graphs, "is_current_stream_capturing", lambda: context.capturing)
-    patches.set(cuda, "is_current_stream_capturing", lambda: context.capturing)
-    patches.set(cuda, "make_graphed_callables", lambda callables, *args, **kwargs: callables)
-    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        patches.answer(cuda.nvtx, name, lambda *args, **kwargs: 0)
+    patches.answer(
+        cuda.graphs, "make_graphed_callables", lambda callables, *args, **kwargs: callables
+    )
+    patches.answer(cuda.graphs, "graph_pool_handle", lambda: (0, 1))
+    _install_capture(patches)
+    _install_ranges(patches, recorder)
+
+
+def _captured_before(patches: Patches, original: Any, ours: Any) -> None:
+    """Scripts that took a class by name before the forecast get instances of ours from it."""
+    patches.set(
+        original, "__new__", staticmethod(lambda cls, *args, **kwargs: ours(*args, **kwargs))
+    )
+
+
+def _install_capture(patches: Patches) -> None:
+    """torch.cuda.graph, the with statement that captures."""
+
+    def init(
+        self: Any, cuda_graph: Any, pool: Any = None, stream: Any = None, **kwargs: Any
+    ) -> None:
+        self.cuda_graph, self.forecast_stream = cuda_graph, stream
+
+    def enter(self: Any) -> None:
+        if self.forecast_stream is not None:
+            self.forecast_stream.__enter__()
+        self.cuda_graph.capture_begin()
+
+    def leave(self: Any, *error: object) -> None:
+        self.cuda_graph.capture_end()
+        if self.forecast_stream is not None:
+            self.forecast_stream.__exit__(*error)
+
+    for name, method in (("__init__", init), ("__enter__", enter), ("__exit__", leave)):
+        patches.set(torch.cuda.graph, name, method)
+
+
+def _install_ranges(patches: Patches, recorder: Recorder) -> None:
+    """torch.cuda.nvtx: ranges that nest are annotations."""
+    nvtx = torch.cuda.nvtx
+    ranges: list[str] = []
+
+    def push(msg: str) -> int:
+        ranges.append(msg)
+        recorder.attribution.enter_annotation(msg)
+        return len(ranges) - 1
+
+    def pop() -> int:
+        if ranges:
+            recorder.attribution.leave_annotation(ranges.pop(), failed=True)
+        return len(ranges)
+
+    patches.answer(nvtx, "range_push", push)
+    patches.answer(nvtx, "range_pop", pop)
+    for name in ("mark", "range_start", "range_end"):
+        patches.answer(nvtx, name, lambda *args, **kwargs: 0)
 
 
 def _install_questions(patches: Patches, recorder: Recorder, gpu: GPU, asked: Asked) -> None:
@@ -450,7 +482,6 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
         return None
 
     patches.answer(cuda, "device_count", lambda: recorder.device_count)
-    patches.set(cuda, "device_count", lambda: recorder.device_count)
     patches.answer(cuda, "current_device", lambda: recorder.current_device)
     patches.answer(cuda, "set_device", set_device)
     patches.answer(cuda, "is_initialized", lambda: True)
@@ -462,9 +493,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.answer(cuda, "ipc_collect", nothing)
     patches.answer(cuda, "_is_in_bad_fork", lambda: False)
     patches.answer(cuda._utils, "_get_device_index", index_of)
-    patches.answer(
-        cuda, "synchronize", lambda device=None: recorder.synchronize("synchronize")
-    )
+    patches.answer(cuda, "synchronize", lambda device=None: recorder.synchronize("synchronize"))
 
 
 def _install_streams(
@@ -501,14 +530,18 @@ def _install_streams(
             if self.stream is not None:
                 self.stream.__exit__()
 
-    for module in (cuda, cuda.streams):
-        patches.set(module, "Event", event_class)
-        patches.set(module, "Stream", stream_class)
-    patches.set(cuda, "ExternalStream", stream_class)
+    for name, ours in (
+        ("Event", event_class),
+        ("Stream", stream_class),
+        ("ExternalStream", stream_class),
+    ):
+        _captured_before(patches, getattr(cuda, name), ours)
+        for module in (cuda, cuda.streams):
+            patches.set(module, name, ours)
     patches.answer(cuda, "current_stream", current)
     patches.answer(cuda, "default_stream", lambda device=None: stream_class(stream_id=0))
     patches.answer(cuda, "set_stream", set_stream)
-    patches.set(cuda, "stream", use)
+    patches.answer(cuda, "stream", use)
     patches.set(cuda, "StreamContext", StreamContext)
 
 

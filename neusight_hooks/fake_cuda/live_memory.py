@@ -28,7 +28,7 @@ _STATISTICS = (
 
 
 class LiveMemory:
-    """Follows allocations; with `raises`, the one that a GPU could not serve raises as it would there."""
+    """Follows allocations; with `raises`, the one that a GPU could not serve raises as there."""
 
     def __init__(self, recorder: Recorder, gpu: GPU, *, raises: bool) -> None:
         self._recorder = recorder
@@ -82,7 +82,9 @@ class LiveMemory:
         values.update(num_alloc_retries=0, num_ooms=0, num_sync_all_streams=0)
         values.update(num_device_alloc=0, num_device_free=0, max_split_size=-1)
         for name in ("oversize_allocations", "oversize_segments"):
-            values.update({f"{name}.{which}": 0 for which in ("current", "peak", "allocated", "freed")})
+            values.update(
+                {f"{name}.{which}": 0 for which in ("current", "peak", "allocated", "freed")}
+            )
         return values
 
     def reset_peak(self) -> None:

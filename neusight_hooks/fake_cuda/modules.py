@@ -1,13 +1,10 @@
-"""nn.Module, optimizers, compile and checkpoints, where they would stumble over tensors without data."""
+"""nn.Module, optimizers and torch.compile, where they would stumble over tensors without data."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import threading
+import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +12,7 @@ from torch import nn
 
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.tensor import ForecastTensor
+from neusight.fake_cuda.values import MAX_KNOWN_ELEMENTS
 
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["install_modules"]
 
 
-def install_modules(patches: Patches, recorder: Recorder, *, allow_writes: bool) -> None:
-    """Makes modules, optimizers, torch.compile and torch.save work on forecast tensors."""
+def install_modules(patches: Patches, recorder: Recorder) -> None:
+    """Makes modules, optimizers, torch.compile and threads work on forecast tensors."""
     _install_parameters(patches, recorder)
     _install_apply(patches, recorder)
     _install_optimizers(patches, recorder)
@@ -31,7 +29,6 @@ def install_modules(patches: Patches, recorder: Recorder, *, allow_writes: bool)
     _install_threads(patches, recorder)
     _install_profiler(patches, recorder)
     _install_annotations(patches, recorder)
-    _install_checkpoints(patches, recorder, allow_writes)
 
 
 def _install_parameters(patches: Patches, recorder: Recorder) -> None:
@@ -39,34 +36,45 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) is torch.Tensor and data.device.type == "cpu" and not recorder.is_inside:
-            with torch.no_grad(), recorder.inside(), torch._C._DisableTorchDispatch():
-                data = recorder.mode.new_tensor(
-                    tuple(data.shape), data.stride(), data.dtype, torch.device("cpu")
-                )
+            data = _without_data(data, recorder)
         return original(cls, data, requires_grad)
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
+
+
+def _without_data(tensor: torch.Tensor, recorder: Recorder) -> ForecastTensor:
+    """A tensor like that on the CPU which holds no data; small ones keep their values."""
+    with torch.no_grad(), recorder.inside(), torch._C._DisableTorchDispatch():
+        empty = recorder.mode.new_tensor(
+            tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+        )
+        if tensor.numel() <= MAX_KNOWN_ELEMENTS:
+            recorder.values.set(empty, tensor.detach())
+    return empty
 
 
 def _install_apply(patches: Patches, recorder: Recorder) -> None:
     swapped: list[tuple[Any, Any]] = []
     buffers: list[tuple[nn.Module, str, Any]] = []
 
-    def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    def apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         if recurse:
             for child in self.children():
                 child._apply(fn)
         for parameter in self._parameters.values():
             if parameter is None:
                 continue
+            gradient = parameter.grad
             with torch.no_grad():
                 moved = fn(parameter)
+                moved_gradient = None if gradient is None else fn(gradient)
             _take_over(parameter, moved, recorder, swapped)
             recorder.mark_storage(parameter, "parameter")
-            if parameter.grad is not None:
-                with torch.no_grad():
-                    gradient = fn(parameter.grad)
-                _take_over(parameter.grad, gradient, recorder, swapped)
+            if gradient is not None:
+                if parameter.grad is None:  # it went with the parameter's own tensor
+                    parameter.grad = moved_gradient
+                else:
+                    _take_over(gradient, moved_gradient, recorder, swapped)
                 recorder.mark_storage(parameter.grad, "gradient")
         for name, buffer in self._buffers.items():
             if buffer is not None:
@@ -88,18 +96,13 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
     patches.set(nn.Module, "_apply", apply)
 
 
-def _take_over(
-    tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[Any, Any]]
-) -> None:
+def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[Any, Any]]) -> None:
     """Gives `tensor` the contents of `moved` and keeps its identity, which optimizers hold."""
     if moved is tensor:
         return
     if isinstance(tensor, ForecastTensor):
         if not isinstance(moved, ForecastTensor):
-            with recorder.inside(), torch._C._DisableTorchDispatch():
-                moved = recorder.mode.new_tensor(
-                    tuple(moved.shape), moved.stride(), moved.dtype, moved.device
-                )
+            moved = _without_data(moved, recorder)
         tensor.data = moved
         tensor._fake_device = moved._fake_device
     elif isinstance(moved, ForecastTensor):
@@ -139,15 +142,31 @@ def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
         recorder.cutter.optimizer_created(self)
 
     patches.set(torch.optim.Optimizer, "__init__", init)
+    stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def remember(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        stepped.add(optimizer)
+
+    def forget() -> None:
+        for optimizer in stepped:
+            _forget_forecast_state(optimizer)
+
+    patches.on_restore(forget)
+    patches.on_restore(optimizer_module.register_optimizer_step_pre_hook(remember).remove)
+
+
+def _forget_forecast_state(optimizer: torch.optim.Optimizer) -> None:
+    """Momenta that hold no data are of no use after the forecast; the optimizer makes new ones."""
+    for parameter, state in list(optimizer.state.items()):
+        if any(isinstance(value, ForecastTensor) for value in state.values()):
+            del optimizer.state[parameter]
 
 
 def _install_compile(patches: Patches, recorder: Recorder) -> None:
     """torch.compile is the identity until fusion is modelled; the summary says so."""
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
-        recorder.warn_once(
-            "the script asks for torch.compile; the forecast is of eager execution"
-        )
+        recorder.warn_once("the script asks for torch.compile; the forecast is of eager execution")
         if model is None:
             return lambda function: function
         return model
@@ -161,18 +180,20 @@ def _install_compile(patches: Patches, recorder: Recorder) -> None:
 
 def _install_threads(patches: Patches, recorder: Recorder) -> None:
     """Dispatch modes are local to a thread: threads started inside record too."""
-    original = threading.Thread.run
+    # Private, but unlike `run` no subclass overrides it. If it moves, threads record only the ops
+    # on tensors that exist already.
+    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
-    def run(self: threading.Thread) -> None:
+    def bootstrap(self: threading.Thread) -> None:
         from neusight.recorder import RecordingMode
 
         if not recorder.is_open:
             original(self)
             return
-        with RecordingMode(recorder):
+        with RecordingMode(recorder), torch.autograd.set_multithreading_enabled(False):
             original(self)
 
-    patches.set(threading.Thread, "run", run)
+    patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
 
 
 def _install_profiler(patches: Patches, recorder: Recorder) -> None:
@@ -205,7 +226,7 @@ def _install_profiler(patches: Patches, recorder: Recorder) -> None:
 
 def _install_annotations(patches: Patches, recorder: Recorder) -> None:
     """What the script (or torch: optimizers, data loaders) annotates for its profiler is kept."""
-    record_function = torch.autograd.profiler.record_function
+    record_function: Any = torch.autograd.profiler.record_function
     original_enter, original_exit = record_function.__enter__, record_function.__exit__
     attribution = recorder.attribution
 
@@ -221,163 +242,3 @@ def _install_annotations(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(record_function, "__enter__", enter)
     patches.set(record_function, "__exit__", leave)
-
-
-# -- checkpoints ----------------------------------------------------------------------------------
-
-
-def _install_checkpoints(patches: Patches, recorder: Recorder, allow_writes: bool) -> None:
-    store = _Checkpoints(recorder)
-    patches.on_restore(store.remove)
-    original_save, original_load = torch.save, torch.load
-
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if allow_writes or not _holds_forecast(obj, set()):
-            return original_save(obj, f, *args, **kwargs)
-        return original_save(obj, store.elsewhere(f), *args, **kwargs)
-
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        f = store.found(f)
-        wanted = _device_of(map_location)
-        if wanted is None:
-            return original_load(f, map_location, *args, **kwargs)
-        loaded = original_load(f, "cpu", *args, **kwargs)
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to(wanted), loaded)
-
-    patches.set(torch, "save", save)
-    patches.set(torch, "load", load)
-    if not allow_writes:
-        _install_files(patches, store)
-        _install_library_saves(patches, store)
-
-
-def _install_files(patches: Patches, store: _Checkpoints) -> None:
-    """What scripts do with a checkpoint they just wrote: move it into place, ask for it, remove it."""
-    original_stat, original_remove = os.stat, os.remove
-
-    def moving(original: Callable[..., None]) -> Callable[..., None]:
-        def move(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            if not store.rename(src, dst):
-                original(src, dst, *args, **kwargs)
-
-        return move
-
-    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-        return original_stat(store.found(path), *args, **kwargs)
-
-    def remove(path: Any, *args: Any, **kwargs: Any) -> None:
-        if not store.forget(path):
-            original_remove(path, *args, **kwargs)
-
-    patches.set(os, "replace", moving(os.replace))
-    patches.set(os, "rename", moving(os.rename))
-    patches.set(os, "stat", stat)
-    patches.set(os, "remove", remove)
-    patches.set(os, "unlink", remove)
-
-
-def _install_library_saves(patches: Patches, store: _Checkpoints) -> None:
-    """safetensors and transformers write files of their own, if they are loaded or will be."""
-    from neusight.fake_cuda.packages import when_imported
-
-    def patch_safetensors(module: Any) -> None:
-        original = module.save_file
-
-        def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _holds_forecast(tensors, set()):
-                return original(tensors, filename, *args, **kwargs)
-            return torch.save(dict(tensors), filename)
-
-        patches.set(module, "save_file", save_file)
-
-    def patch_transformers(module: Any) -> None:
-        original = module.PreTrainedModel.save_pretrained
-
-        def save_pretrained(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-            if not any(isinstance(p, ForecastTensor) for p in self.parameters()):
-                return original(self, save_directory, *args, **kwargs)
-            target = store.elsewhere(Path(save_directory) / "pytorch_model.bin")
-            torch.serialization.save(self.state_dict(), target)
-            return None
-
-        patches.set(module.PreTrainedModel, "save_pretrained", save_pretrained)
-
-    when_imported(patches, "safetensors.torch", patch_safetensors)
-    when_imported(patches, "transformers.modeling_utils", patch_transformers)
-
-
-class _Checkpoints:
-    """A temporary place for what the script saves, from which it can load it back."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._folder: Path | None = None
-        self._places: dict[str, Path] = {}
-
-    def elsewhere(self, target: Any) -> Any:
-        """Where to write instead of `target`; an open file stays what it is."""
-        if not isinstance(target, (str, os.PathLike)):
-            return target
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="neusight-"))
-        key = os.path.abspath(target)  # pathlib asks os.stat, which asks us
-        if key not in self._places:
-            self._places[key] = self._folder / f"{len(self._places)}-{Path(target).name}"
-        self._recorder.warn_once(
-            "checkpoints were written to a temporary place, not over your files "
-            f"(first: {target}); --allow-writes writes them where the script says"
-        )
-        return self._places[key]
-
-    def found(self, source: Any) -> Any:
-        """The place that was written instead of `source`, if it was."""
-        if not self._places or not isinstance(source, (str, os.PathLike)):
-            return source
-        return self._places.get(os.path.abspath(source), source)
-
-    def rename(self, source: Any, target: Any) -> bool:
-        """Moves what was written instead of `source`; False if nothing was."""
-        place = self.found(source)
-        if place is source:
-            return False
-        del self._places[os.path.abspath(source)]
-        self._places[os.path.abspath(target)] = place
-        return True
-
-    def forget(self, path: Any) -> bool:
-        """Removes what was written instead of `path`; False if nothing was."""
-        place = self.found(path)
-        if place is path:
-            return False
-        del self._places[os.path.abspath(path)]
-        return True
-
-    def remove(self) -> None:
-        """Deletes the temporary place."""
-        self._places.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-
-def _holds_forecast(obj: Any, seen: set[int]) -> bool:
-    if isinstance(obj, ForecastTensor):
-        return True
-    if id(obj) in seen:
-        return False
-    seen.add(id(obj))
-    if isinstance(obj, dict):
-        return any(_holds_forecast(value, seen) for value in obj.values())
-    if isinstance(obj, (list, tuple)):
-        return any(_holds_forecast(value, seen) for value in obj)
-    if isinstance(obj, nn.Module):
-        return any(isinstance(p, ForecastTensor) for p in obj.parameters())
-    return False
-
-
-def _device_of(map_location: Any) -> torch.device | None:
-    """The GPU that torch.load was asked to load to, if it was one."""
-    if isinstance(map_location, (str, torch.device)):
-        device = torch.device(map_location)
-        return device if device.type == "cuda" else None
-    return None

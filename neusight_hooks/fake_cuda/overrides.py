@@ -1,4 +1,4 @@
-"""Choices that torch makes in C++ only when it sees a device: attention kernels, cuDNN RNNs, fused norms."""
+"""Choices that torch makes in C++ only when it sees a device: attention, cuDNN RNNs, norms."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def install_overrides(
     patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
 ) -> None:
     """Registers the choices of `gpu` on torch's dispatcher until `patches.restore()`."""
-    library = torch.library.Library("aten", "IMPL")
+    torch_library: Any = torch.library  # has no annotations
+    library = torch_library.Library("aten", "IMPL")
     patches.on_restore(library._destroy)
 
     def override(name: str, function: Callable[..., Any]) -> None:
@@ -98,7 +99,12 @@ def install_overrides(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": on purpose
         override("scaled_dot_product_attention", _attention(chosen))
-        for name, mode in (("lstm", _LSTM), ("gru", _GRU), ("rnn_tanh", _RNN_TANH), ("rnn_relu", _RNN_RELU)):
+        for name, mode in (
+            ("lstm", _LSTM),
+            ("gru", _GRU),
+            ("rnn_tanh", _RNN_TANH),
+            ("rnn_relu", _RNN_RELU),
+        ):
             override(f"{name}.input", _rnn_input(mode))
             override(f"{name}.data", _rnn_packed(mode))
         if not IS_CUDA_BUILD:
@@ -109,7 +115,9 @@ def install_overrides(
 
 
 def _never_reached(*args: Any) -> Any:
-    raise RuntimeError("a forecast op reached a CUDA kernel; please report this as a bug of neusight")
+    raise RuntimeError(
+        "a forecast op reached a CUDA kernel; please report this as a bug of neusight"
+    )
 
 
 # -- attention ------------------------------------------------------------------------------------
@@ -162,7 +170,14 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
             return op(query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
         if choice == "math":
             return aten._scaled_dot_product_attention_math.default(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
             )[0]
         raise RuntimeError("No available kernel. Aborting execution.")
 
@@ -266,7 +281,9 @@ def _rnn(
         params = [parameter.to(dtype) for parameter in params]
     num_directions = 2 if bidirectional else 1
     per_layer = len(params) // (num_layers * num_directions)
-    hidden_size = params[1].shape[1] if per_layer not in (3, 5) else params[0].shape[0] // _NUM_GATES[mode]
+    hidden_size = (
+        params[1].shape[1] if per_layer not in (3, 5) else params[0].shape[0] // _NUM_GATES[mode]
+    )
     proj_size = hidden.shape[2] if per_layer in (3, 5) else 0
     out, hy, cy, _, _ = aten._cudnn_rnn.default(
         data, list(params), per_layer, None, hidden, cell, mode, hidden_size, proj_size, num_layers,
@@ -276,9 +293,11 @@ def _rnn(
 
 
 @handles(aten._cudnn_rnn.default)
-def _cudnn_rnn(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _cudnn_rnn(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     data, hidden, cell, mode, hidden_size, proj_size = args[0], args[4], args[5], *args[6:9]
-    num_layers, batch_first, train, bidirectional = args[9], args[10], args[12], args[13]
+    num_layers, train, bidirectional = args[9], args[12], args[13]
     batch_sizes = args[14]
     num_directions = 2 if bidirectional else 1
     width = (proj_size or hidden_size) * num_directions
@@ -288,7 +307,9 @@ def _cudnn_rnn(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappi
     rows = data.shape[0] if batch_sizes else data.shape[0] * data.shape[1]
     states = _NUM_GATES[mode] + _RNN_RESERVE_STATES
     reserve_bytes = (
-        rows * hidden_size * num_directions * num_layers * states * data.element_size() if train else 0
+        rows * hidden_size * num_directions * num_layers * states * data.element_size()
+        if train
+        else 0
     )
     reserve = new_tensor(recorder, (reserve_bytes,), torch.uint8, data)
     weight_buffer = new_tensor(recorder, (0,), data.dtype, data)
@@ -337,10 +358,13 @@ class _FusedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def run(input: Any, normalized_shape: Sequence[int], weight: Any, eps: float | None) -> Any:
-        return _FusedRMSNorm.apply(input, weight, list(normalized_shape), eps)
+        function: Any = _FusedRMSNorm  # torch leaves apply without annotations
+        return function.apply(input, weight, list(normalized_shape), eps)
 
     @staticmethod
-    def forward(ctx: Any, input: Any, weight: Any, normalized_shape: list[int], eps: float | None) -> Any:
+    def forward(
+        ctx: Any, input: Any, weight: Any, normalized_shape: list[int], eps: float | None
+    ) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             out, rstd = aten._fused_rms_norm.default(input, normalized_shape, weight, eps)
         ctx.save_for_backward(input, rstd, weight)

@@ -1,4 +1,4 @@
-"""Packages that come later or cannot come at all: hooks on import, and words for CUDA-only packages."""
+"""Packages that come later or cannot come at all: hooks on import, words for CUDA-only ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["CUDA_ONLY", "cuda_only_package", "when_imported"]
+__all__ = ["CUDA_ONLY", "cuda_only_package", "install_packages", "when_imported"]
 
 #: Packages that install or import only where CUDA is.
 CUDA_ONLY = (
@@ -33,6 +35,22 @@ def cuda_only_package(error: ImportError) -> str | None:
     """The CUDA-only package whose import failed, if it was one."""
     name = (error.name or "").partition(".")[0]
     return name if name in CUDA_ONLY else None
+
+
+def install_packages(patches: Patches) -> None:
+    """Libraries that treat fake tensors as a sign of tracing take the eager path for forecasts."""
+
+    def patch_transformers(module: Any) -> None:
+        from neusight.fake_cuda.tensor import ForecastTensor
+
+        fake = torch._subclasses.FakeTensor
+        patches.answer(
+            module,
+            "is_fake_tensor",
+            lambda x: isinstance(x, fake) and not isinstance(x, ForecastTensor),
+        )
+
+    when_imported(patches, "transformers.utils.import_utils", patch_transformers)
 
 
 def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> None:

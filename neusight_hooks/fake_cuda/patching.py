@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Patches"]
 
@@ -13,7 +13,7 @@ _ANSWERS = "_neusight_answers"
 
 
 class Patches:
-    """A stack of what was replaced; `restore` undoes all of it, also where the old value was None."""
+    """A stack of what was replaced; `restore` undoes it, also where the old value was None."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -31,31 +31,38 @@ class Patches:
         setattr(owner, name, value)
         self._undo.append(undo)
 
-    def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-        """Replaces what the function `owner.name` does, also for those who imported it by name before.
+    def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
+        """Replaces what the function `owner.name` does, also for those who imported it before.
 
         The function object stays and its code is exchanged; what is no plain function (a class, a
-        builtin) is replaced as an attribute.
+        builtin) is replaced as an attribute. Returns what it did before.
         """
         function = vars(owner).get(name, _ABSENT)
         if not isinstance(function, FunctionType) or function.__code__.co_freevars:
+            original = getattr(owner, name, replacement)
             self.set(owner, name, replacement)
-            return
+            return cast("Callable[..., Any]", original)
         key = f"{function.__module__}.{function.__qualname__}"
         answers = function.__globals__.setdefault(_ANSWERS, {})
+        if key in answers:
+            raise KeyError(f"{key} is answered already")
         answers[key] = replacement
+        original = FunctionType(
+            function.__code__, function.__globals__, name, function.__defaults__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
         namespace: dict[str, Any] = {}
         exec(f"def {name}(*args, **kwargs): return {_ANSWERS}[{key!r}](*args, **kwargs)", namespace)
-        old = function.__code__
         function.__code__ = namespace[name].__code__
 
         def undo() -> None:
-            function.__code__ = old
+            function.__code__ = original.__code__
             answers.pop(key, None)
             if not answers:
                 function.__globals__.pop(_ANSWERS, None)
 
         self._undo.append(undo)
+        return original
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Adds something of one's own to undo."""

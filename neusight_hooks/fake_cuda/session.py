@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.core import cuda_core
 from neusight.fake_cuda.facade import install_facade
 from neusight.fake_cuda.live_memory import LiveMemory
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overrides import install_overrides
+from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.recorder import Recorder, RecordingMode
 
@@ -52,8 +54,11 @@ def fake_cuda(
         memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
         install_facade(patches, recorder, gpu, memory, asked, clock)
         install_overrides(patches, recorder, gpu, asked)
-        install_modules(patches, recorder, allow_writes=allow_writes)
+        install_packages(patches)
+        install_modules(patches, recorder)
+        install_checkpoints(patches, recorder, allow_writes=allow_writes)
         _set_only_lift_cpu_tensors(stack)
+        stack.callback(torch.set_rng_state, torch.get_rng_state())
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         recorder.is_open = True
         stack.callback(setattr, recorder, "is_open", False)
@@ -66,7 +71,7 @@ def fake_cuda(
 
 
 def _set_only_lift_cpu_tensors(stack: ExitStack) -> None:
-    """torch.tensor(..., device="cuda") makes a CPU tensor and moves it, instead of writing to the GPU."""
+    """torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU."""
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     stack.callback(torch._C._set_only_lift_cpu_tensors, before)

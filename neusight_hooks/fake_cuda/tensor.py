@@ -1,9 +1,12 @@
-"""The tensor of a forecast: it claims to be on `cuda` (or is a parameter not yet filled) and holds no data."""
+"""The tensor of a forecast: it claims to be on `cuda`, or is a parameter not yet filled."""
 
 from __future__ import annotations
 
+import copy
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -17,14 +20,18 @@ __all__ = ["ForecastMode", "ForecastTensor", "TensorListener"]
 
 _PRIM_DEVICE = torch.ops.prim.device.default
 _make_subclass = torch.Tensor._make_subclass
-_empty_strided = torch._C._VariableFunctions.empty_strided  # type: ignore[attr-defined]
+_empty_strided = torch._C._VariableFunctions.empty_strided
 
 
 class TensorListener(Protocol):
     """What a forecast tensor asks of the recorder that made it."""
 
     is_open: bool
-    is_inside: bool
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether neusight itself computes in this thread."""
+        ...
 
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs one op on forecast tensors."""
@@ -34,12 +41,16 @@ class TensorListener(Protocol):
         """The values of a tensor on the CPU: known ones, or invented ones."""
         ...
 
+    def pickled(self, tensor: ForecastTensor) -> torch.Tensor:
+        """What is written to a file instead of the tensor."""
+        ...
+
     def address_of(self, tensor: ForecastTensor) -> int:
         """A stable, unique stand-in for the address of the tensor's storage."""
         ...
 
 
-class ForecastMode(FakeTensorMode):
+class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-ignore]
     """The fake mode that all tensors of one forecast share; it knows the recorder."""
 
     # Torch asks torch.cuda.is_available() here, which the facade answers with True; but no device
@@ -47,9 +58,20 @@ class ForecastMode(FakeTensorMode):
     avoid_device_init = True
 
     def __init__(self, listener: TensorListener) -> None:
+        self._local = threading.local()
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         self.listener = listener
         self.cache_enabled = False  # the recorder has its own, of which this would be a second
+
+    # FakeTensorMode keeps this as an attribute; a tensor must not seem to be on `meta` to a thread
+    # because another one is inside a kernel.
+    @property
+    def in_kernel_invocation(self) -> bool:
+        return bool(getattr(self._local, "in_kernel_invocation", False))
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self._local.in_kernel_invocation = value
 
     def new_tensor(
         self,
@@ -76,8 +98,11 @@ class ForecastMode(FakeTensorMode):
 
 
 class ForecastTensor(FakeTensor):
-    """A FakeTensor that belongs to a forecast. Attributes that FakeTensor sets on each new object are
-    set once on the class: making one is most of the cost of a recorded op."""
+    """A FakeTensor that belongs to a forecast, and holds no data.
+
+    Attributes that FakeTensor sets on each new object are set once on the class: making one is most
+    of the cost of a recorded op.
+    """
 
     constant = None
     pytype = None
@@ -100,18 +125,22 @@ class ForecastTensor(FakeTensor):
     ) -> Any:
         if func is _PRIM_DEVICE:
             tensor = args[0]
-            return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor._fake_device
+            return (
+                torch.device("meta")
+                if tensor.fake_mode.in_kernel_invocation
+                else tensor._fake_device
+            )
         listener = _listener_of(args) or _listener_of(tuple((kwargs or {}).values()))
         if listener is None or listener.is_inside:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
         if not listener.is_open:
             raise ForecastStateError(
-                f"A tensor made inside forecast_on was used by {func} after the block had ended; it "
-                "holds no data. Use it inside the block, or create it outside."
+                f"A tensor made inside forecast_on was used by {func} after the block had ended; "
+                "it holds no data. Use it inside the block, or create it outside."
             )
         return listener.dispatch(func, args, kwargs or {})
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return (
             f"tensor(..., device='{self._fake_device}', size={tuple(self.shape)}, "
             f"dtype={self.dtype}, forecast=True)"
@@ -153,19 +182,29 @@ class ForecastTensor(FakeTensor):
             copied: ForecastTensor = memo[id(self)]
             return copied
         with torch.no_grad():
-            copied = self.clone()
-        if self.requires_grad:
-            copied.requires_grad_()
-        if getattr(self, "_is_param", False):
-            copied._is_param = True
+            copied = self._made_alike(self.clone())
         memo[id(self)] = copied
         if self.grad is not None:
-            copied.grad = self.grad.__deepcopy__(memo)
+            copied.grad = copy.deepcopy(self.grad, memo)
         return copied
+
+    def __copy__(self) -> ForecastTensor:
+        return self._made_alike(self.detach())
+
+    def _made_alike(self, other: Any) -> ForecastTensor:
+        """`other`, as a parameter and with gradients wanted if this tensor is so."""
+        if self.requires_grad:
+            other.requires_grad_()
+        if getattr(self, "_is_param", False):
+            other._is_param = True
+        return cast(ForecastTensor, other)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles (torch.save, multiprocessing) as values on the CPU."""
-        return self.fake_mode.listener.host_copy(self).__reduce_ex__(protocol)
+        values: Any = self.fake_mode.listener.pickled(self)
+        if isinstance(self, torch.nn.Parameter):
+            return torch._utils._rebuild_parameter, (values, self.requires_grad, OrderedDict())
+        return values.__reduce_ex__(protocol)
 
 
 def _listener_of(values: Sequence[Any]) -> TensorListener | None:

@@ -1,4 +1,4 @@
-"""What a program reads from the GPU: values that are known, and invented ones where nobody can know.
+"""What a program reads from the GPU: values that are known, and invented ones.
 
 Storages of up to 64 elements carry their real value while every input of it is known. Parameters
 made inside a forecast hold no data until CPU code computes on them; then they get seeded random
@@ -20,12 +20,16 @@ from neusight.recording import OpSignature
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
-__all__ = ["HANDLERS", "Values", "handles", "new_tensor"]
+__all__ = ["HANDLERS", "MAX_KNOWN_ELEMENTS", "Values", "handles", "new_tensor"]
 
 aten = torch.ops.aten
 
-#: Largest tensor, in elements, whose real value is followed.
+#: Largest tensor of floats, in elements, whose real value is followed.
 MAX_KNOWN_ELEMENTS = 64
+
+#: The same for integers and truth values: tokens, positions and padding masks come from the CPU, and
+#: what Hugging Face's models make of them decides which attention kernel runs.
+MAX_KNOWN_INTEGERS = 2**20
 
 #: Largest tensor, in elements, that a copy to the CPU fills at once; larger ones stay without data
 #: until they are computed on.
@@ -86,12 +90,12 @@ class Values:
     def may_know(self, signature: OpSignature) -> bool:
         """Whether the value of an op of this signature is worth following: all of it is small."""
         outputs = signature.output_tensors
-        small_outputs = all(t.numel <= MAX_KNOWN_ELEMENTS for t in outputs)
-        small_inputs = all(t.numel <= MAX_KNOWN_ELEMENTS for t in signature.input_tensors)
+        small_outputs = all(_is_small(t.numel, t.dtype) for t in outputs)
+        small_inputs = all(_is_small(t.numel, t.dtype) for t in signature.input_tensors)
         writes = signature.op.endswith("_") or signature.overload == "out"
         if writes:
-            return any(t.numel <= MAX_KNOWN_ELEMENTS for t in signature.input_tensors)
-        if outputs and small_outputs and any(t.dtype == "bool" for t in outputs):
+            return any(_is_small(t.numel, t.dtype) for t in signature.input_tensors)
+        if any(t.dtype == "bool" and t.numel <= MAX_KNOWN_ELEMENTS for t in outputs):
             return True
         return bool(outputs) and small_outputs and small_inputs
 
@@ -136,7 +140,7 @@ class Values:
             return self._view(value, self._flat[value.untyped_storage()._cdata])
         if isinstance(value, (list, tuple)):
             return [self._real(item) for item in value]
-        if isinstance(value, torch.Tensor) and value.numel() > MAX_KNOWN_ELEMENTS:
+        if isinstance(value, torch.Tensor) and not is_small(value):
             raise KeyError
         return value
 
@@ -148,7 +152,7 @@ class Values:
                 continue
             value = args[position] if position < len(args) else kwargs.get(parameter.name)
             for tensor in _tensors((value,)):
-                if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cuda":
+                if isinstance(tensor, ForecastTensor):
                     self.forget(tensor.untyped_storage()._cdata)
 
     def _guess_booleans(self, func: Any, outputs: Sequence[Any]) -> None:
@@ -190,7 +194,9 @@ class Values:
         return tensor.untyped_storage()._cdata in self._flat
 
     def _is_invented(self, tensor: torch.Tensor) -> bool:
-        return isinstance(tensor, ForecastTensor) and tensor.untyped_storage()._cdata in self._invented
+        return (
+            isinstance(tensor, ForecastTensor) and tensor.untyped_storage()._cdata in self._invented
+        )
 
     def _view(self, tensor: ForecastTensor, flat: torch.Tensor) -> torch.Tensor:
         size = flat.numel() // tensor.element_size() * tensor.element_size()
@@ -204,7 +210,7 @@ class Values:
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The values of a small tensor: known, or invented by the policy and reported with its line."""
+        """The values of a small tensor: known, or invented by the policy and reported."""
         if not isinstance(tensor, ForecastTensor):
             return tensor
         if tensor._fake_device.type != "cuda":
@@ -242,26 +248,24 @@ class Values:
             self.is_known(tensor) or tensor.numel() <= MAX_COPIED_ELEMENTS
         ):
             return self.real_of_lazy(tensor)
-        if tensor.numel() <= MAX_KNOWN_ELEMENTS:
+        if tensor.numel() <= MAX_KNOWN_ELEMENTS or self.is_known(tensor):
             return self.read(tensor)
         return torch.zeros(1, dtype=tensor.dtype).expand(tuple(tensor.shape))
 
     # -- parameters without data ----------------------------------------------------------------
 
     def run_on_lazy(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs an op on CPU parameters that hold no data: without data where only such take part
-        or it merely initialises them, else for real, filling them first."""
+        """Runs an op on CPU parameters that hold no data: without data where it initialises, copies
+        or views them, else for real, filling them first."""
         tensors = _tensors((*args, *kwargs.values()))
-        lazies = [t for t in tensors if isinstance(t, ForecastTensor)]
         if getattr(func, "is_view", False):
-            return self._run_without_data(func, args, kwargs)
-        if func in _READS:
-            return func(*[self._filled(a) for a in args], **kwargs)
-        filled = any(self.is_known(t) for t in lazies)
-        reals = [t for t in tensors if not isinstance(t, ForecastTensor) and t.dim() > 0]
-        overwrites = func in (aten.copy_.default,) and isinstance(args[0], ForecastTensor)
-        if not filled and (not reals or overwrites):
-            return self._run_without_data(func, args, kwargs)
+            return self._recorder.run_fake(func, args, kwargs)
+        if func._schema.name in _LIKE:
+            return func(_uninitialised(args[0]), *args[1:], **kwargs)
+        known = all(self.is_known(t) for t in tensors if isinstance(t, ForecastTensor))
+        if not known and _needs_no_data(func, args, tensors):
+            self._forget_written(func, args, kwargs)
+            return self._recorder.run_fake(func, args, kwargs)
         real_args = [self._filled(a) for a in args]
         real_kwargs = {n: self._filled(v) for n, v in kwargs.items()}
         out = func(*real_args, **real_kwargs)
@@ -269,9 +273,6 @@ class Values:
             if out is real:
                 return mine
         return out
-
-    def _run_without_data(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self._recorder.run_fake(func, args, kwargs)
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, ForecastTensor):
@@ -314,9 +315,41 @@ class Values:
         return tensor.untyped_storage()._cdata in self._pinned
 
 
-_READS = frozenset(
-    {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.item.default}
-)
+#: Ops that ask their argument for its shape only.
+_LIKE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+        "randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full",
+    )
+)  # fmt: skip
+
+_COPIES = frozenset({"aten::clone", "aten::_to_copy"})
+
+
+def _needs_no_data(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the op only copies parameters or writes over them; else its result is a number that
+    somebody wants."""
+    name = func._schema.name
+    if name == "aten::copy_":
+        return isinstance(args[0], ForecastTensor)
+    if any(not isinstance(t, ForecastTensor) and t.dim() > 0 for t in tensors):
+        return False
+    return name in _COPIES or name.endswith("_")
+
+
+def _uninitialised(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
+
+
+def _is_small(num_elements: int, dtype: str) -> bool:
+    is_float = dtype.startswith(("float", "bfloat", "complex"))
+    return num_elements <= (MAX_KNOWN_ELEMENTS if is_float else MAX_KNOWN_INTEGERS)
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's value is followed where it is known."""
+    return _is_small(tensor.numel(), str(tensor.dtype)[6:])
 
 
 def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
@@ -353,7 +386,9 @@ def _item(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
 
 
 @handles(aten.is_nonzero.default)
-def _is_nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _is_nonzero(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     return bool(_item(recorder, aten._local_scalar_dense.default, args, {}))
 
 
@@ -390,7 +425,9 @@ def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
 
 
 @handles(aten.masked_select.default)
-def _masked_select(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _masked_select(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     source, mask = args[0], args[1]
     out = new_tensor(recorder, (_num_selected(recorder, mask),), source.dtype, source)
     recorder.record_handled(func, args, kwargs, out)
@@ -439,6 +476,26 @@ def _bincount(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappin
     return out
 
 
+@handles(aten._pack_padded_sequence.default)
+def _pack_padded_sequence(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """As its one kernel for all devices does it (aten/src/ATen/native/PackedSequence.cpp)."""
+    data, lengths, batch_first = args
+    data = data.transpose(0, 1) if batch_first else data
+    steps, batch_sizes = [], []
+    done = 0
+    with recorder.inside():
+        ends = [int(length) for length in recorder.values.read(lengths).tolist()]
+    for batch_size, end in zip(range(len(ends), 0, -1), reversed(ends), strict=True):
+        if end > done:
+            rows = data[done:end, :batch_size]
+            steps.append(rows.reshape(-1, *data.shape[2:]))
+            batch_sizes.extend([batch_size] * (end - done))
+            done = end
+    return torch.cat(steps), torch.tensor(batch_sizes)
+
+
 def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
     """Boolean masks among indices as the integer indices they become, with the wait that costs."""
     result: list[Any] = []
@@ -447,7 +504,8 @@ def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
             if isinstance(index, ForecastTensor):
                 found = _nonzero(recorder, aten.nonzero.default, (index,), {})
                 result.extend(
-                    new_tensor(recorder, (found.shape[0],), torch.int64, index) for _ in range(index.dim())
+                    new_tensor(recorder, (found.shape[0],), torch.int64, index)
+                    for _ in range(index.dim())
                 )
             else:
                 result.extend(index.nonzero(as_tuple=True))
@@ -468,15 +526,19 @@ def _index(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[s
 
 
 @handles(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
-def _index_put(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _index_put(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     if not _has_mask(args[1]):
         return recorder.run_known(func, args, kwargs)
     value = args[2]
     if value.dim() > 0 and value.numel() > 1:
         # As many values are put as were selected before: the shape of the value says how many.
         recorder.synchronize("nonzero", stream=recorder.current_stream)
-        out = args[0] if func is not aten.index_put.default else recorder.run_fake(
-            aten.clone.default, (args[0],), {}
+        out = (
+            args[0]
+            if func is not aten.index_put.default
+            else recorder.run_fake(aten.clone.default, (args[0],), {})
         )
         recorder.record_handled(func, args, kwargs, out)
         return out
@@ -502,15 +564,16 @@ def _to_copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
         recorder.record_handled(func, args, kwargs, out)
         if not non_blocking:
             recorder.synchronize("copy", stream=recorder.current_stream)
-        if source.numel() <= MAX_KNOWN_ELEMENTS and not isinstance(source, ForecastTensor):
-            with recorder.inside():
-                values.set(out, source.detach().to(dtype))
+        is_known = not isinstance(source, ForecastTensor) or values.is_known(source)
+        if is_small(source) and is_known:
+            with torch.no_grad(), recorder.inside():
+                values.set(out, values.read(source).detach().to(dtype))
         return out
     recorder.record_handled(func, args, kwargs, None)
     if not non_blocking:
         recorder.synchronize("copy", stream=recorder.current_stream)
     with recorder.inside():
-        if source.numel() <= MAX_KNOWN_ELEMENTS:
+        if source.numel() <= MAX_KNOWN_ELEMENTS or values.is_known(source):
             return values.read(source).to(dtype)
         values._report()
         if source.numel() <= MAX_COPIED_ELEMENTS:
@@ -536,7 +599,7 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
         values.follow(func, args, kwargs, target)
     elif isinstance(target, ForecastTensor):
         values.forget(target.untyped_storage()._cdata)
-    elif source.numel() <= MAX_KNOWN_ELEMENTS:
+    elif source.numel() <= MAX_KNOWN_ELEMENTS or values.is_known(source):
         with recorder.inside():
             target.copy_(values.read(source))
     else:
@@ -545,21 +608,31 @@ def _copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[st
 
 
 @handles(aten._amp_foreach_non_finite_check_and_unscale_.default)
-def _amp_check(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    recorder.record_handled(func, args, kwargs, None)  # gradients are taken as finite: found_inf stays 0
+def _amp_check(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    recorder.record_handled(
+        func, args, kwargs, None
+    )  # gradients are taken as finite: found_inf stays 0
 
 
 @handles(aten._amp_update_scale_.default)
-def _amp_update(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _amp_update(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     recorder.record_handled(func, args, kwargs, None)  # the scale stays: growth is every 2000 steps
     return args[0]
 
 
 @handles(aten._pin_memory.default)
-def _pin_memory(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _pin_memory(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
 
 
 @handles(aten.is_pinned.default)
-def _is_pinned(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _is_pinned(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
     return False
