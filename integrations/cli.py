@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "run":
             return _run(options, program)
+        if options.command == "compare":
+            return _compare(options)
         return _gpus(options)
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
@@ -81,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
                      help="end a loop that waits for an invented value after N ops")  # fmt: skip
     run.add_argument("--allow-writes", action="store_true",
                      help="let checkpoints overwrite the script's own paths")  # fmt: skip
+    comparison = commands.add_parser(
+        "compare",
+        help="lay a forecast beside a real profile",
+        description="Compare the trace of a forecast with the trace that torch.profiler wrote.",
+    )
+    comparison.add_argument("forecast", metavar="FORECAST", help="trace of `neusight run --trace`")
+    comparison.add_argument("real", metavar="REAL", help="trace of torch.profiler, also gzipped")
+    comparison.add_argument("--json", metavar="FILE", help="write all figures there")
+    comparison.add_argument("--markdown", metavar="FILE", help="write the tables there")
     gpus = commands.add_parser("gpus", help="list the GPUs, or show one")
     gpus.add_argument("name", nargs="?", help="a GPU")
     return parser
@@ -250,6 +261,27 @@ def _write_json(path: Path, document: Any) -> None:
 def _wrong(text: str) -> int:
     print(f"neusight: {text}", file=sys.stderr)
     return WRONG_USE
+
+
+# -- neusight compare --------------------------------------------------------------------------
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from neusight.integrations.comparison import compare
+    from neusight.saving import write_atomically
+
+    comparison = compare(options.forecast, options.real)
+    problems: list[str] = []
+    if options.json:
+        path = options.json
+        problems += _tried(lambda: _write_json(Path(path), comparison.to_json()), path)
+    if options.markdown:
+        text = comparison.to_markdown().encode()
+        problems += _tried(lambda: write_atomically(Path(options.markdown), text), options.markdown)
+    print(comparison.table())
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+    return WRONG_USE if problems else OK
 
 
 # -- neusight gpus -----------------------------------------------------------------------------

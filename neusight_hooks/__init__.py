@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from neusight._version import __version__ as __version__
     from neusight.forecast import Forecast as Forecast
     from neusight.forecast import forecast_on as forecast_on
+    from neusight.integrations.comparison import compare as compare
     from neusight.integrations.tensorboard import trace_handler as trace_handler
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
@@ -47,6 +48,7 @@ _HOME = {
     "UnsupportedKernelError": "neusight.predictors.errors",
     "UnsupportedTorchError": "neusight.predictors.errors",
     "__version__": "neusight._version",
+    "compare": "neusight.integrations.comparison",
     "forecast_on": "neusight.forecast",
     "gpus": "neusight.predictors",
     "register_gpu": "neusight.predictors",
@@ -68,6 +70,7 @@ __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the 
     "UnsupportedKernelError",
     "UnsupportedTorchError",
     "__version__",
+    "compare",
     "forecast_on",
     "gpus",
     "register_gpu",
