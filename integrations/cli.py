@@ -45,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(options, program)
         if options.command == "compare":
             return _compare(options)
+        if options.command == "evaluate":
+            return _evaluate(options)
+        if options.command == "fit":
+            return _fit(options)
         return _gpus(options)
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
@@ -94,6 +98,17 @@ def _parser() -> argparse.ArgumentParser:
     comparison.add_argument("--markdown", metavar="FILE", help="write the tables there")
     gpus = commands.add_parser("gpus", help="list the GPUs, or show one")
     gpus.add_argument("name", nargs="?", help="a GPU")
+    evaluate = commands.add_parser("evaluate", help="score predictors on measured kernels")
+    evaluate.add_argument("--data", required=True, metavar="DIR", help="folder with the tables")
+    evaluate.add_argument("--predictor", action="append", metavar="NAME",
+                          help="who prices the kernels, also several (tiled)")  # fmt: skip
+    evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
+    evaluate.add_argument("--sizes", action="store_true", help="show every size class")
+    fit = commands.add_parser("fit", help="fit the trained predictors to measured kernels")
+    fit.add_argument("data", metavar="DATA", help="folder with the tables")
+    fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
+    fit.add_argument("--date", default="", help="date to note in the weights")
+    fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
     return parser
 
 
@@ -302,4 +317,37 @@ def _gpus(options: argparse.Namespace) -> int:
             f"{name:<28} {item.architecture:<18} {item.memory_bytes / _GIB:>6.0f} G "
             f"{item.bandwidth_gbps:>7.0f} {f'{peak:.0f}' if peak else '-':>13}"
         )
+    return OK
+
+
+# -- neusight evaluate, neusight fit -----------------------------------------------------------
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from neusight.predictors.training.evaluate import evaluate, table_of
+
+    names = options.predictor or ["tiled"]
+    unknown = [name for name in names if name not in predictors()]
+    if unknown:
+        return _wrong(f"unknown predictor {unknown[0]!r}; known: {', '.join(predictors())}")
+    report = evaluate(options.data, predictors=names)
+    print(table_of(report.rows, every_size=options.sizes))
+    for reason in report.left_out:
+        print(f"left out: {reason}")
+    problems = []
+    if options.json:
+        problems = _tried(lambda: _write_json(Path(options.json), report.to_json()), options.json)
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+    return WRONG_USE if problems else OK
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from neusight.predictors.training.fit import fit
+
+    networks = fit(options.data, options.out, date=options.date, seed=options.seed)
+    for family, network in networks.items():
+        print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
+        for name, error in network.provenance["mape"].items():
+            print(f"  {name:<40} {error:6.1%} on held-out shapes")
     return OK

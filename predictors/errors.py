@@ -7,6 +7,8 @@ NeusightError
 ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
 ├── TraceError             (ValueError)           a trace that cannot be read or written
 ├── RecordingError         (ValueError)           a saved forecast that cannot be read
+├── WeightsError           (ValueError)           weights that cannot be used: damaged, foreign
+├── DataError              (ValueError)           a measurement table that cannot be read
 ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
 └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
 """
@@ -14,6 +16,7 @@ NeusightError
 from __future__ import annotations
 
 __all__ = [
+    "DataError",
     "ForecastStateError",
     "NeusightError",
     "RecordingError",
@@ -23,6 +26,7 @@ __all__ = [
     "UnmappedOpError",
     "UnsupportedKernelError",
     "UnsupportedTorchError",
+    "WeightsError",
 ]
 
 
@@ -52,6 +56,14 @@ class TraceError(NeusightError, ValueError):
 
 class RecordingError(NeusightError, ValueError):
     """A saved forecast could not be read: damaged, foreign or of another schema version."""
+
+
+class WeightsError(NeusightError, ValueError):
+    """A file of trained weights could not be used: damaged, truncated, foreign or too new."""
+
+
+class DataError(NeusightError, ValueError):
+    """A table of measurements could not be used: missing columns, impossible values, no reader."""
 
 
 class UnsupportedKernelError(NeusightError, ValueError):

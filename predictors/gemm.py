@@ -18,14 +18,25 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
 from neusight.predictors.predictor import Bound, Timing
 from neusight.predictors.tile import (
+    SPLITS,
     STAGE_DEPTH,
+    Candidates,
     candidates,
     threads_of,
     tile_shared_memory_bytes,
 )
 from neusight.predictors.wave import ctas_per_sm, effective_waves
 
-__all__ = ["CONSTANTS", "GemmConstants", "GemmProblems", "gemm_timings", "price_gemms"]
+__all__ = [
+    "CONSTANTS",
+    "GemmConstants",
+    "GemmProblems",
+    "GemmTerms",
+    "gemm_terms",
+    "gemm_timings",
+    "price_gemms",
+    "problems_of",
+]
 
 Floats = NDArray[np.float64]
 
@@ -108,17 +119,46 @@ class GemmTimes(NamedTuple):
     memory_us: Floats
 
 
-def price_gemms(
+class GemmTerms(NamedTuple):
+    """What the time of a product is made of, µs, by problem (rows) and candidate (columns)."""
+
+    floor_us: float
+    #: CTAs over SMs, and as time feels them.
+    waves: Floats
+    effective_waves: Floats
+    math_us: Floats
+    l2_us: Floats
+    dram_us: Floats
+    stages_us: Floats
+    ctas_us: Floats
+    split_us: Floats
+
+    def time_us(self) -> Floats:
+        """The sum of floor, CTAs, the smooth maximum of what overlaps, and the split."""
+        largest = np.maximum(
+            np.maximum(self.math_us, self.l2_us), np.maximum(self.stages_us, self.dram_us)
+        )
+        largest = np.maximum(largest, _TINY_US)
+        total = (
+            _fourth(self.math_us / largest)
+            + _fourth(self.l2_us / largest)
+            + _fourth(self.dram_us / largest)
+            + _fourth(self.stages_us / largest)
+        )
+        return self.floor_us + self.ctas_us + largest * np.sqrt(np.sqrt(total)) + self.split_us
+
+
+def gemm_terms(
     problems: GemmProblems,
+    tiles: Candidates,
     gpu: GPU,
     compute: str,
     *,
     sustained: bool = False,
     constants: GemmConstants = CONSTANTS,
-) -> GemmTimes:
-    """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
-    matrix_unit = gpu.has_matrix_unit(compute)
-    tile_m, tile_n, split = candidates(matrix_unit=matrix_unit)
+) -> GemmTerms:
+    """The terms of each product under each tile and split; columns of both broadcast."""
+    tile_m, tile_n, split = tiles
     batch, m, n, k, itemsize, weight_bytes, activation_bytes = problems
 
     clock = gpu.clock_hz * 1e-6  # clocks per µs
@@ -130,47 +170,65 @@ def price_gemms(
 
     rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
     num_ctas = batch * rows * columns * split
-    waves = effective_waves(num_ctas / gpu.num_sms, constants.tail_cost)
+    waves = num_ctas / gpu.num_sms
+    felt = effective_waves(waves, constants.tail_cost)
     stages = np.maximum(1.0, np.ceil(k * itemsize / (2 * STAGE_DEPTH * split)))
     depth = stages * (2 * STAGE_DEPTH) / itemsize
 
-    math = waves * (2.0 * tile_m * tile_n * depth / (sm_peak * utilization * efficiency))
+    math = felt * (2.0 * tile_m * tile_n * depth / (sm_peak * utilization * efficiency))
     loaded = (tile_m + tile_n) * depth * itemsize  # bytes a CTA loads
     l2_load = num_ctas * loaded / (constants.l2_bytes * clock * gpu.num_sms)
-    latency = waves * (stages * (constants.stage_clocks / clock))
+    latency = felt * (stages * (constants.stage_clocks / clock))
 
     footprint = weight_bytes + activation_bytes
     dram_bytes = weight_bytes * _leaving_share(
         footprint, constants.weight_reach * gpu.l2_bytes
     ) + activation_bytes * _leaving_share(footprint, constants.activation_reach * gpu.l2_bytes)
     bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * constants.dram_share
-    dram = dram_bytes / bandwidth
-
-    largest = np.maximum(np.maximum(math, l2_load), np.maximum(latency, dram))
-    largest = np.maximum(largest, _TINY_US)
-    total = (
-        _fourth(math / largest)
-        + _fourth(l2_load / largest)
-        + _fourth(dram / largest)
-        + _fourth(latency / largest)
-    )
     partial_bytes = batch * m * n * (2.0 * _PARTIAL_SUM_BYTES) * split
     partial_us = constants.split_clocks / clock + partial_bytes / (
         constants.l2_bytes * clock * gpu.num_sms
     )
-    time = (
-        gpu.floor_us * constants.floor_factor
-        + waves * (constants.cta_clocks / clock)
-        + largest * np.sqrt(np.sqrt(total))
-        + np.where(split > 1, partial_us, 0.0)
+    return GemmTerms(
+        floor_us=(gpu.gemm_floor_us or gpu.floor_us) * constants.floor_factor,
+        waves=waves,
+        effective_waves=felt,
+        math_us=math,
+        l2_us=l2_load,
+        dram_us=dram_bytes / bandwidth,
+        stages_us=latency,
+        ctas_us=felt * (constants.cta_clocks / clock),
+        split_us=np.where(split > 1, partial_us, 0.0),
     )
+
+
+def price_gemms(
+    problems: GemmProblems,
+    gpu: GPU,
+    compute: str,
+    *,
+    sustained: bool = False,
+    constants: GemmConstants = CONSTANTS,
+) -> GemmTimes:
+    """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
+    tiles = _candidates_of(gpu, compute)
+    terms = gemm_terms(problems, tiles, gpu, compute, sustained=sustained, constants=constants)
+    time = terms.time_us()
     best = np.argmin(time, axis=1)
     every = np.arange(len(best))
     return GemmTimes(
         time_us=time[every, best],
         best=best,
-        compute_us=math[every, best],
-        memory_us=np.maximum(np.broadcast_to(dram, time.shape), l2_load)[every, best],
+        compute_us=terms.math_us[every, best],
+        memory_us=np.maximum(terms.dram_us, terms.l2_us)[every, best],
+    )
+
+
+def _candidates_of(gpu: GPU, compute: str) -> Candidates:
+    """What the libraries of that unit choose from: FP8 products with a scale a row or a block
+    (CUTLASS, DeepGEMM) never split K: 1 x 256 x 65536 takes 100 µs on H100 and B200 alike."""
+    return candidates(
+        matrix_unit=gpu.has_matrix_unit(compute), splits=(1,) if compute == "fp8" else SPLITS
     )
 
 
@@ -264,7 +322,7 @@ def timings_of_problems(
 def _timing(
     problems: GemmProblems, times: GemmTimes, position: int, gpu: GPU, compute: str
 ) -> Timing:
-    table = candidates(matrix_unit=gpu.has_matrix_unit(compute))
+    table = _candidates_of(gpu, compute)
     best = int(times.best[position])
     tile = (int(table.tile_m[0, best]), int(table.tile_n[0, best]))
     split = int(table.split[0, best])

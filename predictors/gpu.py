@@ -37,8 +37,9 @@ class GPU:
     `gemm_utilization` is the share of peak that a large matrix-unit GEMM reaches in a short
     burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
     `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
-    DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `link_floor_us` the
-    shortest collective over 8 GPUs. `constants_origin` says what they were fitted on; where they
+    DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `gemm_floor_us` the
+    same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
+    8 GPUs. `constants_origin` says what they were fitted on; where they
     are not measured they are a prior ("prior").
     """
 
@@ -71,6 +72,7 @@ class GPU:
     bandwidth_utilization: float = 0.85
     floor_us: float = 2.5
     link_floor_us: float = 15.0
+    gemm_floor_us: float = 0.0
     constants_origin: str = "prior"
     context_bytes: int = 500 * 2**20
     sources: dict[str, str] = field(default_factory=dict)
@@ -183,7 +185,7 @@ _SHARE_FIELDS = (
     "sustained_factor",
     "bandwidth_utilization",
 )
-_NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "context_bytes", "cudnn_version")
+_NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version")
 
 
 def _check(candidate: GPU) -> None:

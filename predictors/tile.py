@@ -62,11 +62,11 @@ class Candidates(NamedTuple):
 
 
 @cache
-def candidates(*, matrix_unit: bool) -> Candidates:
+def candidates(*, matrix_unit: bool, splits: tuple[int, ...] = SPLITS) -> Candidates:
     """The candidates of a GEMM with or without matrix units; the same for every problem size,
     so that the best of them is never slower for a smaller problem."""
     tiles = [tile for tile in TILES if matrix_unit or max(tile) <= SIMT_MAX_EDGE]
-    rows = [(tile_m, tile_n, split) for tile_m, tile_n in tiles for split in SPLITS]
+    rows = [(tile_m, tile_n, split) for tile_m, tile_n in tiles for split in splits]
     table = np.array(rows, dtype=np.float64).T
     return Candidates(table[0:1], table[1:2], table[2:3])
 

@@ -6,11 +6,12 @@ kernel -> physics of its class (Timing) -> Correction, if any -> bounds -> Estim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from neusight.predictors.attention import attention_timing
 from neusight.predictors.collective import collective_timing
 from neusight.predictors.convolution import convolution_timings
+from neusight.predictors.correction import Adjustment, shipped
 from neusight.predictors.gemm import gemm_timings
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -32,12 +33,12 @@ _MOST_KEPT = 500_000
 
 
 class Correction(Protocol):
-    """A trained model of measured over physical time. None is shipped yet."""
+    """A trained model of measured over physical time; `shipped` gives neusight's own."""
 
     def factors(
         self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
-    ) -> Sequence[tuple[float, float] | None]:
-        """(factor, spread) of each kernel, or None where it is outside what it was trained on."""
+    ) -> Sequence[Adjustment | None]:
+        """The adjustment of each kernel, or None where it covers no such kernel."""
         ...
 
 
@@ -46,12 +47,18 @@ class Tiled:
 
     `sustained` prices matrix arithmetic at the clocks of a long, busy run (`GPU.sustained_factor`),
     as training runs; False prices a short burst, as benchmarks run. A `correction` multiplies the
-    physics where it knows better. Estimates are kept by equal kernel, so repeated ones are free.
+    physics where it knows better: the shipped one unless another is given; None leaves the physics
+    alone. Estimates are kept by equal kernel, so repeated ones are free.
     """
 
-    def __init__(self, *, sustained: bool = True, correction: Correction | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        sustained: bool = True,
+        correction: Correction | Literal["shipped"] | None = "shipped",
+    ) -> None:
         self._sustained = sustained
-        self._correction = correction
+        self._correction = shipped() if correction == "shipped" else correction
         self._kept: dict[str, dict[Kernel, Estimate]] = {}
 
     @property
@@ -70,8 +77,8 @@ class Tiled:
         return [known[kernel] for kernel in kernels]
 
     def _price(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
-        timings = self._timings(kernels, gpu)
-        factors: Sequence[tuple[float, float] | None] = [None] * len(kernels)
+        timings = self.timings(kernels, gpu)
+        factors: Sequence[Adjustment | None] = [None] * len(kernels)
         if self._correction is not None:
             factors = self._correction.factors(kernels, gpu, timings)
         return [
@@ -79,8 +86,8 @@ class Tiled:
             for kernel, timing, factor in zip(kernels, timings, factors, strict=True)
         ]
 
-    def _timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Timing]:
-        """The physics: matrix classes in batches, the others one by one."""
+    def timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Timing]:
+        """The physics without any correction: matrix classes in batches, the others one by one."""
         timings: dict[int, Timing] = {}
         batched: dict[KernelClass, list[int]] = {KernelClass.GEMM: [], KernelClass.CONVOLUTION: []}
         for index, kernel in enumerate(kernels):
@@ -106,13 +113,14 @@ class Tiled:
         self,
         kernel: Kernel,
         timing: Timing,
-        correction: tuple[float, float] | None,
+        adjustment: Adjustment | None,
         gpu: GPU,
     ) -> Estimate:
         time_us, spread = timing.time_us, timing.spread
         origin: Origin = "fallback" if kernel.kernel_class is KernelClass.UNKNOWN else "physics"
-        if correction is not None:
-            time_us, spread, origin = time_us * correction[0], correction[1], "trained"
+        if adjustment is not None:
+            time_us, spread = time_us * adjustment.factor, adjustment.spread
+            origin = "trained" if adjustment.trained else "physics"
         elif gpu.constants_origin.startswith("prior"):
             spread *= _PRIOR_WIDENING
         peak_us = flop_roofline_us(kernel, gpu)
@@ -126,7 +134,7 @@ class Tiled:
             bound=timing.bound,
             origin=origin,
             predictor=self.name,
-            in_range=correction is not None,
+            in_range=adjustment is not None and adjustment.in_range,
             tile=timing.tile,
             split_k=timing.split_k,
             num_ctas=timing.num_ctas,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import GPU, Estimate, Kernel, KernelClass, Tiled, gpu, gpus, predict
+from neusight.predictors.correction import Adjustment
 from neusight.predictors.errors import RegistrationError, UnsupportedKernelError
 from neusight.predictors.kernel import ConvolutionSize
 from neusight.predictors.predictor import (
@@ -69,14 +70,14 @@ def test_repeated_kernels_are_the_same_object() -> None:
     assert first is second
 
 
-def test_unknown_kernels_are_fallback_and_known_ones_physics() -> None:
+def test_unknown_kernels_are_fallback_and_known_ones_are_not() -> None:
     origins = {
         kernel.kernel_class: e.origin
         for kernel, e in zip(KERNELS, predict(KERNELS, "H100"), strict=True)
     }
 
     assert origins.pop(KernelClass.UNKNOWN) == "fallback"
-    assert set(origins.values()) == {"physics"}
+    assert set(origins.values()) <= {"trained", "physics"}
 
 
 def test_unsupported_kernels_are_refused() -> None:
@@ -96,13 +97,13 @@ def test_a_correction_multiplies_the_physics_and_says_trained() -> None:
     class Doubling:
         def factors(
             self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
-        ) -> list[tuple[float, float] | None]:
+        ) -> list[Adjustment | None]:
             return [
-                (2.0, 0.1) if kernel.kernel_class is KernelClass.GEMM else None
+                Adjustment(2.0, 0.1) if kernel.kernel_class is KernelClass.GEMM else None
                 for kernel in kernels
             ]
 
-    plain = Tiled().predict(KERNELS, gpu("H100"))
+    plain = Tiled(correction=None).predict(KERNELS, gpu("H100"))
     corrected = Tiled(correction=Doubling()).predict(KERNELS, gpu("H100"))
 
     assert corrected[0].latency_us == pytest.approx(2 * plain[0].latency_us, abs=0.002)

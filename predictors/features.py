@@ -1,0 +1,190 @@
+"""Dimensionless features of a kernel on a GPU: what the corrections see, and all that they see.
+
+Sizes, remainders, and ratios of the physics' own terms. No hardware figure and no GPU's name, so
+that what is learnt on one GPU means the same on another. Always at burst clocks: one factor serves
+burst and sustained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neusight.predictors.gemm import gemm_terms, problems_of
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.network import log_of
+from neusight.predictors.predictor import Timing
+from neusight.predictors.tile import Candidates
+
+__all__ = [
+    "BLOCK_SCALED",
+    "BY_ROW",
+    "GEMM_FEATURES",
+    "QUANTISATION_FEATURES",
+    "gemm_features",
+    "quantisation_features",
+]
+
+Floats = NDArray[np.float64]
+
+#: Name of FP8 products with a scale for each 128 x 128 block (DeepGEMM), a library of their own.
+BLOCK_SCALED = "gemm_block_scaled"
+
+#: Name of the kernel that quantises activations to FP8 with a scale a row.
+BY_ROW = "quantize_fp8_per_token"
+
+#: Tiles whose waves are features whatever tile the physics chose: libraries choose otherwise.
+_PROBED_TILES = ((128, 128), (128, 256), (256, 128), (64, 64), (64, 256))
+
+#: A term below this share of the time is as good as none.
+_LEAST_SHARE = 1e-3
+
+GEMM_FEATURES: tuple[str, ...] = (
+    "log_m",
+    "log_n",
+    "log_k",
+    "m_mod_8",
+    "m_mod_64",
+    "m_mod_128",
+    "n_mod_8",
+    "n_mod_64",
+    "n_mod_256",
+    "k_mod_8",
+    "k_mod_64",
+    "log_tile_m",
+    "log_tile_n",
+    "log_split",
+    "fill_m",
+    "fill_n",
+    "log_waves",
+    "wave_fill",
+    "log_footprint_per_l2",
+    "log_weights_per_l2",
+    "log_activations_per_l2",
+    "log_floor_share",
+    "log_ctas_share",
+    "log_math_share",
+    "log_l2_share",
+    "log_dram_share",
+    "log_stages_share",
+    "log_split_share",
+    *(f"log_waves_{m}x{n}" for m, n in _PROBED_TILES),
+    *(f"wave_fill_{m}x{n}" for m, n in _PROBED_TILES),
+    *(f"log_time_{m}x{n}" for m, n in _PROBED_TILES),
+    "block_scaled",
+)
+
+
+def gemm_features(
+    kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU, compute: str
+) -> Floats:
+    """One row of `GEMM_FEATURES` a kernel; all of them on the same unit."""
+    problems = problems_of(kernels)
+    m, n, k = problems.m, problems.n, problems.k
+    chosen = np.array(
+        [(*(timing.tile or (128, 128)), timing.split_k) for timing in timings], dtype=np.float64
+    ).reshape(len(timings), 3)
+    tiles = Candidates(chosen[:, 0:1], chosen[:, 1:2], chosen[:, 2:3])
+    terms = gemm_terms(problems, tiles, gpu, compute)
+    time = terms.time_us()
+    weights, activations = problems.weight_bytes, problems.activation_bytes
+
+    def share(term: Floats | float) -> Floats:
+        return log_of(np.maximum(term / time, _LEAST_SHARE))
+
+    def filled(size: Floats, edge: Floats | float) -> Floats:
+        steps: Floats = size / (np.ceil(size / edge) * edge)
+        return steps
+
+    probed = np.array(_PROBED_TILES, dtype=np.float64).T
+    probes = Candidates(probed[0:1], probed[1:2], np.ones((1, len(_PROBED_TILES))))
+    probe_terms = gemm_terms(problems, probes, gpu, compute)
+    columns = [
+        log_of(np.maximum(m, 1.0)),
+        log_of(np.maximum(n, 1.0)),
+        log_of(np.maximum(k, 1.0)),
+        np.mod(m, 8) / 8,
+        np.mod(m, 64) / 64,
+        np.mod(m, 128) / 128,
+        np.mod(n, 8) / 8,
+        np.mod(n, 64) / 64,
+        np.mod(n, 256) / 256,
+        np.mod(k, 8) / 8,
+        np.mod(k, 64) / 64,
+        log_of(tiles.tile_m),
+        log_of(tiles.tile_n),
+        log_of(tiles.split),
+        filled(np.maximum(m, 1.0), tiles.tile_m),
+        filled(np.maximum(n, 1.0), tiles.tile_n),
+        log_of(np.maximum(terms.waves, _LEAST_WAVES)),
+        filled(np.maximum(terms.waves, _LEAST_WAVES), 1.0),
+        log_of(np.maximum(weights + activations, 1.0) / gpu.l2_bytes),
+        log_of(np.maximum(weights, 1.0) / gpu.l2_bytes),
+        log_of(np.maximum(activations, 1.0) / gpu.l2_bytes),
+        share(terms.floor_us),
+        share(terms.ctas_us),
+        share(terms.math_us),
+        share(terms.l2_us),
+        share(terms.dram_us),
+        share(terms.stages_us),
+        share(terms.split_us),
+        log_of(np.maximum(probe_terms.waves, _LEAST_WAVES)),
+        filled(np.maximum(probe_terms.waves, _LEAST_WAVES), 1.0),
+        log_of(probe_terms.time_us() / time),
+        np.array([[float(kernel.name == BLOCK_SCALED)] for kernel in kernels]),
+    ]
+    table: Floats = np.concatenate(columns, axis=1)
+    return table
+
+
+QUANTISATION_FEATURES: tuple[str, ...] = (
+    "log_rows",
+    "log_width",
+    "width_mod_512",
+    "log_rows_per_sm",
+    "rows_fill",
+    "log_bytes_per_l2",
+    "log_floor_share",
+    "log_dram_share",
+    "log_row_share",
+    "by_row",
+)
+
+#: Bytes per clock of the CTA that owns a row, at which `log_row_share` is stated.
+_ROW_BYTES = 24.0
+
+
+def quantisation_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `QUANTISATION_FEATURES` a kernel."""
+    table = np.array(
+        [
+            (*kernel.size, kernel.num_bytes, kernel.bytes_read, kernel.name == BY_ROW)
+            for kernel in kernels
+        ],
+        dtype=np.float64,
+    )
+    rows, width, moved, read = (np.maximum(column, 1.0) for column in table.T[:4])
+    time = np.array([timing.time_us for timing in timings])
+    per_sm = rows / gpu.num_sms
+    clock = gpu.clock_hz * 1e-6
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    columns = [
+        log_of(rows),
+        log_of(width),
+        np.mod(width, 512) / 512,
+        log_of(per_sm),
+        per_sm / np.ceil(per_sm),
+        log_of(moved / gpu.l2_bytes),
+        log_of(gpu.floor_us / time),
+        log_of(moved / bandwidth / time),
+        log_of(np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * clock) / time),
+        table.T[-1],
+    ]
+    return np.stack(columns, axis=1)
+
+
+#: Waves of an empty problem, so that their logarithm exists.
+_LEAST_WAVES = 1e-3

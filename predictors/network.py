@@ -1,0 +1,231 @@
+"""Small networks that correct the physics: bit-equal on every machine, kept in .npz files.
+
+Only additions, products, quotients and square roots of float64, in a stated order: no matrix
+library, whose sums differ between processors, and no exp or log of one. The activation is an
+algebraic kin of GELU, x/2 (1 + x/√(1+x²)), for the same reason.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neusight.predictors.errors import WeightsError
+
+__all__ = ["SCHEMA_VERSION", "Network", "exp_of", "load_network", "log_of", "save_network"]
+
+Floats = NDArray[np.float64]
+
+#: Version of the .npz layout; a file of another one is refused.
+SCHEMA_VERSION = 1
+
+#: Rows run at once: their activations stay in the processor's cache.
+_CHUNK = 512
+
+#: Terms of the series: the next is below 1e-16 of the result.
+_LOG_TERMS = 11
+_EXP_TERMS = 14
+_LN2 = 0.6931471805599453
+_SQRT_HALF = 0.7071067811865476
+
+#: Largest file read: a foreign one is refused before it fills the memory.
+_MOST_BYTES = 8 * 2**20
+
+
+def log_of(values: Floats) -> Floats:
+    """Natural logarithm of positive numbers, within 1e-15, the same bits on every machine.
+
+    >>> bool(abs(log_of(np.array([10.0]))[0] - 2.302585092994046) < 1e-15)
+    True
+    """
+    mantissa, exponent = np.frexp(values)
+    small = mantissa < _SQRT_HALF
+    mantissa = np.where(small, 2.0 * mantissa, mantissa)
+    power = exponent - small
+    ratio = (mantissa - 1.0) / (mantissa + 1.0)
+    square = ratio * ratio
+    series = np.full_like(ratio, 1.0 / (2 * _LOG_TERMS - 1))
+    for term in range(_LOG_TERMS - 2, -1, -1):
+        series = series * square + 1.0 / (2 * term + 1)
+    result: Floats = power * _LN2 + 2.0 * ratio * series
+    return result
+
+
+def exp_of(values: Floats) -> Floats:
+    """e to the power of each, |value| < 700, the same bits on every machine."""
+    power = np.rint(values / _LN2)
+    rest = values - power * _LN2
+    series = np.ones_like(rest)
+    for term in range(_EXP_TERMS, 0, -1):
+        series = series * rest / term + 1.0
+    result: Floats = np.ldexp(series, power.astype(np.int64))
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """One trained correction: log(measured / physics) from dimensionless features.
+
+    `low` and `high` are the range of each feature in training: inputs are clipped to it. The
+    output stays within `bound`. `spreads` holds half widths of the 80 % interval as shares, by size
+    class (columns): a row for each of `gpus`, one for unseen GPUs, one for those whose constants
+    are a prior too. `provenance` says what it was fitted on.
+    """
+
+    features: tuple[str, ...]
+    low: Floats
+    high: Floats
+    mean: Floats
+    scale: Floats
+    layers: tuple[tuple[Floats, Floats], ...]
+    bound: float
+    spreads: Floats
+    gpus: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    def run(self, features: Floats) -> Floats:
+        """The logarithm of the factor of each row of `features`."""
+        result = np.empty(len(features))
+        for start in range(0, len(features), _CHUNK):
+            chunk = features[start : start + _CHUNK]
+            clipped = np.minimum(np.maximum(chunk, self.low), self.high)
+            result[start : start + _CHUNK] = self._forward((clipped - self.mean) / self.scale)
+        return result
+
+    def num_outside(self, features: Floats) -> NDArray[np.int64]:
+        """How many features of each row lie outside the range of training."""
+        outside = (features < self.low) | (features > self.high)
+        result: NDArray[np.int64] = outside.sum(axis=1)
+        return result
+
+    def _forward(self, inputs: Floats) -> Floats:
+        values = np.ascontiguousarray(inputs.T)
+        for index, (weight, bias) in enumerate(self.layers):
+            sums = np.repeat(bias[:, None], values.shape[1], axis=1)
+            product = np.empty_like(sums)
+            # One input after the other: the order of the sum is part of the result.
+            for column, row in zip(weight.T, values, strict=True):
+                np.multiply(column[:, None], row[None, :], out=product)
+                np.add(sums, product, out=sums)
+            values = _activation(sums) if index + 1 < len(self.layers) else sums
+        last = values[0]
+        result: Floats = self.bound * (last / np.sqrt(1.0 + last * last))
+        return result
+
+
+def _activation(values: Floats) -> Floats:
+    result: Floats = (0.5 * values) * (1.0 + values / np.sqrt(1.0 + values * values))
+    return result
+
+
+def save_network(network: Network, path: Path) -> None:
+    """Writes the network as .npz without pickles; equal networks give equal bytes."""
+    arrays: dict[str, Any] = {
+        "meta": np.array(
+            json.dumps(
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "features": list(network.features),
+                    "gpus": list(network.gpus),
+                    "bound": network.bound,
+                    "num_layers": len(network.layers),
+                    "provenance": network.provenance,
+                },
+                sort_keys=True,
+            )
+        ),
+    }
+    for name in _ARRAYS:
+        arrays[name] = getattr(network, name)
+    for index, (weight, bias) in enumerate(network.layers):
+        arrays[f"weight_{index}"], arrays[f"bias_{index}"] = weight, bias
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # zipfile by hand: numpy.savez stamps each member with the time.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(arrays):
+            with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w") as member:
+                np.lib.format.write_array(member, np.asarray(arrays[name]), allow_pickle=False)
+
+
+_ARRAYS = ("low", "high", "mean", "scale", "spreads")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def load_network(path: Path) -> Network:
+    """The network that `save_network` wrote; WeightsError where the file is anything else."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise WeightsError(f"Weight file {path} is larger than any that neusight writes.")
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.LargeZipFile) as e:
+        raise _damaged(path, str(e) or type(e).__name__) from e
+    except Exception as e:  # zlib.error and what else a damaged member raises
+        raise _damaged(path, str(e) or type(e).__name__) from e
+    return _checked(path, arrays)
+
+
+def _damaged(path: Path, reason: str) -> WeightsError:
+    return WeightsError(
+        f"Weight file {path} cannot be read ({reason}); `neusight fit` writes it anew,"
+        " or install neusight again."
+    )
+
+
+def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
+    try:
+        meta = json.loads(str(arrays["meta"]))
+        version = meta["schema_version"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise _damaged(path, "no neusight weights") from error
+    if version != SCHEMA_VERSION:
+        raise WeightsError(
+            f"Weight file {path} has schema version {version}, this neusight reads"
+            f" {SCHEMA_VERSION}; fit the weights with this version."
+        )
+    try:
+        layers = tuple(
+            (arrays[f"weight_{index}"], arrays[f"bias_{index}"])
+            for index in range(int(meta["num_layers"]))
+        )
+        network = Network(
+            features=tuple(meta["features"]),
+            layers=layers,
+            bound=float(meta["bound"]),
+            gpus=tuple(meta["gpus"]),
+            provenance=dict(meta["provenance"]),
+            **{name: arrays[name] for name in _ARRAYS},
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise _damaged(path, f"{error} is missing or wrong") from error
+    _require_shapes(path, network)
+    return network
+
+
+#: Rows of `Network.spreads` that belong to no GPU of the training.
+_UNKNOWN_ROWS = 2
+
+
+def _require_shapes(path: Path, network: Network) -> None:
+    width = len(network.features)
+    every = [network.low, network.high, network.mean, network.scale, network.spreads]
+    for array in (*every, *(part for layer in network.layers for part in layer)):
+        if array.dtype != np.float64 or not np.isfinite(array).all():
+            raise _damaged(path, "a figure is not a finite float64")
+    if any(array.shape != (width,) for array in every[:4]) or (network.scale <= 0).any():
+        raise _damaged(path, "its feature ranges do not fit its features")
+    rows = (len(network.gpus) + _UNKNOWN_ROWS,)
+    if network.spreads.shape[:-1] != rows or (network.spreads <= 0).any() or not network.layers:
+        raise _damaged(path, "its intervals or layers are wrong")
+    for weight, bias in network.layers:
+        if weight.shape != (len(bias), width):
+            raise _damaged(path, "its layers do not fit together")
+        width = len(bias)
+    if width != 1:
+        raise _damaged(path, "its last layer must give one figure")

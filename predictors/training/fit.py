@@ -1,0 +1,514 @@
+"""Fits the corrections: log(measured / physics) by small networks on dimensionless features.
+
+Every tenth shape is kept out of training on all GPUs; the intervals of known GPUs are calibrated on
+those shapes, those of unseen GPUs on networks that never saw the GPU's architecture.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neusight.predictors.correction import FAMILIES, SIZE_CLASSES_US, family_of
+from neusight.predictors.errors import DataError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.network import Network, exp_of, save_network
+from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.data import (
+    Group,
+    data_hash,
+    is_held_out,
+    prior_constants,
+    read_dataset,
+)
+
+__all__ = ["Recipe", "Rows", "collect", "fit", "train", "with_prior_constants"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+#: Coverage that the intervals are calibrated to.
+COVERAGE = 0.8
+
+#: Rows whose features are computed at once.
+_CHUNK = 2048
+
+#: Rows of a group that calibrate the intervals of unseen GPUs.
+_CALIBRATION_ROWS = 4000
+
+
+class Recipe(NamedTuple):
+    """How a family is trained. Chosen by leave-one-architecture-out on the visible data."""
+
+    tables: tuple[str, ...]
+    hidden: tuple[int, ...] = (64, 64, 64)
+    #: The correction stays within e^±bound.
+    bound: float = 1.0
+    epochs: int = 40
+    #: Epochs of the networks that calibrate the intervals of unseen GPUs.
+    calibration_epochs: int = 12
+    batch_rows: int = 2048
+    learning_rate: float = 4e-3
+    weight_decay: float = 1e-3
+    #: Noise added to the standardized features, against learning single GPUs by heart.
+    jitter: float = 0.02
+
+
+RECIPES: dict[str, Recipe] = {
+    "gemm_16bit": Recipe(("gemm",)),
+    "gemm_fp8": Recipe(("gemm",), bound=2.5),
+    "quantisation": Recipe(
+        ("memory_bound",),
+        hidden=(64, 64),
+        bound=1.5,
+        epochs=300,
+        calibration_epochs=100,
+        batch_rows=512,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a family from one group: features, physical and measured time of one kernel."""
+
+    group: Group
+    features: Floats
+    physics_us: Floats
+    measured_us: Floats
+    shape: NDArray[np.uint64]
+
+    @property
+    def target(self) -> Floats:
+        """What the network learns."""
+        result: Floats = np.log(self.measured_us / self.physics_us)
+        return result
+
+
+def collect(groups: Sequence[Group], family: str) -> list[Rows]:
+    """The rows of a family; what precedes its kernel in a launch is taken off the label."""
+    found = (_rows_of(group, family) for group in groups)
+    return [rows for rows in found if rows is not None and len(rows.target)]
+
+
+def _rows_of(group: Group, family: str) -> Rows | None:
+    if not group.launches or family_of(group.launches[0][-1], group.gpu) != family:
+        return None
+    kernels = [launch[-1] for launch in group.launches]
+    covered = np.array([family_of(kernel, group.gpu) == family for kernel in kernels])
+    label = group.latency_us - _preceding_us(group)
+    # A part that takes nearly all of the label leaves nothing to learn from.
+    covered &= label > _LEAST_SHARE * group.latency_us
+    group, label = group.chosen(covered), label[covered]
+    kernels = [launch[-1] for launch in group.launches]
+    features, physics = _described(kernels, group.gpu, family, sustained=group.sustained)
+    return Rows(group, features, physics, label, group.shape)
+
+
+_LEAST_SHARE = 0.2
+
+
+def _preceding_us(group: Group) -> Floats:
+    """What all launches of a row but the last take: measured where it was, else by the physics."""
+    if len(group.launches[0]) == 1:
+        return np.zeros(len(group.launches))
+    tiled = Tiled(sustained=group.sustained, correction=None)
+    firsts = [kernel for launch in group.launches for kernel in launch[:-1]]
+    priced = dict(zip(firsts, tiled.predict(firsts, group.gpu), strict=True))
+    times = np.array(
+        [sum(priced[kernel].latency_us for kernel in launch[:-1]) for launch in group.launches]
+    )
+    return (
+        times
+        if group.parts_us is None
+        else np.where(np.isnan(group.parts_us), times, group.parts_us)
+    )
+
+
+def _described(
+    kernels: Sequence[Kernel], gpu: GPU, family: str, *, sustained: bool
+) -> tuple[Floats, Floats]:
+    """Features and physical time of each kernel."""
+    timings = Tiled(sustained=sustained, correction=None).timings(kernels, gpu)
+    describe = FAMILIES[family].features
+    parts = [
+        describe(kernels[start : start + _CHUNK], timings[start : start + _CHUNK], gpu)
+        for start in range(0, len(kernels), _CHUNK)
+    ]
+    width = len(FAMILIES[family].names)
+    features = np.concatenate(parts) if parts else np.empty((0, width))
+    return features, np.array([timing.time_us for timing in timings])
+
+
+def with_prior_constants(rows: Rows, family: str, *, without: Callable[[GPU], bool]) -> Rows:
+    """The same rows on the GPU as if nothing had been measured on it or on `without`."""
+    target = prior_constants(rows.group.gpu, without=without)
+    kernels = [launch[-1] for launch in rows.group.launches]
+    features, physics = _described(kernels, target, family, sustained=rows.group.sustained)
+    return replace(rows, features=features, physics_us=physics)
+
+
+# -- training ----------------------------------------------------------------------------------
+
+
+def train(
+    rows: Sequence[Rows],
+    family: str,
+    *,
+    seed: int = 0,
+    epochs: int | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Network:
+    """A network on those rows, without the held-out shapes; its intervals are not calibrated yet.
+
+    The result depends on the rows, their order, the seed and the version of torch alone.
+    """
+    import torch
+
+    recipe = RECIPES[family]
+    kept = [~is_held_out(part.shape) for part in rows]
+    features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
+    target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
+    if not len(target):
+        raise DataError(f"There are no rows to train {family} on.")
+    weight = np.concatenate(
+        [np.full(int(mask.sum()), 1.0 / np.sqrt(max(1, mask.sum()))) for mask in kept]
+    )
+    low, high = features.min(axis=0), features.max(axis=0)
+    mean, scale = features.mean(axis=0), features.std(axis=0)
+    scale = np.where(scale < _LEAST_SCALE, 1.0, scale)
+
+    names = tuple(sorted({part.group.gpu.name for part in rows}))
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)  # the order of sums, and so the weights, depends on it
+    try:
+        layers = _optimized(
+            (features - mean) / scale,
+            target,
+            weight / weight.mean(),
+            recipe,
+            seed=seed,
+            epochs=epochs or recipe.epochs,
+            progress=progress,
+        )
+    finally:
+        torch.set_num_threads(previous)
+    return Network(
+        features=FAMILIES[family].names,
+        low=low,
+        high=high,
+        mean=mean,
+        scale=scale,
+        layers=layers,
+        bound=recipe.bound,
+        spreads=np.full((len(names) + 2, len(SIZE_CLASSES_US) + 1), 0.3),
+        gpus=names,
+        provenance={"seed": seed},
+    )
+
+
+#: A feature that varies less is constant in training.
+_LEAST_SCALE = 1e-6
+
+
+def _optimized(
+    inputs: Floats,
+    target: Floats,
+    weight: Floats,
+    recipe: Recipe,
+    *,
+    seed: int,
+    epochs: int,
+    progress: Callable[[float], None],
+) -> tuple[tuple[Floats, Floats], ...]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [inputs.shape[1], *recipe.hidden, 1]
+    weights, biases = [], []
+    for before, after in pairwise(sizes):
+        edge = (1.0 / before) ** 0.5
+        drawn = torch.empty(after, before).uniform_(-edge, edge, generator=generator)
+        weights.append(drawn.requires_grad_())
+        biases.append(torch.zeros(after, requires_grad=True))
+
+    def output(values: torch.Tensor) -> torch.Tensor:
+        for index, (matrix, bias) in enumerate(zip(weights, biases, strict=True)):
+            values = values @ matrix.T + bias
+            if index + 1 < len(weights):
+                values = 0.5 * values * (1.0 + values * torch.rsqrt(1.0 + values * values))
+        last = values[:, 0]
+        return recipe.bound * last * torch.rsqrt(1.0 + last * last)
+
+    x = torch.tensor(inputs, dtype=torch.float32)
+    y = torch.tensor(target, dtype=torch.float32)
+    w = torch.tensor(weight, dtype=torch.float32)
+    batch = min(recipe.batch_rows, len(x))
+    num_steps = epochs * (len(x) // batch)
+    optimizer = torch.optim.AdamW(
+        [*weights, *biases], lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=0.15
+    )
+    step = 0
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator)
+        for start in range(0, len(x) - batch + 1, batch):
+            chosen = order[start : start + batch]
+            values = x[chosen]
+            noise = torch.empty_like(values).normal_(generator=generator)
+            error = (output(values + recipe.jitter * noise) - y[chosen]).abs()
+            loss = (w[chosen] * error).mean()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            progress(step / num_steps)
+    return tuple(
+        (matrix.detach().numpy().astype(np.float64), bias.detach().numpy().astype(np.float64))
+        for matrix, bias in zip(weights, biases, strict=True)
+    )
+
+
+# -- intervals ---------------------------------------------------------------------------------
+
+
+def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> Floats:
+    """Half widths that hold `COVERAGE` of those rows, by size class; each group counts alike."""
+    errors, classes, weights = [], [], []
+    for part, mask in zip(rows, masks, strict=True):
+        if not mask.any():
+            continue
+        predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
+        errors.append(np.abs(np.log(part.measured_us[mask] / predicted)))
+        classes.append(np.searchsorted(np.array(SIZE_CLASSES_US), predicted, side="right"))
+        weights.append(np.full(int(mask.sum()), 1.0 / mask.sum()))
+    error, size, weight = (np.concatenate(parts) for parts in (errors, classes, weights))
+    every = _quantile(error, weight)
+    result = [
+        _quantile(error[size == index], weight[size == index])
+        if (size == index).sum() >= _LEAST_ROWS
+        else every
+        for index in range(len(SIZE_CLASSES_US) + 1)
+    ]
+    return np.expm1(np.maximum(result, _LEAST_SPREAD))
+
+
+#: Rows below which a size class takes the quantile of all.
+_LEAST_ROWS = 100
+_LEAST_SPREAD = 0.01
+
+
+def _quantile(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, COVERAGE)])
+
+
+def calibrated(
+    network: Network,
+    rows: Sequence[Rows],
+    family: str,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Network:
+    """The network with the intervals of known GPUs, unseen GPUs, and GPUs never measured."""
+    known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
+    typical = np.median(known, axis=0)
+    unseen: list[Rows] = []
+    measured: list[tuple[Network, Rows]] = []
+    prior: list[tuple[Network, Rows]] = []
+    architectures = sorted({architecture_of(part.group.gpu) for part in rows})
+    for index, architecture in enumerate(architectures):
+        inside = [part for part in rows if architecture_of(part.group.gpu) != architecture]
+        if not inside:
+            break
+        start = index / len(architectures)
+        other = train(
+            inside,
+            family,
+            seed=seed,
+            epochs=RECIPES[family].calibration_epochs,
+            progress=lambda share, start=start: progress(start + share / len(architectures)),
+        )
+        for part in rows:
+            if architecture_of(part.group.gpu) == architecture:
+                sample = _sample(part)
+                unseen.append(sample)
+                measured.append((other, sample))
+                without = _is_of(architecture)
+                prior.append((other, with_prior_constants(sample, family, without=without)))
+    if not unseen:
+        return replace(network, spreads=np.stack([*known, typical * 2.0, typical * 3.0]))
+    wider = np.maximum(_spreads_of_pairs(measured), typical)
+    widest = np.maximum(_spreads_of_pairs(prior), wider)
+    return replace(network, spreads=np.stack([*known, wider, widest]))
+
+
+def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
+    """The half widths on a GPU of the training, from its held-out shapes."""
+    own = [part for part in rows if part.group.gpu.name == name]
+    return _spreads(network, own, [is_held_out(part.shape) for part in own])
+
+
+def _is_of(architecture: str) -> Callable[[GPU], bool]:
+    return lambda item: architecture_of(item) == architecture
+
+
+def architecture_of(gpu: GPU) -> str:
+    """What is left out together: GPUs of one compute capability's major number, Ada by itself."""
+    if gpu.vendor == "amd":
+        return "AMD"
+    major, minor = gpu.compute_capability
+    return {6: "Pascal", 8: "Ada" if minor == 9 else "Ampere", 9: "Hopper"}.get(
+        major, f"{major}.{minor}" if major == 7 else "Blackwell"
+    )
+
+
+def _sample(rows: Rows) -> Rows:
+    """At most `_CALIBRATION_ROWS` rows, evenly spread."""
+    mask = np.zeros(len(rows.target), dtype=np.bool_)
+    mask[:: max(1, len(mask) // _CALIBRATION_ROWS)] = True
+    return Rows(
+        rows.group.chosen(mask),
+        rows.features[mask],
+        rows.physics_us[mask],
+        rows.measured_us[mask],
+        rows.shape[mask],
+    )
+
+
+def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
+    """As `_spreads`, each group with the network that never saw its architecture."""
+    corrected = [
+        replace(part, physics_us=part.physics_us * exp_of(network.run(part.features)))
+        for network, part in pairs
+    ]
+    neutral = replace(pairs[0][0], layers=_zero_layer(len(pairs[0][0].features)))
+    masks = [np.ones(len(part.target), dtype=np.bool_) for part in corrected]
+    return _spreads(neutral, corrected, masks)
+
+
+def _zero_layer(width: int) -> tuple[tuple[Floats, Floats], ...]:
+    return ((np.zeros((1, width)), np.zeros(1)),)
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def fit(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    date: str = "",
+    seed: int = 0,
+    families: Sequence[str] | None = None,
+    show_progress: bool = True,
+) -> dict[str, Network]:
+    """Fits every family that the folder has data for and writes its weights to `out`.
+
+    `date` goes into the provenance; the same data, seed and versions give the same bytes.
+    """
+    chosen = list(families or RECIPES)
+    tables = sorted({name for family in chosen for name in RECIPES[family].tables})
+    present = [name for name in tables if any(Path(folder).glob(f"{name}.*"))]
+    if not present:
+        raise DataError(f"{folder} holds none of the tables that are fitted: {', '.join(tables)}.")
+    dataset = read_dataset(folder, tables=present)
+    networks: dict[str, Network] = {}
+    for family in chosen:
+        bar = _Bar(family, enabled=show_progress)
+        rows = collect(dataset.groups, family)
+        if not rows:
+            continue
+        network = train(rows, family, seed=seed, progress=lambda share, b=bar: b.show(share * 0.6))
+        network = calibrated(
+            network, rows, family, seed=seed, progress=lambda s, b=bar: b.show(0.6 + 0.4 * s)
+        )
+        bar.end()
+        provenance = {
+            "data": data_hash(folder, RECIPES[family].tables),
+            "commit": _commit(),
+            "date": date,
+            "seed": seed,
+            "num_rows": int(sum(len(part.target) for part in rows)),
+            "held_out": "every tenth shape, on all GPUs",
+            "mape": _scores(network, rows),
+        }
+        networks[family] = replace(network, provenance=provenance)
+        save_network(networks[family], Path(out) / f"{family}.npz")
+    return networks
+
+
+def _scores(network: Network, rows: Sequence[Rows]) -> dict[str, float]:
+    """Mean absolute error of held-out shapes by GPU and dtype, a share."""
+    scores = {}
+    for part in rows:
+        mask = is_held_out(part.shape)
+        if mask.any():
+            predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
+            error = np.abs(predicted / part.measured_us[mask] - 1.0)
+            group = part.group
+            name = f"{group.gpu_label} {group.dtype} {group.phase_or_op}"
+            scores[name] = round(float(error.mean()), 4)
+    return scores
+
+
+def _commit() -> str:
+    """The commit of the checkout that fits, "" outside of one."""
+    try:
+        shown = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return shown.stdout.strip()
+
+
+class _Bar:
+    """A progress bar on the terminal, at most two updates a second."""
+
+    def __init__(self, label: str, *, enabled: bool) -> None:
+        self._label, self._enabled = label, enabled and sys.stderr.isatty()
+        self._start = self._shown = time.monotonic()
+
+    def show(self, share: float) -> None:
+        now = time.monotonic()
+        if not self._enabled or now - self._shown < 0.5:
+            return
+        self._shown = now
+        done = int(share * 30)
+        left = (now - self._start) * (1.0 - share) / max(share, 1e-3)
+        bar = "█" * done + "·" * (30 - done)
+        print(
+            f"\r{self._label:<20} {bar} {share:4.0%}, {left:.0f} s left ", end="", file=sys.stderr
+        )
+
+    def end(self) -> None:
+        if self._enabled:
+            seconds = time.monotonic() - self._start
+            print(f"\r{self._label:<20} {'█' * 30} 100%, {seconds:.0f} s      ", file=sys.stderr)
+
+
+def summary(networks: dict[str, Network]) -> list[dict[str, Any]]:
+    """What was fitted, a row a family."""
+    return [
+        {"family": family, "gpus": list(network.gpus), **network.provenance}
+        for family, network in networks.items()
+    ]

@@ -1,0 +1,180 @@
+"""The networks: exact arithmetic, clipping, and files that are refused when they are wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neusight.predictors.errors import NeusightError, WeightsError
+from neusight.predictors.network import Network, exp_of, load_network, log_of, save_network
+
+
+def small_network() -> Network:
+    generator = np.random.default_rng(0)
+    return Network(
+        features=("a", "b", "c"),
+        low=np.full(3, -1.0),
+        high=np.full(3, 1.0),
+        mean=np.zeros(3),
+        scale=np.ones(3),
+        layers=(
+            (generator.normal(size=(4, 3)), generator.normal(size=4)),
+            (generator.normal(size=(1, 4)), generator.normal(size=1)),
+        ),
+        bound=0.5,
+        spreads=np.full((3, 4), 0.1),
+        gpus=("G",),
+        provenance={"seed": 0},
+    )
+
+
+@given(st.floats(1e-300, 1e300))
+def test_the_logarithm_is_right_to_the_last_digits(value: float) -> None:
+    assert log_of(np.array([value]))[0] == pytest.approx(math.log(value), rel=1e-14, abs=1e-15)
+
+
+@given(st.floats(-600, 600))
+def test_the_exponential_is_right_to_the_last_digits(value: float) -> None:
+    assert exp_of(np.array([value]))[0] == pytest.approx(math.exp(value), rel=1e-12)
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    features = np.random.default_rng(1).normal(size=(1500, 3))
+
+    together = small_network().run(features)
+
+    alone = [small_network().run(features[index : index + 1])[0] for index in range(0, 1500, 97)]
+    assert together[::97].tolist() == alone
+
+
+def test_the_output_is_bounded_and_inputs_are_clipped() -> None:
+    network = small_network()
+    far = np.array([[1e6, -1e6, 1e6]])
+
+    assert abs(network.run(far)[0]) <= network.bound
+    assert network.run(far)[0] == network.run(np.array([[1.0, -1.0, 1.0]]))[0]
+    assert network.num_outside(far).tolist() == [3]
+
+
+def test_a_saved_network_reads_back_and_equal_ones_give_equal_bytes(tmp_path: Path) -> None:
+    network = small_network()
+
+    save_network(network, tmp_path / "one.npz")
+    save_network(load_network(tmp_path / "one.npz"), tmp_path / "two.npz")
+
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    features = np.random.default_rng(2).normal(size=(5, 3))
+    assert load_network(tmp_path / "two.npz").run(features).tolist() == (
+        network.run(features).tolist()
+    )
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "truncated", "flipped", "missing", "pickle"])
+def test_a_damaged_or_foreign_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "gemm.npz"
+    save_network(small_network(), path)
+    content = bytearray(path.read_bytes())
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_text("no weights")
+    elif damage == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[60] ^= 0xFF
+        path.write_bytes(content)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        np.savez(path, meta=np.array([{"a": 1}], dtype=object))
+
+    with pytest.raises(WeightsError, match=r"gemm\.npz") as caught:
+        load_network(path)
+
+    assert isinstance(caught.value, NeusightError)
+
+
+def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    wrong = {
+        "ranges": replace(small_network(), low=np.zeros(2)),
+        "not finite": replace(small_network(), mean=np.array([0.0, np.nan, 0.0])),
+        "layers": replace(small_network(), layers=((np.ones((1, 2)), np.ones(1)),)),
+        "intervals": replace(small_network(), spreads=np.zeros((3, 4))),
+        "rows": replace(small_network(), spreads=np.ones((2, 4))),
+    }
+    for name, network in wrong.items():
+        save_network(network, tmp_path / f"{name}.npz")
+        with pytest.raises(WeightsError, match=f"{name}.npz"):
+            load_network(tmp_path / f"{name}.npz")
+
+
+def test_another_schema_version_is_named(tmp_path: Path) -> None:
+    save_network(small_network(), tmp_path / "old.npz")
+    with zipfile.ZipFile(tmp_path / "old.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    meta = np.array('{"schema_version": 99}')
+    with zipfile.ZipFile(tmp_path / "new.npz", "w") as archive:
+        for name, content in members.items():
+            if name != "meta.npy":
+                archive.writestr(name, content)
+        with archive.open("meta.npy", "w") as member:
+            np.lib.format.write_array(member, meta)
+
+    with pytest.raises(WeightsError, match="schema version 99"):
+        load_network(tmp_path / "new.npz")
+
+
+PRICES = """
+import hashlib, random
+from neusight.predictors import Kernel, predict
+generator = random.Random(0)
+kernels = [Kernel.gemm(generator.randrange(1, 9000), 64 * generator.randrange(1, 99),
+           64 * generator.randrange(1, 99)) for _ in range(400)]
+kernels += [Kernel.attention(2, 16, 4, 128 * n, 128 * n, 128, causal=True, dtype="bfloat16",
+            name="flash_attention_3") for n in range(1, 20)]
+kernels += [Kernel.collective("all_reduce", 10**n, 8) for n in range(3, 9)]
+found = [(e.latency_us, e.low_us, e.high_us) for e in predict(kernels, "H100")]
+print(hashlib.sha256(repr(found).encode()).hexdigest())
+"""
+
+
+def test_prices_are_bit_equal_on_every_processor() -> None:
+    """Rule: no dependence on the matrix library's core type, on SIMD features or on threads."""
+    settings = [
+        {},
+        {"OPENBLAS_CORETYPE": "Nehalem", "OMP_NUM_THREADS": "1"},
+        {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "2"},
+        {"NPY_DISABLE_CPU_FEATURES": _features_to_disable()},
+    ]
+
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", PRICES],
+            env={**os.environ, **chosen},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for chosen in settings
+    }
+
+    assert len(shown) == 1
+
+
+def _features_to_disable() -> str:
+    """Every optional processor feature that numpy uses here."""
+    from numpy._core import _multiarray_umath as core  # no public name lists them
+
+    dispatched = getattr(core, "__cpu_dispatch__", [])
+    usable = getattr(core, "__cpu_features__", {})
+    return " ".join(name for name in dispatched if usable.get(name))
