@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.attribution import Attribution
-from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor
+from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor, used_outside
 from neusight.fake_cuda.values import HANDLERS, Values
 from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
@@ -218,8 +218,11 @@ class Recorder:
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""
         cuda = lazy = False
+        mode = self.mode
         for arg in args:
             if isinstance(arg, ForecastTensor):
+                if arg.fake_mode is not mode:
+                    raise used_outside(func)
                 if arg._fake_device.type == "cuda":
                     cuda = True
                 else:

@@ -1,7 +1,7 @@
 """Checkpoints of tensors without data go to a temporary place, from which they load back."""
 
 # Paths are strings here: pathlib asks os.stat, which asks us.
-# ruff: noqa: PTH100, PTH107, PTH110, PTH113, PTH119, PTH208
+# ruff: noqa: PTH100, PTH103, PTH107, PTH110, PTH113, PTH119, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -125,6 +125,12 @@ def _install_files(patches: Patches, store: _Store) -> None:
         patches.set(owner, "open", open_file)
     patches.set(os, "replace", moving(os.replace))
     patches.set(os, "rename", moving(os.rename))
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path=".": original(store.found(path))
+
+    patches.set(os, "listdir", looking(os.listdir))
+    patches.set(os, "scandir", looking(os.scandir))
     patches.set(os, "stat", stat)
     patches.set(os, "remove", remove)
     patches.set(os, "unlink", remove)
@@ -209,13 +215,19 @@ class _Store:
         if not isinstance(target, (str, os.PathLike)):
             return target
         key = os.path.abspath(target)
+        if self._is_ours(key):
+            return target
         within = self._within_folder(key)
         if within is not None:
+            os.makedirs(os.path.dirname(within), exist_ok=True)
             return within
         if key not in self._places:
             place = self._places[key] = self._new_place(target)
             place.touch()
         return self._places[key]
+
+    def _is_ours(self, key: str) -> bool:
+        return self._root is not None and key.startswith(f"{self._root}{os.sep}")
 
     def folder_elsewhere(self, target: Any) -> Path:
         """A folder to write into instead of `target`."""
@@ -226,14 +238,11 @@ class _Store:
         return self._folders[key]
 
     def _within_folder(self, key: str) -> Path | None:
-        if not self._folders:
+        above = [f for f in self._folders if key == f or key.startswith(f + os.sep)]
+        if not above:
             return None
-        if key in self._folders:
-            return self._folders[key]
-        for folder, place in self._folders.items():
-            if key.startswith(folder + os.sep):
-                return place / key[len(folder) + 1 :]
-        return None
+        folder = max(above, key=len)
+        return self._folders[folder] / key[len(folder) + 1 :]
 
     def found(self, source: Any) -> Any:
         """The place that was written instead of `source`, if it was."""
@@ -259,6 +268,8 @@ class _Store:
         key = os.path.abspath(file)
         if self._within_folder(key) is not None:
             return self.elsewhere(file)
+        if self._is_ours(key):
+            return file
         is_own = key in self._made or not os.path.isfile(file)
         return file if is_own or "b" not in mode else self.elsewhere(file)
 

@@ -76,6 +76,7 @@ _GUARD_REGISTRAR = (
     "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 )
 _CUDA_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+_REQUIRE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 
 _SELF_CHECK_PROGRAM = """
 import torch
@@ -197,9 +198,24 @@ def _patched_hooks(answers: dict[str, int | float]) -> Iterator[None]:
 
 
 @contextmanager
+def _initialised_for_the_time() -> Iterator[None]:
+    """Torch notes that CUDA was initialised, which it was not: afterwards the first use of CUDA
+    must try again, and say what it said before."""
+    was_initialised = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call, unused-ignore]
+    require = _library("libtorch_python.so")[_REQUIRE_INIT]
+    require.argtypes = [ctypes.c_byte, ctypes.c_bool]
+    require.restype = None
+    try:
+        yield
+    finally:
+        if not was_initialised:
+            require(_CUDA_DEVICE_TYPE, True)
+
+
+@contextmanager
 def _patched_core() -> Iterator[None]:
     answers = _CUDA_BUILD_ANSWERS if IS_CUDA_BUILD else _CPU_BUILD_ANSWERS
-    with _device_guard(), _patched_hooks(answers):
+    with _device_guard(), _initialised_for_the_time(), _patched_hooks(answers):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
@@ -31,6 +32,16 @@ CUDA_ONLY = (
 )
 
 
+#: Modules whose cached functions ask torch.cuda.
+_KEEPS_ANSWERS = (
+    "torch.cuda",
+    "torch.utils._triton",
+    "transformers.utils.import_utils",
+    "accelerate.utils.imports",
+    "accelerate.utils.environment",
+)
+
+
 def cuda_only_package(error: ImportError) -> str | None:
     """The CUDA-only package whose import failed, if it was one."""
     name = (error.name or "").partition(".")[0]
@@ -38,7 +49,10 @@ def cuda_only_package(error: ImportError) -> str | None:
 
 
 def install_packages(patches: Patches) -> None:
-    """Libraries that treat fake tensors as a sign of tracing take the eager path for forecasts."""
+    """Libraries that keep what torch.cuda answered ask again, inside and afterwards; those that
+    treat fake tensors as a sign of tracing take the eager path for forecasts."""
+    _forget_answers()
+    patches.on_restore(_forget_answers)
 
     def patch_transformers(module: Any) -> None:
         from neusight.fake_cuda.tensor import ForecastTensor
@@ -51,6 +65,13 @@ def install_packages(patches: Patches) -> None:
         )
 
     when_imported(patches, "transformers.utils.import_utils", patch_transformers)
+
+
+def _forget_answers() -> None:
+    for name in _KEEPS_ANSWERS:
+        for function in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(function, functools._lru_cache_wrapper):
+                function.cache_clear()
 
 
 def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> None:

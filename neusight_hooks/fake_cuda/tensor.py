@@ -16,7 +16,7 @@ from neusight.predictors.errors import ForecastStateError
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["ForecastMode", "ForecastTensor", "TensorListener"]
+__all__ = ["ForecastMode", "ForecastTensor", "TensorListener", "used_outside"]
 
 _PRIM_DEVICE = torch.ops.prim.device.default
 _make_subclass = torch.Tensor._make_subclass
@@ -134,10 +134,7 @@ class ForecastTensor(FakeTensor):
         if listener is None or listener.is_inside:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
         if not listener.is_open:
-            raise ForecastStateError(
-                f"A tensor made inside forecast_on was used by {func} after the block had ended; "
-                "it holds no data. Use it inside the block, or create it outside."
-            )
+            raise used_outside(func)
         return listener.dispatch(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -205,6 +202,14 @@ class ForecastTensor(FakeTensor):
         if isinstance(self, torch.nn.Parameter):
             return torch._utils._rebuild_parameter, (values, self.requires_grad, OrderedDict())
         return values.__reduce_ex__(protocol)
+
+
+def used_outside(func: Any) -> ForecastStateError:
+    """The error for a forecast tensor that meets an op after its block."""
+    return ForecastStateError(
+        f"A tensor made inside forecast_on was used by {func} after the block had ended; it holds "
+        "no data. Use it inside the block, or create it outside."
+    )
 
 
 def _listener_of(values: Sequence[Any]) -> TensorListener | None:

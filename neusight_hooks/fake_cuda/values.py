@@ -27,8 +27,8 @@ aten = torch.ops.aten
 #: Largest tensor of floats, in elements, whose real value is followed.
 MAX_KNOWN_ELEMENTS = 64
 
-#: The same for integers and truth values: tokens, positions and padding masks come from the CPU, and
-#: what Hugging Face's models make of them decides which attention kernel runs.
+#: The same for integers and truth values: tokens, positions and padding masks come from the CPU,
+#: and what Hugging Face's models make of them decides which attention kernel runs.
 MAX_KNOWN_INTEGERS = 2**20
 
 #: Largest tensor, in elements, that a copy to the CPU fills at once; larger ones stay without data
