@@ -132,7 +132,6 @@ class StepCutter:
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         self._raise_again()
-        self._before_first_forward = False
         self._infers = False
         self._forward_ends.clear()
         self._note_trained(optimizer)
@@ -166,6 +165,7 @@ class StepCutter:
     def _turn_ends(self, number: int) -> None:
         if self._is_deaf:
             return
+        self._before_first_forward = False
         self._cycle.append(number)
         self._end_of_cycle = len(self._recorder.open_entries)
         if self._cycle == self._pattern:

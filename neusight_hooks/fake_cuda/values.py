@@ -52,6 +52,8 @@ PARAMETER_STD = 0.02
 #: Predicates that hold for healthy numbers.
 _TRUE_WHEN_UNKNOWN = frozenset({"aten::all", "aten::isfinite", "aten::isclose", "aten::allclose"})
 
+_COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge"})
+
 Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
 HANDLERS: dict[Any, Handler] = {}
 
@@ -106,7 +108,8 @@ class Values:
             return
         if not self._compute(func, args, kwargs, outputs):
             self._forget_written(func, args, kwargs)
-            self._guess_booleans(func, outputs)
+            if not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
+                self._guess_booleans(func, outputs)
 
     def _compute(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[Any]
@@ -154,6 +157,23 @@ class Values:
             for tensor in _tensors((value,)):
                 if isinstance(tensor, ForecastTensor):
                     self.forget(tensor.untyped_storage()._cdata)
+
+    def _compare(self, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        """Compares numbers that nobody knows by what reading them would give: a loop may end either
+        when `loss < 0.5` or with `while loss > 0.5`."""
+        tensors = _tensors(args)
+        if any(t.numel() > MAX_KNOWN_ELEMENTS or not t.is_floating_point() for t in tensors):
+            return False
+        numbers = [
+            torch.full(tuple(a.shape), self._invent(a.dtype), dtype=a.dtype)
+            if isinstance(a, ForecastTensor) and not self.is_known(a)
+            else self._real(a)
+            for a in args
+        ]
+        with torch.no_grad(), self._recorder.inside():
+            self.set(outputs[0], func(*numbers))
+        self._invented.add(outputs[0].untyped_storage()._cdata)
+        return True
 
     def _guess_booleans(self, func: Any, outputs: Sequence[Any]) -> None:
         for tensor in outputs:

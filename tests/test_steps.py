@@ -1,0 +1,603 @@
+"""Steps are found without help: in training, accumulation, taking turns, inference, validation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.fake_cuda.session import fake_cuda
+from neusight.host import PLAIN
+from neusight.predictors.gpu import gpu
+from neusight.recorder import Recorder, RunawayLoop
+from neusight.recording import (
+    Alloc,
+    EventRecord,
+    EventWait,
+    Free,
+    HostWork,
+    OpCall,
+    Recording,
+    Step,
+    Synchronize,
+)
+from neusight.steps import EnoughSteps
+
+
+def model(width: int = 16) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, width), nn.Dropout(0.1), nn.Linear(width, width)).cuda()
+
+
+def inputs(width: int = 16) -> torch.Tensor:
+    return torch.randn(4, width, device="cuda")
+
+
+def shape_of(forecast: neusight.Forecast) -> list[tuple[str, int]]:
+    """Kinds and counts, runs of one kind joined: what there is however much of it is equal."""
+    found: list[tuple[str, int]] = []
+    for step in forecast.recording.steps:
+        if found and found[-1][0] == step.kind:
+            found[-1] = (step.kind, found[-1][1] + step.count)
+        else:
+            found.append((step.kind, step.count))
+    return found
+
+
+def forecast_of(program: Callable[[neusight.Forecast], object]) -> neusight.Forecast:
+    with neusight.forecast_on("H100") as forecast:
+        program(forecast)
+    return forecast
+
+
+def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
+    """What the block does goes to the recorder, and is not priced."""
+    return fake_cuda(
+        recorder, gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda question, answer: None
+    )  # fmt: skip
+
+
+def recorded(
+    program: Callable[[], object], *, steady_steps: int | None = None, max_ops: int | None = None
+) -> tuple[list[Step], type[BaseException] | None]:
+    """The steps of a program that may be stopped from inside, and what stopped it."""
+    recorder = Recorder(steady_steps=steady_steps, max_ops=max_ops)
+    stopped = None
+    with listened_to(recorder):
+        try:
+            program()
+        except (EnoughSteps, RunawayLoop) as error:
+            stopped = type(error)
+        recorder.cutter.finish()
+    return recorder.cutter.steps, stopped
+
+
+def count(steps: list[Step], kind: str) -> int:
+    return sum(step.count for step in steps if step.kind == kind)
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def test_each_optimizer_step_ends_a_step() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(6):
+            net(inputs()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 6)]
+    assert forecast.recording.steps[-2].count >= 3
+
+
+@pytest.mark.parametrize("created_before", [True, False])
+def test_accumulated_gradients_belong_to_one_step(created_before: bool) -> None:
+    net = nn.Linear(16, 16)
+    before = torch.optim.SGD(net.parameters(), lr=0.1) if created_before else None
+
+    def train(_: object) -> None:
+        net.cuda()
+        optimizer = before or torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(12):
+            net(inputs()).sum().backward()
+            if number % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 3)]
+    calls = [e for e in forecast.recording.steps[1].entries if isinstance(e, OpCall)]
+    assert sum(call.signature.op == "aten::addmm" for call in calls) == 4
+
+
+@pytest.mark.parametrize("created_before", [True, False])
+def test_optimizers_that_take_turns_are_one_cycle(created_before: bool) -> None:
+    generator, critic = nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def optimizers() -> tuple[Any, Any]:
+        adam = torch.optim.Adam
+        return adam(critic.parameters()), adam(generator.parameters())
+
+    before = optimizers() if created_before else None
+
+    def train(_: object) -> None:
+        generator.cuda()
+        critic.cuda()
+        of_critic, of_generator = before or optimizers()
+        for _ in range(4):
+            of_critic.zero_grad()
+            fake = generator(inputs())
+            critic(inputs()).sum().backward()
+            critic(fake.detach()).sum().backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            critic(fake).sum().backward()
+            of_generator.step()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
+
+
+def test_a_teacher_without_gradients_does_not_cut() -> None:
+    def train(_: object) -> None:
+        teacher, student = model().eval(), model()
+        optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+        for _ in range(4):
+            data = inputs()
+            with torch.no_grad():
+                target = teacher(data)
+            (student(data) - target).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
+
+
+def test_a_closure_steps_once() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = net(inputs()).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+
+
+def test_checkpointed_blocks_do_not_cut() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def train(_: object) -> None:
+        blocks = [model(), model()]
+        optimizer = torch.optim.SGD([p for b in blocks for p in b.parameters()], lr=0.1)
+        for _ in range(3):
+            x = inputs().requires_grad_()
+            for number, block in enumerate(blocks):
+                x = checkpoint(block, x, use_reentrant=number == 0)
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+
+
+# -- validation and inference ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("validate_first", [True, False])
+def test_validation_between_epochs_is_eval(validate_first: bool) -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def validate() -> None:
+            net.eval()
+            with torch.no_grad():
+                for _ in range(2):
+                    net(inputs())
+            net.train()
+
+        if validate_first:
+            validate()
+        for _ in range(2):
+            for _ in range(3):
+                net(inputs()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            validate()
+
+    found = shape_of(forecast_of(train))
+    epochs = [("train", 3), ("eval", 2), ("train", 3), ("eval", 2)]
+    assert found[0] == ("setup", 1)
+    assert found[1 : 6 if validate_first else 5] == [("eval", 2)] * validate_first + epochs
+
+
+def test_validation_after_the_very_first_step_is_not_part_of_it() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            net(inputs()).sum().backward()
+            optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                net(inputs())
+            net.train()
+
+    assert shape_of(forecast_of(train))[1:] == [
+        ("train", 1), ("eval", 1), ("train", 1), ("eval", 1)
+    ]  # fmt: skip
+
+
+def test_each_forward_without_gradients_is_a_step_of_inference() -> None:
+    def infer(_: object) -> None:
+        net = model().eval()
+        with torch.no_grad():
+            for _ in range(6):
+                net(inputs()).argmax(-1)
+
+    found = shape_of(forecast_of(infer))
+    assert found[:2] == [("setup", 1), ("eval", 6)]
+
+
+@pytest.mark.parametrize("num_forwards", [1, 3, 30])
+def test_so_is_a_forward_with_gradients_that_nobody_uses(num_forwards: int) -> None:
+    def infer(_: object) -> None:
+        net = model().eval()
+        for _ in range(num_forwards):
+            net(inputs())
+
+    assert shape_of(forecast_of(infer))[:2] == [("setup", 1), ("eval", num_forwards)]
+
+
+def test_a_block_without_modules_is_one_step() -> None:
+    def compute(_: object) -> None:
+        x = inputs()
+        for _ in range(3):
+            x = x @ x.T @ x
+
+    assert shape_of(forecast_of(compute)) == [("eval", 1)]
+
+
+# -- what the script says --------------------------------------------------------------------------
+
+
+def test_steps_that_the_script_names_are_the_only_ones() -> None:
+    def train(forecast: neusight.Forecast) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            for _ in range(2):
+                net(inputs()).sum().backward()
+                optimizer.step()
+            forecast.step()
+
+    forecast = forecast_of(train)
+    trained = [step for step in forecast.recording.steps if step.kind == "train"]
+    assert trained[-1].count == 3
+    steady = [e for e in trained[-1].entries if isinstance(e, OpCall)]
+    assert sum(call.signature.op == "aten::addmm" for call in steady) == 4
+
+
+def test_the_scripts_profiler_names_them_too() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        none = torch.profiler.ProfilerAction.NONE
+        with torch.profiler.profile(schedule=lambda step: none) as prof:
+            for _ in range(5):
+                net(inputs()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                prof.step()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 5)]
+
+
+# -- folding ---------------------------------------------------------------------------------------
+
+
+def test_thousands_of_equal_steps_keep_the_memory_of_a_few() -> None:
+    def train() -> None:
+        net = nn.Linear(8, 8).cuda()
+        data = torch.ones(2, 8, device="cuda")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=True)
+        for _ in range(2000):
+            loss = net(data).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+
+    recorder = Recorder()
+    with listened_to(recorder):
+        train()
+        kept: list[Any] = [
+            recorder.kinds, recorder._handled, recorder._storages, recorder._alive,
+            recorder.cutter._calls, recorder.cutter._homes, recorder.values._flat,
+            recorder.attribution._module_of_sequence, recorder.open_entries,
+        ]  # fmt: skip
+        sizes = [len(part) for part in kept]
+    recorder.cutter.finish()
+
+    assert len(recorder.cutter.steps) <= 6
+    assert count(recorder.cutter.steps, "train") == 2000
+    assert max(sizes) < 200
+
+
+def test_equal_steps_fold_though_events_are_new_and_cpu_work_differs() -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(20):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            data = torch.ones(4, 16)
+            for _ in range(20 + number % 3):
+                data = data + 1
+            net(data.cuda()).sum().backward()
+            side = torch.cuda.Stream(priority=-1) if number < 0 else torch.cuda.current_stream()
+            side.wait_event(start)
+            optimizer.step()
+            optimizer.zero_grad()
+            end.record()
+            end.synchronize()
+
+    steps, _ = recorded(train)
+
+    trained = [step for step in steps if step.kind == "train"]
+    assert count(steps, "train") == 20
+    assert len(trained) <= 3
+    steady = max(trained, key=lambda step: step.count).entries
+    assert sum(isinstance(entry, EventRecord) for entry in steady) == 2
+    assert [e.event for e in steady if isinstance(e, EventRecord)] == [1, 2]
+    assert [e.event for e in steady if isinstance(e, EventWait)] == [2]
+    assert [e.event for e in steady if isinstance(e, Synchronize) and e.event is not None] == [1]
+    assert any(isinstance(entry, HostWork) for entry in steady)
+
+
+def test_a_step_that_differs_is_kept_apart() -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(9):
+            net(torch.randn(8 if number == 5 else 4, 16, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps, _ = recorded(train)
+
+    sizes = [
+        next(e.signature.input_tensors[1].shape[0] for e in step.entries
+             if isinstance(e, OpCall) and e.signature.op == "aten::addmm")
+        for step in steps if step.kind == "train"
+    ]  # fmt: skip
+    assert [b for a, b in pairwise([0, *sizes]) if a != b] == [4, 8, 4]
+
+
+def num_allocations(step: Step) -> int:
+    return sum(isinstance(entry, Alloc) for entry in step.entries)
+
+
+def test_every_storage_that_is_freed_was_allocated() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(5):
+            net(inputs()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+    recording: Recording = forecast.recording
+
+    index = 0
+    num_allocated: dict[int, int] = {}
+    for step in recording.steps:
+        num_allocated.update(dict.fromkeys(range(index, index + step.count), num_allocations(step)))
+        for entry in step.entries:
+            if isinstance(entry, Free):
+                home = index + step.count - 1 - entry.storage.age
+                assert entry.storage.ordinal < num_allocated[home]
+        index += step.count
+
+
+# -- ending the script -----------------------------------------------------------------------------
+
+
+def training_loop(num_steps: int = 1000, **options: Any) -> Callable[[], None]:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(num_steps):
+            net(inputs()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
+
+
+def test_enough_steady_steps_end_the_script() -> None:
+    steps, stopped = recorded(training_loop(), steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert count(steps, "train") == 6
+
+
+def test_enough_steps_of_inference_end_it_too() -> None:
+    def infer() -> None:
+        net = model().eval()
+        with torch.no_grad():
+            for _ in range(1000):
+                net(inputs())
+
+    steps, stopped = recorded(infer, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert count(steps, "eval") == 6
+
+
+def test_evaluation_before_training_does_not_end_it() -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.eval()
+        with torch.no_grad():
+            for _ in range(50):
+                net(inputs())
+        net.train()
+        for _ in range(1000):
+            net(inputs()).sum().backward()
+            optimizer.step()
+
+    steps, stopped = recorded(train, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert (count(steps, "eval"), count(steps, "train")) == (50, 6)
+
+
+def test_a_bare_except_does_not_keep_the_script_going() -> None:
+    swallowed = []
+
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(1000):
+            try:
+                net(inputs()).sum().backward()
+                optimizer.step()
+            except:  # noqa: E722  (what some scripts do)
+                swallowed.append(number)
+                if len(swallowed) == 3:
+                    raise
+
+    steps, stopped = recorded(train, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert swallowed == [5, 6, 7] or swallowed == [6, 7, 8]
+    assert count(steps, "train") == 6
+
+
+def test_clean_up_after_the_end_may_still_compute() -> None:
+    cleaned = []
+
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            for _ in range(1000):
+                net(inputs()).sum().backward()
+                optimizer.step()
+        finally:
+            net.cpu()
+            cleaned.append(torch.ones(2, device="cuda").sum().item())
+
+    _, stopped = recorded(train, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert cleaned == [2.0]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [torch.Tensor.item, float, lambda x: x, lambda x: float(f"{x:.5f}"), torch.Tensor.cpu],
+    ids=["item", "float", "compared", "printed", "cpu"],
+)
+def test_a_loop_that_waits_for_a_small_loss_ends(read: Callable[[Any], Any]) -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loss = torch.tensor(10.0, device="cuda")
+        for _ in range(10_000):
+            if read(loss.detach()) < 0.5:
+                return
+            loss = net(inputs()).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        raise AssertionError("the loop did not end")
+
+    _, stopped = recorded(train)
+
+    assert stopped is None
+
+
+def test_early_stopping_sees_progress() -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        best, patience, epochs = float("inf"), 0, 0
+        while patience < 3 and epochs < 20:
+            net(inputs()).sum().backward()
+            optimizer.step()
+            loss = net(inputs()).mean().item()
+            patience = 0 if loss < best else patience + 1
+            best, epochs = min(best, loss), epochs + 1
+        assert epochs == 20
+
+    recorded(train)
+
+
+def test_an_endless_loop_is_stopped_and_its_line_named() -> None:
+    line = 0
+
+    def wait() -> None:
+        nonlocal line
+        x = inputs()
+        line = sys._getframe().f_lineno + 2
+        while not (x.sum() > 1e9):
+            x = x * 2
+
+    with pytest.raises(RunawayLoop) as caught:
+        run(wait, max_ops=500)
+
+    named = int(str(caught.value).partition("test_steps.py:")[2].partition(":")[0])
+    assert named in (line - 1, line, line + 1)
+    assert "--max-ops" in str(caught.value)
+
+
+def run(program: Callable[[], object], *, max_ops: int) -> None:
+    recorder = Recorder(max_ops=max_ops)
+    with listened_to(recorder):
+        program()
+
+
+def test_a_bare_except_does_not_keep_an_endless_loop_going() -> None:
+    swallowed = 0
+
+    def wait() -> None:
+        nonlocal swallowed
+        x = inputs()
+        while True:
+            try:
+                x = x * 2
+            except:  # noqa: E722  (what some scripts do)
+                swallowed += 1
+                if swallowed == 2:
+                    raise
+
+    with pytest.raises(RunawayLoop):
+        run(wait, max_ops=500)
+
+
+def test_long_training_is_no_endless_loop() -> None:
+    steps, stopped = recorded(training_loop(100), max_ops=100)
+
+    assert stopped is None
+    assert count(steps, "train") == 100
