@@ -63,7 +63,8 @@ class _Work(NamedTuple):
 class StepFigures:
     """One side of the comparison: a step's totals; times in microseconds.
 
-    `gpu_idle_share` is the part of the step in which the GPU waits for the host.
+    `gpu_idle_share` is the part of the step in which the GPU waits for the host, `loader_us` the
+    host's time in its DataLoader.
     """
 
     gpu: str
@@ -72,6 +73,7 @@ class StepFigures:
     kernel_us: float
     busy_us: float
     num_kernels: int
+    loader_us: float
     gpu_idle_share: float
     bound: str
     peak_allocated_bytes: int | None
@@ -330,6 +332,7 @@ def _figures(profile: Profile, step: ProfileStep) -> StepFigures:
         kernel_us=round(step.kernel_ns / _NS_PER_US, 3),
         busy_us=round(step.busy_ns / _NS_PER_US, 3),
         num_kernels=len(step.events),
+        loader_us=round(median(item.loader_ns for item in steps) / _NS_PER_US, 3),
         gpu_idle_share=round(idle, 6),
         bound="host" if idle > HOST_BOUND_IDLE_SHARE else "gpu",
         peak_allocated_bytes=profile.peak_allocated_bytes,
@@ -448,6 +451,12 @@ def _notes(ours: Profile, theirs: Profile, measured: list[_Work]) -> list[str]:
             f"the GPUs differ: the forecast is for {ours.device_name or '?'}, measured was "
             f"{theirs.device_name or '?'}"
         )
+    loader_us = median(step.loader_ns for step in theirs.steps) / _NS_PER_US
+    if loader_us and not any(step.loader_ns for step in ours.steps):
+        notes.append(
+            f"the measured program spends {_time(loader_us)} a step in its DataLoader; the "
+            "forecast knows of none"
+        )
     unknown = sum(work.num_kernels for work in measured if work.kind is KernelClass.UNKNOWN)
     if unknown:
         notes.append(f"{unknown} measured kernels are of no known class")
@@ -501,10 +510,13 @@ def _totals(comparison: Comparison) -> Table:
         ("", "measured", "forecast", "error"),
         ("kernel time", *_compared(measured.kernel_us, forecast.kernel_us)),
         ("step time", *_compared(measured.step_us, forecast.step_us)),
+        ("data loader", *_compared(measured.loader_us, forecast.loader_us)),
         ("kernels", str(measured.num_kernels), str(forecast.num_kernels), ""),
         ("GPU idle", f"{measured.gpu_idle_share:.0%}", f"{forecast.gpu_idle_share:.0%}", ""),
         ("bound by", measured.bound, forecast.bound, "" if comparison.same_bound else "differs"),
     ]
+    if not measured.loader_us and not forecast.loader_us:
+        del table[3]
     for label, real, ours in (
         ("allocated", measured.peak_allocated_bytes, forecast.peak_allocated_bytes),
         ("reserved", measured.peak_reserved_bytes, forecast.peak_reserved_bytes),

@@ -31,6 +31,8 @@ MAX_TRACE_BYTES = 2 * 2**30
 
 #: Bytes taken from the file at once.
 _CHUNK = 1 << 20
+#: The same of a gzip file: what a damaged piece would have given is lost, so they are small.
+_PACKED_CHUNK = 1 << 12
 #: A single event longer than this is damage, not data (the longest real one: 60 kB of stack).
 _MAX_EVENT_CHARS = 1 << 24
 #: Notes that name examples name this many.
@@ -54,6 +56,7 @@ _RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse
 _OPERATORS = ("cpu_op", "operator")
 _ANNOTATIONS = ("user_annotation", *_OPERATORS)
 _STEP = "ProfilerStep#"
+_LOADER = "enumerate(DataLoader)#"
 _CUDA_DEVICE_TYPE = 1
 
 
@@ -119,7 +122,8 @@ class DeviceEvent(NamedTuple):
 class ProfileStep:
     """One step: from its start on the host to the end of its last kernel.
 
-    `latency_ns` is what a loop of such steps costs each; `host_ns` the annotation's own duration.
+    `latency_ns` is what a loop of such steps costs each; `host_ns` the annotation's own duration,
+    of which the main thread waited `loader_ns` for its DataLoader.
     """
 
     name: str
@@ -127,6 +131,7 @@ class ProfileStep:
     host_ns: int
     latency_ns: int
     events: tuple[DeviceEvent, ...]
+    loader_ns: int = 0
 
     @property
     def kernel_ns(self) -> int:
@@ -253,7 +258,7 @@ def _unpacked(file: BinaryIO, notes: _Notes) -> Iterator[bytes]:
     unpacker = zlib.decompressobj(wbits=31)
     rest = b""
     try:
-        while data := rest or file.read(_CHUNK):
+        while data := rest or file.read(_PACKED_CHUNK):
             yield unpacker.decompress(data, _CHUNK)
             rest = unpacker.unconsumed_tail
             if unpacker.eof:  # gzip files may follow one another
@@ -470,6 +475,7 @@ class _Builder:
         self.calls: list[RuntimeCall] = []
         self.events: list[DeviceEvent] = []
         self.marks: list[HostOp] = []
+        self.loads: list[HostOp] = []
         self._base_us = base_us
         self._external: list[int | None] = []
 
@@ -504,6 +510,8 @@ class _Builder:
             )
         elif category in _ANNOTATIONS and name.startswith(_STEP):
             self.marks.append(HostOp(name, start_ns, duration_ns, thread))
+        elif category in _ANNOTATIONS and name.startswith(_LOADER):
+            self.loads.append(HostOp(name, start_ns, duration_ns, thread))
         elif category in _OPERATORS:
             number = _integer(args.get("Sequence number", args.get("Fwd sequence number")))
             self.ops.append(
@@ -650,7 +658,7 @@ def _steps(builder: _Builder, notes: _Notes) -> tuple[ProfileStep, ...]:
             groups[index].append(event)
     if outside:
         notes.add(f"{outside} of {len(events)} kernels and copies lie outside all steps")
-    return _with_latencies(marks, groups)
+    return _with_latencies(marks, groups, builder.loads)
 
 
 def _numbered(marks: list[HostOp]) -> list[HostOp]:
@@ -662,7 +670,7 @@ def _numbered(marks: list[HostOp]) -> list[HostOp]:
 
 
 def _with_latencies(
-    marks: list[HostOp], groups: list[list[DeviceEvent]]
+    marks: list[HostOp], groups: list[list[DeviceEvent]], loads: list[HostOp]
 ) -> tuple[ProfileStep, ...]:
     """A step costs the time from the end of the one before to its own, device included."""
     steps = []
@@ -672,8 +680,13 @@ def _with_latencies(
         latency_ns = max(0, end_ns - max(done_ns, mark.start_ns))
         if end_ns > done_ns > mark.start_ns:
             latency_ns = end_ns - done_ns
+        loader_ns = sum(
+            load.duration_ns for load in loads if mark.start_ns <= load.start_ns < mark.end_ns
+        )
         steps.append(
-            ProfileStep(mark.name, mark.start_ns, mark.duration_ns, latency_ns, tuple(events))
+            ProfileStep(
+                mark.name, mark.start_ns, mark.duration_ns, latency_ns, tuple(events), loader_ns
+            )
         )
         done_ns = max(done_ns, end_ns)
     return tuple(steps)

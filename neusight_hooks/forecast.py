@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from neusight.host import OLDER, PLAIN, PROFILED, HostProfile, host_of
+from neusight.host import (
+    OLDER,
+    PLAIN,
+    PROFILED,
+    PROFILED_OLDER,
+    HostProfile,
+    host_of,
+    profiled_host_of,
+)
 from neusight.memory import MemoryTimeline, memory_of
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
@@ -33,7 +41,7 @@ __all__ = ["Forecast", "Session", "forecast_on", "host_profile"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_HOSTS = {"plain": PLAIN, "profiled": PROFILED, "older": OLDER}
+_HOSTS = {host.name: host for host in (PLAIN, PROFILED, OLDER, PROFILED_OLDER)}
 
 #: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
 _MOSTLY_CPU = 0.9
@@ -269,10 +277,11 @@ class forecast_on:  # a context manager reads as a verb
     """Forecasts what the block (or the decorated function) would do on a GPU.
 
     `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
-    `host` "plain", "older" or "profiled", or a `HostProfile` (default: what machines with that GPU
-    usually have); `on_trace_ready` is called with the forecast
-    when the block ends; `on_out_of_memory="raise"` raises torch.OutOfMemoryError where the GPU
-    would; `strict` raises UnmappedOpError at the first op that nobody mapped to kernels.
+    `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
+    `HostProfile` (default: what machines with that GPU usually have); `on_trace_ready` is called
+    with the forecast when the block ends; `on_out_of_memory="raise"` raises
+    torch.OutOfMemoryError where the GPU would; `strict` raises UnmappedOpError at the first op
+    that nobody mapped to kernels.
 
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError.
     """
@@ -463,6 +472,8 @@ def host_profile(host: str | HostProfile | None, gpu: GPU) -> HostProfile:
         return host_of(gpu)
     if isinstance(host, HostProfile):
         return host
+    if host == PROFILED.name:
+        return profiled_host_of(gpu)
     if host not in _HOSTS:
         raise ValueError(
             f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile."

@@ -6,14 +6,17 @@ from dataclasses import fields, replace
 
 import pytest
 
+from neusight.forecast import host_profile
 from neusight.host import (
     OLDER,
     OLDER_HOST_FACTOR,
     PLAIN,
     PROFILED,
+    PROFILED_OLDER,
     HostProfile,
     dispatch_us,
     host_of,
+    profiled_host_of,
 )
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import KernelClass
@@ -86,6 +89,14 @@ def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
 )
 def test_a_gpu_comes_with_the_host_of_its_day(name: str, expected: HostProfile) -> None:
     assert host_of(gpu(name)) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("V100", PROFILED_OLDER), ("A100", PROFILED_OLDER), ("H100", PROFILED)]
+)
+def test_a_profiler_slows_the_host_of_that_day(name: str, expected: HostProfile) -> None:
+    assert profiled_host_of(gpu(name)) is expected
+    assert host_profile("profiled", gpu(name)) is expected
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
