@@ -369,8 +369,8 @@ def compared(model: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> Compa
 @pytest.mark.parametrize(
     ("model", "pattern", "matched", "kernel_error", "step_error"),
     [
-        ("bert-small", "h100__gaunernst*", 0.98, 0.25, 0.35),
-        ("vit-base", "h100__Falconsai*", 0.98, 0.20, 0.10),
+        ("bert-small", "h100__gaunernst*", 0.98, 0.30, 0.35),
+        ("vit-base", "h100__Falconsai*", 0.98, 0.30, 0.10),
         ("resnet50", "v100__resnet50*", 0.98, 0.20, 0.10),
     ],
 )
