@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -631,7 +632,9 @@ def _composite_of(func: Any) -> Callable[..., Any] | None:
     name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CUDA"):
-        return func.decompose
+        # Not func.decompose: that prefers Python decompositions, where dropout copies in eval mode.
+        composite = torch._C.DispatchKey.CompositeImplicitAutograd
+        return cast("Callable[..., Any]", partial(func._op_dk, composite))
     return None
 
 

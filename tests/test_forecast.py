@@ -296,3 +296,20 @@ def _mystery_op() -> torch._ops.OpOverload:
 
 
 _library: torch.library.Library | None = None
+
+
+def test_inference_mode_launches_what_no_grad_launches() -> None:
+    def ops(context: type[torch.no_grad] | type[torch.inference_mode]) -> list[str]:
+        with neusight.forecast_on("H100") as forecast:
+            model = (
+                nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1), nn.LayerNorm(64)).cuda().eval()
+            )
+            with context():
+                for _ in range(3):
+                    x = model(torch.randn(2, 16, 64, device="cuda"))
+                    q = nn.functional.pad(x, (0, 64)).view(2, 16, 2, 64).transpose(1, 2).bfloat16()
+                    nn.functional.scaled_dot_product_attention(q, q, q)
+        assert forecast.unmapped == []
+        return [kernel.name for kernel, _ in forecast.kernels]
+
+    assert ops(torch.inference_mode) == ops(torch.no_grad)
