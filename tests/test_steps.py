@@ -59,8 +59,8 @@ def forecast_of(program: Callable[[neusight.Forecast], object]) -> neusight.Fore
 def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
     """What the block does goes to the recorder, and is not priced."""
     return fake_cuda(
-        recorder, gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda question, answer: None
-    )  # fmt: skip
+        recorder, gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+    )
 
 
 def recorded(

@@ -285,10 +285,12 @@ def _rnn(
         params[1].shape[1] if per_layer not in (3, 5) else params[0].shape[0] // _NUM_GATES[mode]
     )
     proj_size = hidden.shape[2] if per_layer in (3, 5) else 0
-    out, hy, cy, _, _ = aten._cudnn_rnn.default(
-        data, list(params), per_layer, None, hidden, cell, mode, hidden_size, proj_size, num_layers,
-        batch_first, float(dropout), train, bidirectional, list(batch_sizes), None,
-    )  # fmt: skip
+    # All is cast already; a CUDA build's own autocast rule would ask cuDNN for its weight layout.
+    with torch.autocast("cuda", enabled=False):
+        out, hy, cy, _, _ = aten._cudnn_rnn.default(
+            data, list(params), per_layer, None, hidden, cell, mode, hidden_size, proj_size,
+            num_layers, batch_first, float(dropout), train, bidirectional, list(batch_sizes), None,
+        )  # fmt: skip
     return (out, hy, cy) if mode == _LSTM else (out, hy)
 
 
