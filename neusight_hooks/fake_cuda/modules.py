@@ -41,6 +41,17 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
 
+    def truncated_normal(
+        tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
+    ) -> Any:
+        # Torch draws again and again until all values lie inside, which needs values.
+        if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cpu":
+            with torch.no_grad():
+                return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
+        return original_truncated(tensor, mean, std, a, b, generator)
+
+    original_truncated = patches.answer(nn.init, "_no_grad_trunc_normal_", truncated_normal)
+
 
 def _without_data(tensor: torch.Tensor, recorder: Recorder) -> ForecastTensor:
     """A tensor like that on the CPU which holds no data; small ones keep their values."""

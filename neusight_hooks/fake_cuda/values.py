@@ -412,6 +412,17 @@ def _is_nonzero(
     return bool(_item(recorder, aten._local_scalar_dense.default, args, {}))
 
 
+@handles(aten.allclose.default)
+def _allclose(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    recorder.record_handled(func, args, kwargs, None)
+    recorder.synchronize("item", stream=recorder.current_stream)
+    values = recorder.values
+    if all(not isinstance(t, ForecastTensor) or values.is_known(t) for t in args[:2]):
+        with recorder.inside():
+            return torch.allclose(values.read(args[0]), values.read(args[1]), *args[2:], **kwargs)
+    return True
+
+
 @handles(aten.equal.default)
 def _equal(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     recorder.record_handled(func, args, kwargs, None)
