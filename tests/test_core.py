@@ -1,0 +1,132 @@
+"""Torch's C++ core: patched inside, itself outside, and refused where nobody has proven it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from neusight.fake_cuda import core
+from neusight.fake_cuda.core import cuda_core, self_check
+from neusight.predictors.errors import UnsupportedTorchError
+
+
+@pytest.fixture
+def fresh_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home in which nothing was checked yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    self_check.cache_clear()
+    return tmp_path
+
+
+def test_inside_torch_has_an_accelerator_and_afterwards_what_it_had() -> None:
+    before = (torch.accelerator.current_accelerator(), torch._C._get_accelerator())
+
+    with cuda_core():
+        inside = torch.accelerator.current_accelerator()
+
+    assert inside is not None and inside.type == "cuda"
+    assert (torch.accelerator.current_accelerator(), torch._C._get_accelerator()) == before
+
+
+def test_an_exception_inside_puts_the_core_back() -> None:
+    before = torch.accelerator.current_accelerator()
+
+    with pytest.raises(ZeroDivisionError), cuda_core():
+        raise ZeroDivisionError
+
+    assert torch.accelerator.current_accelerator() == before
+
+
+def test_hooks_are_found_in_the_headers_of_the_wheel() -> None:
+    slots = core._hook_slots()
+
+    wanted = {**core._CPU_BUILD_ANSWERS, **core._CUDA_BUILD_ANSWERS}
+    assert set(wanted) <= set(slots)
+    assert len(set(slots.values())) == len(slots)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64"), ("win32", "AMD64")]
+)
+def test_an_unproven_platform_is_refused_before_anything_is_touched(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+
+    with pytest.raises(UnsupportedTorchError, match="proven on Linux x86-64 only"):
+        self_check()
+    assert list(fresh_check.iterdir()) == []
+
+
+def test_a_rocm_build_is_refused(fresh_check: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+
+    with pytest.raises(UnsupportedTorchError, match="ROCm build"):
+        self_check()
+
+
+def test_a_torch_that_fails_the_check_is_refused_with_what_to_do(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", "raise ValueError('wrong slot')")
+
+    with pytest.raises(UnsupportedTorchError) as caught:
+        self_check()
+
+    assert "failed neusight's self-check (ValueError: wrong slot)" in str(caught.value)
+    assert "pip install torch==" in str(caught.value)
+    assert list(fresh_check.rglob("*.json")) == []
+
+
+def test_a_check_that_crashes_is_a_failed_check(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", "import os; os.abort()")
+
+    with pytest.raises(UnsupportedTorchError, match="exit status -6"):
+        self_check()
+
+
+def test_the_check_is_remembered_for_each_torch_build(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    real = subprocess.run
+
+    def run(*args: object, **kwargs: object) -> object:
+        runs.append(args)
+        return real(*args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", run)
+    self_check()
+    self_check.cache_clear()
+    self_check()
+
+    (file,) = fresh_check.rglob("*.json")
+    assert json.loads(file.read_text()) == {"ok": True}
+    assert len(runs) == 1
+
+
+def test_a_read_only_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    self_check.cache_clear()
+
+    self_check()
+
+
+def test_a_damaged_memory_is_checked_again(fresh_check: Path) -> None:
+    file = core._cache_file()
+    file.parent.mkdir(parents=True)
+    file.write_text("{ not json")
+
+    self_check()
+
+    assert json.loads(file.read_text()) == {"ok": True}

@@ -1,0 +1,105 @@
+"""What is replaced comes back exactly, in reverse order, whatever fails."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from neusight.fake_cuda.patching import Patches
+
+
+def module() -> ModuleType:
+    made = ModuleType("patched")
+    exec(
+        "empty = None\n"
+        "def greet(name, *, mark='!'): return 'hello ' + name + mark\n"
+        "def twice(name): return greet(name) * 2\n",
+        made.__dict__,
+    )
+    return made
+
+
+def test_none_comes_back_as_none_and_absent_as_absent() -> None:
+    owner, patches = module(), Patches()
+    before = dict(vars(owner))
+
+    patches.set(owner, "empty", 1)
+    patches.set(owner, "empty", 2)
+    patches.set(owner, "new", 3)
+    assert (owner.empty, owner.new) == (2, 3)
+    patches.restore()
+
+    assert vars(owner) == before
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    class Base:
+        def method(self) -> str:
+            return "base"
+
+    class Child(Base):
+        pass
+
+    patches = Patches()
+    patches.set(Child, "method", lambda self: "patched")
+    assert Child().method() == "patched"
+    patches.restore()
+
+    assert "method" not in vars(Child)
+    assert Child().method() == "base"
+
+
+def test_a_function_taken_by_name_before_answers_otherwise_and_then_as_before() -> None:
+    owner, patches = module(), Patches()
+    taken = owner.greet
+    code = taken.__code__
+
+    original = patches.answer(owner, "greet", lambda *args, **kwargs: "patched")
+    inside = (taken("you"), owner.twice("you"), owner.greet is taken, original("you", mark="?"))
+    patches.restore()
+
+    assert inside == ("patched", "patchedpatched", True, "hello you?")
+    assert taken("you") == "hello you!"
+    assert taken.__code__ is code
+    assert not [name for name in vars(owner) if name.startswith("_neusight")]
+
+
+def test_what_is_no_plain_function_is_replaced_as_an_attribute() -> None:
+    owner, patches = module(), Patches()
+    owner.__dict__["size"] = len
+
+    original = patches.answer(owner, "size", lambda value: -1)
+    assert (owner.size("abc"), original("abc")) == (-1, 3)
+    patches.restore()
+
+    assert owner.size is len
+
+
+def test_answering_one_function_twice_is_a_mistake() -> None:
+    owner, patches = module(), Patches()
+    patches.answer(owner, "greet", lambda name: "once")
+
+    with pytest.raises(KeyError, match="greet is answered already"):
+        patches.answer(owner, "greet", lambda name: "twice")
+    patches.restore()
+
+    assert owner.greet("you") == "hello you!"
+
+
+def test_a_failure_while_restoring_does_not_stop_the_rest() -> None:
+    owner, patches = module(), Patches()
+    order: list[str] = []
+
+    def fail() -> None:
+        order.append("failed")
+        raise ValueError("broken")
+
+    patches.set(owner, "empty", 1)
+    patches.on_restore(fail)
+    patches.on_restore(lambda: order.append("last in, first out"))
+
+    with pytest.raises(ValueError, match="broken"):
+        patches.restore()
+    assert order == ["last in, first out", "failed"]
+    assert owner.empty is None
