@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
     evaluate.add_argument("--sizes", action="store_true", help="show every size class")
     fit = commands.add_parser("fit", help="fit the trained predictors to measured kernels")
-    fit.add_argument("data", metavar="DATA", help="folder with the tables")
+    fit.add_argument("data", metavar="DATA", nargs="+", help="folders with the tables")
     fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
     fit.add_argument("--date", default="", help="date to note in the weights")
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
@@ -345,7 +345,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace) -> int:
     from neusight.predictors.training.fit import fit
 
-    networks = fit(options.data, options.out, date=options.date, seed=options.seed)
+    networks = {}
+    for folder in options.data:
+        networks |= fit(folder, options.out, date=options.date, seed=options.seed)
     for family, network in networks.items():
         print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
         for name, error in network.provenance["mape"].items():

@@ -16,7 +16,7 @@ from neusight.predictors.kernel import AttentionSize, Kernel
 from neusight.predictors.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.predictor import Timing
 
-__all__ = ["attention_timing", "visible_tile_pairs"]
+__all__ = ["attention_timing", "exponentials_per_clock", "visible_tile_pairs"]
 
 #: Rows of a query tile and of a key tile.
 TILE_Q = 128
@@ -169,10 +169,14 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     if size.backward:
         reached *= implementation.backward
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
-    rate = (
+    return matrix_us + scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
+
+
+def exponentials_per_clock(gpu: GPU) -> float:
+    """Exponentials that one SM computes in a clock."""
+    return (
         EXPONENTIALS_PER_CLOCK_103 if gpu.compute_capability == (10, 3) else EXPONENTIALS_PER_CLOCK
     )
-    return matrix_us + scores / (rate * gpu.clock_hz * 1e-6)
 
 
 def _share(implementation: _Implementation, gpu: GPU) -> float:

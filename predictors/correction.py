@@ -16,20 +16,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.features import (
+    ATTENTION_FEATURES,
     BY_ROW,
+    COLLECTIVE_FEATURES,
+    CONVOLUTION_FEATURES,
+    FP32_GEMM_FEATURES,
     GEMM_FEATURES,
     QUANTISATION_FEATURES,
+    attention_features,
+    collective_features,
+    convolution_features,
+    fp32_gemm_features,
     gemm_features,
     quantisation_features,
 )
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import (
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    RowsSize,
+)
 from neusight.predictors.network import Network, exp_of, load_network
 from neusight.predictors.predictor import Timing
 
 __all__ = [
     "FAMILIES",
     "SIZE_CLASSES_US",
+    "UNSEEN",
     "Adjustment",
     "Family",
     "Trained",
@@ -39,6 +55,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+
+#: Ends the name of a family's network for GPUs that were not in training.
+UNSEEN = "_unseen"
 
 #: Upper ends of the size classes, µs; the last class is open.
 SIZE_CLASSES_US = (10.0, 100.0, 1000.0)
@@ -80,14 +99,24 @@ FAMILIES: dict[str, Family] = {
     "gemm_16bit": Family(GEMM_FEATURES, _gemm_features),
     "gemm_fp8": Family(GEMM_FEATURES, _gemm_features),
     "quantisation": Family(QUANTISATION_FEATURES, quantisation_features),
+    "attention_prefill": Family(ATTENTION_FEATURES, attention_features),
+    "attention_decode": Family(ATTENTION_FEATURES, attention_features),
+    "gemm_fp32": Family(FP32_GEMM_FEATURES, fp32_gemm_features),
+    "convolution_fp32": Family(CONVOLUTION_FEATURES, convolution_features),
+    "collective": Family(COLLECTIVE_FEATURES, collective_features),
 }
 
 
 def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     """The family whose network corrects the kernel on that GPU, None where there is none."""
+    size = kernel.size
+    if kernel.compute == "fp32" and kernel.dtype == "float32":
+        if isinstance(size, GemmSize) and min(size) >= 1:
+            return "gemm_fp32"
+        if isinstance(size, ConvolutionSize) and gpu.vendor == "nvidia":
+            return _convolution_family(size)
     if gpu.vendor != "nvidia":
         return None
-    size = kernel.size
     if isinstance(size, GemmSize):
         if min(size) < 1 or size.batch != 1 or not gpu.has_matrix_unit(kernel.compute):
             return None
@@ -96,15 +125,62 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
         return "gemm_fp8" if kernel.compute == "fp8" else None
     if isinstance(size, RowsSize) and kernel.name in _QUANTISATIONS:
         return "quantisation" if min(size) >= 1 else None
+    if isinstance(size, AttentionSize):
+        return _attention_family(kernel, size, gpu)
+    if isinstance(size, CollectiveSize):
+        switched = gpu.link_kind.startswith("NVLink") and "pair" not in gpu.link_kind
+        covered = kernel.name in _COLLECTIVES and switched and gpu.link_gbps > 0
+        measured = size.num_nodes == 1 and 2 <= size.world_size <= _MOST_RANKS
+        return "collective" if covered and measured and size.num_bytes > 0 else None
     return None
 
+
+def _convolution_family(size: ConvolutionSize) -> str | None:
+    """Forward in two dimensions, the only direction that was measured."""
+    plain = size.groups == 1 and len(size.kernel) == 2 and min(size[:3]) >= 1
+    whole = min(*size.input, *size.output, *size.kernel) >= 1
+    return "convolution_fp32" if plain and whole and size.direction == "forward" else None
+
+
+def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:
+    """Forward attention by a library measured on that architecture, or the same on its kin."""
+    majors = _ATTENTION_MAJORS.get(kernel.name, ())
+    if gpu.compute_capability[0] not in majors or not gpu.has_matrix_unit(kernel.compute):
+        return None
+    if size.backward or min(size[:6]) < 1 or size.head_dim != size.head_dim_v:
+        return None
+    return "attention_decode" if size.seq_q == 1 else "attention_prefill"
+
+
+#: Compute capabilities (major) on which a library's attention was measured; 12 stands in for 8, or
+#: 10, whose kernels it runs.
+_ATTENTION_MAJORS = {
+    "flash_attention": (8, 12),
+    "flash_attention_3": (9,),
+    "flash_attention_4": (9, 10),
+    "cudnn_attention": (10, 12),
+}
+
+_COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+#: GPUs of one host that were measured together.
+_MOST_RANKS = 8
 
 _QUANTISATIONS = (BY_ROW, "quant_fp8_static")
 
 
-def _was_measured(kernel: Kernel) -> bool:
-    """Whether data cover the kernel's layout; the others take the factor and stay physics."""
-    return kernel.kernel_class is not KernelClass.GEMM or kernel.layout == "nt"
+def _was_measured(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether data cover the kernel's layout, and FP32 on that generation; where they do not, the
+    kernel takes the factor and stays physics."""
+    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability > _NEWEST_FP32
+    if kernel.compute == "fp32" and kernel.dtype == "float32" and is_newer:
+        return False
+    if not isinstance(kernel.size, GemmSize):
+        return True
+    return kernel.layout == ("nn" if kernel.size.batch > 1 else "nt")
+
+
+#: Newest GPU in the FP32 tables: A100.
+_NEWEST_FP32 = (8, 0)
 
 
 def knowledge_of(gpu: GPU, network: Network) -> int:
@@ -116,7 +192,8 @@ def knowledge_of(gpu: GPU, network: Network) -> int:
 
 
 class Trained:
-    """A `Correction` by networks, one a family."""
+    """A `Correction` by networks, two a family: one that knows the GPUs of its training in detail
+    and prices those alone, and a smoother one ("…_unseen"), trained to carry over to others."""
 
     def __init__(self, networks: dict[str, Network]) -> None:
         self._networks = networks
@@ -128,16 +205,19 @@ class Trained:
         members: dict[tuple[str, str], list[int]] = {}
         for index, kernel in enumerate(kernels):
             family = family_of(kernel, gpu)
-            if family in self._networks:
+            if family is not None:
                 # A chunk shares its unit (bf16, fp16): the physics' terms depend on it.
-                members.setdefault((str(family), kernel.compute), []).append(index)
+                members.setdefault((family, kernel.compute), []).append(index)
         found: list[Adjustment | None] = [None] * len(kernels)
         for (family, _), indices in members.items():
+            network = self._network_for(family, gpu)
+            if network is None:
+                continue
             for start in range(0, len(indices), _CHUNK):
                 chunk = indices[start : start + _CHUNK]
                 adjusted = _adjusted(
                     family,
-                    self._networks[family],
+                    network,
                     [kernels[index] for index in chunk],
                     [timings[index] for index in chunk],
                     gpu,
@@ -145,6 +225,12 @@ class Trained:
                 for index, adjustment in zip(chunk, adjusted, strict=True):
                     found[index] = adjustment
         return found
+
+    def _network_for(self, family: str, gpu: GPU) -> Network | None:
+        known = self._networks.get(family)
+        if known is not None and gpu.name in known.gpus:
+            return known
+        return self._networks.get(family + UNSEEN, known)
 
 
 def _adjusted(
@@ -163,7 +249,7 @@ def _adjusted(
     spreads = network.spreads[knowledge_of(gpu, network)][classes] * widening
     return [
         Adjustment(factor, spread, in_range=missed == 0)
-        if _was_measured(kernel)
+        if _was_measured(kernel, gpu)
         else Adjustment(factor, max(spread, _UNMEASURED_SPREAD), in_range=False, trained=False)
         for kernel, factor, spread, missed in zip(
             kernels, factors.tolist(), spreads.tolist(), outside.tolist(), strict=True
@@ -178,9 +264,10 @@ def shipped() -> Trained:
 
 
 def load_folder(folder: Path) -> dict[str, Network]:
-    """The networks of a folder that `neusight fit` wrote, by family; others are not looked at."""
+    """The networks of a folder that `neusight fit` wrote, by name; other files are ignored."""
+    names = [family + kind for family in FAMILIES for kind in ("", UNSEEN)]
     return {
-        family: load_network(folder / f"{family}.npz")
-        for family in FAMILIES
-        if (folder / f"{family}.npz").exists()
+        name: load_network(folder / f"{name}.npz")
+        for name in names
+        if (folder / f"{name}.npz").exists()
     }

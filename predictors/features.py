@@ -7,23 +7,35 @@ burst and sustained.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neusight.predictors.attention import exponentials_per_clock
+from neusight.predictors.convolution import implicit_gemm
 from neusight.predictors.gemm import gemm_terms, problems_of
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import ConvolutionSize, Kernel
 from neusight.predictors.network import log_of
 from neusight.predictors.predictor import Timing
+from neusight.predictors.roofline import is_winograd, wire_bytes
 from neusight.predictors.tile import Candidates
 
 __all__ = [
+    "ATTENTION_FEATURES",
     "BLOCK_SCALED",
     "BY_ROW",
+    "COLLECTIVE_FEATURES",
+    "CONVOLUTION_FEATURES",
+    "FP32_GEMM_FEATURES",
     "GEMM_FEATURES",
     "QUANTISATION_FEATURES",
+    "attention_features",
+    "collective_features",
+    "convolution_features",
+    "fp32_gemm_features",
     "gemm_features",
     "quantisation_features",
 ]
@@ -140,6 +152,69 @@ def gemm_features(
     return table
 
 
+#: FP32 products: batched ones (bmm) too.
+FP32_GEMM_FEATURES: tuple[str, ...] = (*GEMM_FEATURES, "log_batch", "is_batched")
+
+
+def fp32_gemm_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `FP32_GEMM_FEATURES` a kernel."""
+    batch = np.maximum(np.array([[kernel.size[0]] for kernel in kernels], dtype=np.float64), 1.0)
+    table = gemm_features(kernels, timings, gpu, "fp32")
+    return np.concatenate([table, log_of(batch), np.where(batch > 1, 1.0, 0.0)], axis=1)
+
+
+CONVOLUTION_FEATURES: tuple[str, ...] = (
+    *GEMM_FEATURES,
+    "log_batch",
+    "log_in_channels",
+    "log_out_channels",
+    "log_image",
+    "log_taps",
+    "log_stride",
+    "in_channels_mod_8",
+    "out_channels_mod_8",
+    "is_winograd",
+    "log_time_per_product",
+)
+
+
+def convolution_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `CONVOLUTION_FEATURES` a kernel: those of its implicit product, and its own."""
+    sizes = [kernel.size for kernel in kernels]
+    products = []
+    for size in sizes:
+        assert isinstance(size, ConvolutionSize)
+        batch, m, n, k = implicit_gemm(size)
+        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32"))
+    table = gemm_features(products, timings, gpu, "fp32")
+    own = np.array(
+        [
+            (
+                size.batch,
+                size.in_channels,
+                size.out_channels,
+                math.prod(size.input),
+                math.prod(size.kernel),
+                math.prod(size.stride),
+            )
+            for size in sizes
+            if isinstance(size, ConvolutionSize)
+        ],
+        dtype=np.float64,
+    )
+    flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
+    time = np.array([timing.time_us for timing in timings])
+    peak = gpu.peak_flops("fp32", matrix=True) * 1e-6
+    winograd = np.array([float(is_winograd(kernel, gpu)) for kernel in kernels])
+    columns = [
+        log_of(np.maximum(own, 1.0)),
+        np.mod(own[:, 1:3], 8) / 8,
+        winograd[:, None],
+        log_of(np.maximum(flops, 1.0) / peak / time)[:, None],
+    ]
+    return np.concatenate([table, *columns], axis=1)
+
+
 QUANTISATION_FEATURES: tuple[str, ...] = (
     "log_rows",
     "log_width",
@@ -182,6 +257,128 @@ def quantisation_features(kernels: Sequence[Kernel], timings: Sequence[Timing], 
         log_of(moved / bandwidth / time),
         log_of(np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * clock) / time),
         table.T[-1],
+    ]
+    return np.stack(columns, axis=1)
+
+
+ATTENTION_FEATURES: tuple[str, ...] = (
+    "log_batch",
+    "log_heads",
+    "log_group",
+    "log_seq_q",
+    "log_seq_kv",
+    "log_head_dim",
+    "head_dim_fill",
+    "causal",
+    "seq_q_fill_64",
+    "seq_q_fill_128",
+    "seq_kv_fill_128",
+    "log_tiles_per_sm",
+    "tiles_fill",
+    "log_units_per_sm",
+    "units_fill",
+    "log_split",
+    "log_bytes_per_l2",
+    "log_floor_share",
+    "log_matrix_share",
+    "log_exponential_share",
+    "log_dram_share",
+    "log_serial_share",
+)
+
+
+def attention_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `ATTENTION_FEATURES` a kernel."""
+    table = np.array(
+        [
+            (*kernel.size, kernel.num_bytes, kernel.flops, timing.time_us, timing.split_k)
+            for kernel, timing in zip(kernels, timings, strict=True)
+        ],
+        dtype=np.float64,
+    )
+    batch, heads, kv_heads, seq_q, seq_kv, head_dim = table.T[:6]
+    causal = table.T[7]
+    moved, flops, time, split = table.T[9:]
+    peak = gpu.peak_flops(kernels[0].compute, matrix=True) * 1e-6 * gpu.gemm_utilization
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    exponentials = flops / (4.0 * head_dim)
+    rate = exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6 * gpu.num_sms
+    tiles = batch * heads * np.ceil(seq_q / 128) / gpu.num_sms
+    # Work units of kernels that pack the query heads of a group into one tile.
+    units = batch * kv_heads / gpu.num_sms
+    serial = seq_kv * np.minimum(seq_q, 128.0) * 4.0 * head_dim / (peak / gpu.num_sms)
+
+    def share(term: Floats) -> Floats:
+        return log_of(np.maximum(term / time, _LEAST_SHARE))
+
+    def fill(values: Floats, step: float) -> Floats:
+        filled: Floats = values / (np.ceil(values / step) * step)
+        return filled
+
+    columns = [
+        log_of(batch),
+        log_of(heads),
+        log_of(heads / kv_heads),
+        log_of(seq_q),
+        log_of(seq_kv),
+        log_of(head_dim),
+        fill(head_dim, 64),
+        causal,
+        fill(seq_q, 64),
+        fill(seq_q, 128),
+        fill(seq_kv, 128),
+        log_of(tiles),
+        fill(tiles, 1),
+        log_of(units),
+        fill(units, 1),
+        log_of(split),
+        log_of(moved / gpu.l2_bytes),
+        share(gpu.floor_us * np.ones_like(time)),
+        share(flops / peak),
+        share(exponentials / rate),
+        share(moved / bandwidth),
+        share(serial),
+    ]
+    return np.stack(columns, axis=1)
+
+
+_MEASURED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+COLLECTIVE_FEATURES: tuple[str, ...] = (
+    "log_ranks",
+    "log_wire_per_floor",
+    "log_bytes",
+    "log_bytes_per_rank",
+    "log_wire_share",
+    "log_floor_share",
+    "is_8_bit",
+    *(f"is_{name}" for name in _MEASURED_COLLECTIVES),
+)
+
+
+def collective_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `COLLECTIVE_FEATURES` a kernel."""
+    table = np.array(
+        [
+            (*kernel.size, wire_bytes(kernel), timing.time_us)
+            for kernel, timing in zip(kernels, timings, strict=True)
+        ],
+        dtype=np.float64,
+    )
+    moved, ranks, _, wire, time = table.T
+    wire_us = np.maximum(wire, 1.0) / (gpu.link_gbps * 1e3)
+    columns = [
+        log_of(ranks),
+        log_of(wire_us / gpu.link_floor_us),
+        log_of(np.maximum(moved, 1.0)),
+        log_of(np.maximum(moved / ranks, 1.0)),
+        log_of(np.maximum(wire_us / time, _LEAST_SHARE)),
+        log_of(gpu.link_floor_us / time),
+        np.array([float(kernel.dtype == "int8") for kernel in kernels]),
+        *(
+            np.array([float(kernel.name == name) for kernel in kernels])
+            for name in _MEASURED_COLLECTIVES
+        ),
     ]
     return np.stack(columns, axis=1)
 

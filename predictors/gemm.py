@@ -145,7 +145,10 @@ class GemmTerms(NamedTuple):
             + _fourth(self.dram_us / largest)
             + _fourth(self.stages_us / largest)
         )
-        return self.floor_us + self.ctas_us + largest * np.sqrt(np.sqrt(total)) + self.split_us
+        time: Floats = (
+            self.floor_us + self.ctas_us + largest * np.sqrt(np.sqrt(total)) + self.split_us
+        )
+        return time
 
 
 def gemm_terms(

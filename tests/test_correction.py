@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, gpu, gpus, predict
-from neusight.predictors.correction import FAMILIES, family_of, load_folder, shipped
+from neusight.predictors.correction import FAMILIES, UNSEEN, family_of, load_folder, shipped
 from neusight.predictors.features import GEMM_FEATURES, gemm_features
 from neusight.predictors.roofline import flop_roofline_us
 
@@ -29,7 +29,41 @@ def test_measured_layouts_are_trained_and_the_others_stay_physics() -> None:
     assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float32")) == "physics"
     assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float32", compute="tf32")) == "physics"
     assert origin(Kernel.gemm(64, 64, 64, batch=8)) == "physics"
+    assert origin(Kernel.gemm(64, 64, 64, dtype="bfloat16", batch=8, layout="nn")) == "physics"
     assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float8_e4m3fn")) == "trained"
+
+
+def test_fp32_products_are_trained_where_they_were_measured() -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096, dtype="float32")
+
+    origins = {name: predict([kernel], name)[0].origin for name in ("V100", "A100", "H100", "L4")}
+
+    assert origins == {"V100": "trained", "A100": "trained", "H100": "physics", "L4": "physics"}
+
+
+def test_attention_is_trained_where_its_library_was_measured() -> None:
+    def origin(name: str, gpu_name: str, *, backward: bool = False) -> str:
+        kernel = Kernel.attention(
+            4, 16, 16, 1024, 1024, 64, causal=True, dtype="bfloat16", name=name, backward=backward
+        )
+        return predict([kernel], gpu_name)[0].origin
+
+    assert origin("flash_attention", "A100") == "trained"
+    assert origin("flash_attention", "H100") == "physics"
+    assert origin("flash_attention_3", "H100") == "trained"
+    assert origin("cudnn_attention", "B200") == "trained"
+    assert origin("efficient_attention", "A100") == "physics"
+    assert origin("flash_attention", "A100", backward=True) == "physics"
+
+
+def test_collectives_are_trained_on_switched_links_within_a_host() -> None:
+    def origin(gpu_name: str, ranks: int = 8, nodes: int = 1) -> str:
+        kernel = Kernel.collective("all_reduce", 10**7, ranks, num_nodes=nodes)
+        return predict([kernel], gpu_name)[0].origin
+
+    assert origin("H100") == "trained"
+    assert origin("H100", ranks=16, nodes=2) == "physics"
+    assert origin("L40S") == "physics"
 
 
 def test_unmeasured_layouts_have_wider_intervals() -> None:
@@ -107,10 +141,11 @@ def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> No
     files = sorted(WEIGHTS.glob("*.npz"))
     networks = load_folder(WEIGHTS)
 
-    assert {path.stem for path in files} == set(FAMILIES) == set(networks)
+    assert {path.stem for path in files} == set(networks)
     assert sum(path.stat().st_size for path in files) < 3_000_000
-    for family, network in networks.items():
-        assert network.features == FAMILIES[family].names
+    assert set(networks) == {family + kind for family in FAMILIES for kind in ("", UNSEEN)}
+    for name, network in networks.items():
+        assert network.features == FAMILIES[name.removesuffix(UNSEEN)].names
         assert {"data", "commit", "date", "seed", "mape"} <= set(network.provenance)
 
 

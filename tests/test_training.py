@@ -224,7 +224,7 @@ def test_a_fit_learns_a_factor_and_repeats_to_the_byte(
     from neusight.predictors.training import fit as module
 
     recipe = module.RECIPES["gemm_16bit"]._replace(
-        hidden=(8,), epochs=60, calibration_epochs=2, batch_rows=64
+        hidden=(8,), epochs=60, unseen_epochs=2, batch_rows=64
     )
     monkeypatch.setattr(module, "RECIPES", {"gemm_16bit": recipe})
     both = pd.concat([gemm_table(), gemm_table("a100_sxm")])

@@ -11,8 +11,9 @@ import csv
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from neusight.predictors.features import BLOCK_SCALED, BY_ROW
 from neusight.predictors.gpu import GPU, gpu, gpus
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: A table: pandas comes with an extra and has no types of its own.
+DataFrame = Any
 
 __all__ = [
     "TABLES",
@@ -47,8 +48,9 @@ class Group:
     """Rows of one GPU, table, dtype and operation: what was launched and how long it took.
 
     `sustained` says at which clocks. `shape` identifies a row's shape on every GPU: splits are
-    made by it. `has_overhead` where the label holds the host's share; `parts_us` is the measured
-    share of all launches but the last, NaN where it was not measured.
+    made by it. `is_for_training` is false of second opinions. `has_overhead` where the label holds
+    the host's share; `parts_us` is the measured share of all launches but the last, NaN where it
+    was not measured.
     """
 
     gpu_label: str
@@ -61,12 +63,13 @@ class Group:
     shape: NDArray[np.uint64]
     sustained: bool = False
     has_overhead: bool = False
+    is_for_training: bool = True
     parts_us: Floats | None = None
     is_model_shape: Bools | None = None
 
     def chosen(self, mask: Bools) -> Group:
         """The rows where `mask` is true."""
-        indices = np.flatnonzero(mask)
+        indices = np.flatnonzero(mask).tolist()
         return replace(
             self,
             launches=[self.launches[index] for index in indices],
@@ -141,8 +144,8 @@ def _found(folder: Path, name: str) -> Path | None:
 
 def _pandas() -> Any:
     try:
-        import pandas
-        import pyarrow  # noqa: F401  (pandas needs it for .parquet)
+        pandas = import_module("pandas")
+        import_module("pyarrow")  # pandas reads .parquet through it
     except ImportError as error:
         raise DataError(
             "Reading tables of measurements needs pandas and pyarrow:"
@@ -151,7 +154,7 @@ def _pandas() -> Any:
     return pandas
 
 
-def _read(path: Path, name: str) -> pd.DataFrame:
+def _read(path: Path, name: str) -> DataFrame:
     pandas = _pandas()
     try:
         frame = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
@@ -172,9 +175,7 @@ def _read(path: Path, name: str) -> pd.DataFrame:
     return frame
 
 
-def _require(
-    frame: pd.DataFrame, path: Path, column: str, *, least: float, inclusive: bool
-) -> None:
+def _require(frame: DataFrame, path: Path, column: str, *, least: float, inclusive: bool) -> None:
     """DataError where a figure is missing, infinite or too small; columns that some rows need
     (m of a matrix product) are looked at where they are filled."""
     values = frame[column]
@@ -337,18 +338,18 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     ]
     chosen = alike or measured
     if not chosen:
-        return replace(target, constants_origin="prior", **_defaults())
+        return replace(target, **{"constants_origin": "prior", **_defaults()})
     means = {
         name: float(np.mean([_constant(item, name) for item in chosen])) for name in _CONSTANTS
     }
-    floors = {
+    floors: dict[str, Any] = {
         "link_floor_us": float(np.median([item.link_floor_us for item in chosen])),
         "constants_origin": f"prior, the mean of {len(chosen)} measured GPUs",
     }
-    return replace(target, **{name: round(value, 4) for name, value in means.items()}, **floors)
+    return replace(target, **{name: round(value, 4) for name, value in means.items()} | floors)
 
 
-def _defaults() -> dict[str, float]:
+def _defaults() -> dict[str, Any]:
     """What `GPU` assumes where a file says nothing."""
     values = {item.name: item.default for item in fields(GPU) if item.name in _CONSTANTS}
     return {name: float(value) for name, value in values.items() if isinstance(value, float)}
@@ -379,8 +380,8 @@ _SUSTAINED_SOURCES = "vidur"
 
 
 def _grouped(
-    frame: pd.DataFrame, keys: Sequence[str], book: _GPUs, table: str, left_out: list[str]
-) -> Iterator[tuple[tuple[str, ...], GPU, pd.DataFrame]]:
+    frame: DataFrame, keys: Sequence[str], book: _GPUs, table: str, left_out: list[str]
+) -> Iterator[tuple[tuple[str, ...], GPU, DataFrame]]:
     """The rows of each key; groups that cannot be priced are told in `left_out`."""
     for key, rows in frame.groupby(list(keys), observed=True, sort=True):
         names = tuple(str(part) for part in key)
@@ -391,7 +392,7 @@ def _grouped(
         yield names, found, rows
 
 
-def _regimes(rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _regimes(rows: DataFrame) -> NDArray[np.bool_]:
     sustained = np.zeros(len(rows), dtype=np.bool_)
     if "clock_regime" in rows.columns:
         sustained |= (rows["clock_regime"].astype(str) == "sustained").to_numpy()
@@ -431,7 +432,7 @@ def quantisation(rows: int, width: int, *, by_row: bool) -> Kernel:
     )
 
 
-def _gemm_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _gemm_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     for (label, dtype), target, rows in _grouped(frame, ("gpu", "dtype"), book, "gemm", left_out):
         name = _DTYPES.get(dtype)
         if name is None or (name.startswith("float8") and "fp8" not in target.peak_tflops):
@@ -472,7 +473,7 @@ def _gemm_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Itera
         yield from _by_regime(group, _regimes(rows))
 
 
-def _is_aligned(rows: pd.DataFrame) -> Bools:
+def _is_aligned(rows: DataFrame) -> Bools:
     """Layers as language models have them: both weight sizes 1024 and more, in steps of 128."""
     n, k = rows["n"].to_numpy(), rows["k"].to_numpy()
     aligned: Bools = (n % 128 == 0) & (k % 128 == 0) & (n >= 1024) & (k >= 1024)
@@ -492,7 +493,7 @@ def _attention_name(source: str, target: GPU) -> str:
     return "flash_attention_3" if target.compute_capability[0] == 9 else "cudnn_attention"
 
 
-def _attention_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _attention_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     keys = ("gpu", "dtype", "phase")
     for (label, dtype, phase), target, rows in _grouped(frame, keys, book, "attention", left_out):
         name = _DTYPES.get(dtype)
@@ -567,15 +568,18 @@ _COLLECTIVES = {
 }
 
 
-def _collective_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _collective_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     keys = ("gpu", "dtype", "op")
     for (label, dtype, op), target, rows in _grouped(frame, keys, book, "collectives", left_out):
         name = _COLLECTIVES.get(op)
         if name is None:
             left_out.append(f"collectives: {len(rows)} rows of {label}: {op} is not NCCL's")
             continue
+        profiled = np.zeros(len(rows), dtype=np.bool_)
+        if "source" in rows.columns:
+            profiled |= rows["source"].astype(str).str.startswith(_WAITING_SOURCES).to_numpy()
         nodes = rows["num_nodes"].tolist() if "num_nodes" in rows.columns else [1] * len(rows)
-        yield Group(
+        group = Group(
             gpu_label=label,
             gpu=target,
             table="collectives",
@@ -594,7 +598,17 @@ def _collective_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) ->
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=_shape(rows["message_bytes"], rows["num_gpus"]),
         )
+        if not profiled.all():
+            yield group.chosen(~profiled)
+        if profiled.any():
+            yield replace(
+                group.chosen(profiled), phase_or_op=f"{op} (profiled)", is_for_training=False
+            )
 
+
+#: Sources whose rows are profiled kernels of a running program: they hold the wait for the last
+#: rank (60 MB over 8 A100: 0.4 to 15 ms), so nothing is learnt from them.
+_WAITING_SOURCES = "vidur"
 
 _ROW_CLASSES = {
     "rms_norm": KernelClass.NORMALIZATION,
@@ -605,7 +619,7 @@ _ROW_CLASSES = {
 }
 
 
-def _memory_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _memory_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     keys = ("gpu", "dtype", "op")
     for (label, dtype, op), target, rows in _grouped(frame, keys, book, "memory_bound", left_out):
         first, _, last = dtype.partition("->")
@@ -651,7 +665,7 @@ def _memory_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Ite
 _VECTOR_INPUTS = {"add": 2, "div": 2, "mul": 2, "pow": 2}
 
 
-def _fp32_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _fp32_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     for (label, op), target, rows in _grouped(frame, ("gpu", "op"), book, "kernels", left_out):
         columns = {
             name: rows[name].fillna(0).astype(np.int64).tolist()
@@ -701,7 +715,7 @@ def _vector_op(op: str, rows: int, width: int) -> Kernel:
     )
 
 
-def _convolution_groups(frame: pd.DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
+def _convolution_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
     for (label,), target, rows in _grouped(frame, ("gpu",), book, "conv_kernels", left_out):
         sizes = [rows[column].astype(np.int64).tolist() for column in _CONVOLUTION_SIZES]
         launches: list[Launches] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,7 +214,7 @@ def scores_of(
         )
 
 
-def _rounded(value: float | np.floating[object]) -> float:
+def _rounded(value: Any) -> float:
     return round(float(value), 5)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.correction import FAMILIES, SIZE_CLASSES_US, family_of
+from neusight.predictors.correction import FAMILIES, SIZE_CLASSES_US, UNSEEN, family_of
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
@@ -31,8 +31,18 @@ from neusight.predictors.training.data import (
     prior_constants,
     read_dataset,
 )
+from neusight.predictors.training.evaluate import label_overhead
 
-__all__ = ["Recipe", "Rows", "collect", "fit", "train", "with_prior_constants"]
+__all__ = [
+    "Recipe",
+    "Rows",
+    "architecture_of",
+    "collect",
+    "commit",
+    "fit",
+    "train",
+    "with_prior_constants",
+]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -55,24 +65,35 @@ class Recipe(NamedTuple):
     #: The correction stays within e^±bound.
     bound: float = 1.0
     epochs: int = 40
-    #: Epochs of the networks that calibrate the intervals of unseen GPUs.
-    calibration_epochs: int = 12
+    #: Epochs of the networks for unseen GPUs.
+    unseen_epochs: int = 10
     batch_rows: int = 2048
     learning_rate: float = 4e-3
     weight_decay: float = 1e-3
-    #: Noise added to the standardized features, against learning single GPUs by heart.
+    #: Noise added to the standardized features, and for unseen GPUs: against learning single GPUs
+    #: by heart.
     jitter: float = 0.02
+    unseen_jitter: float = 0.2
 
 
 RECIPES: dict[str, Recipe] = {
     "gemm_16bit": Recipe(("gemm",)),
     "gemm_fp8": Recipe(("gemm",), bound=2.5),
+    "attention_prefill": Recipe(("attention",), bound=1.5, epochs=70, unseen_epochs=8),
+    "attention_decode": Recipe(("attention",), bound=1.5, epochs=50, unseen_epochs=6),
+    "gemm_fp32": Recipe(("kernels",), bound=1.5, epochs=40),
+    "convolution_fp32": Recipe(
+        ("conv_kernels",), bound=1.5, epochs=120, unseen_epochs=30, batch_rows=512
+    ),
+    "collective": Recipe(
+        ("collectives",), hidden=(32, 32), epochs=150, unseen_epochs=40, batch_rows=256
+    ),
     "quantisation": Recipe(
         ("memory_bound",),
         hidden=(64, 64),
         bound=1.5,
-        epochs=300,
-        calibration_epochs=100,
+        epochs=200,
+        unseen_epochs=50,
         batch_rows=512,
     ),
 }
@@ -102,11 +123,17 @@ def collect(groups: Sequence[Group], family: str) -> list[Rows]:
 
 
 def _rows_of(group: Group, family: str) -> Rows | None:
-    if not group.launches or family_of(group.launches[0][-1], group.gpu) != family:
+    if not group.launches or not group.is_for_training:
         return None
     kernels = [launch[-1] for launch in group.launches]
     covered = np.array([family_of(kernel, group.gpu) == family for kernel in kernels])
+    if not covered.any():
+        return None
     label = group.latency_us - _preceding_us(group)
+    if group.has_overhead:
+        overhead_us, floor_us = label_overhead(group)
+        label = label - overhead_us
+        covered &= group.latency_us > _FLOORS * floor_us
     # A part that takes nearly all of the label leaves nothing to learn from.
     covered &= label > _LEAST_SHARE * group.latency_us
     group, label = group.chosen(covered), label[covered]
@@ -116,6 +143,9 @@ def _rows_of(group: Group, family: str) -> Rows | None:
 
 
 _LEAST_SHARE = 0.2
+
+#: Rows with host overhead tell of their kernel from this many times the floor on.
+_FLOORS = 2.0
 
 
 def _preceding_us(group: Group) -> Floats:
@@ -166,16 +196,19 @@ def train(
     family: str,
     *,
     seed: int = 0,
-    epochs: int | None = None,
+    unseen: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Network:
     """A network on those rows, without the held-out shapes; its intervals are not calibrated yet.
+    `unseen` gives the smoother one, for GPUs that are not among them.
 
     The result depends on the rows, their order, the seed and the version of torch alone.
     """
     import torch
 
     recipe = RECIPES[family]
+    if unseen:
+        recipe = recipe._replace(epochs=recipe.unseen_epochs, jitter=recipe.unseen_jitter)
     kept = [~is_held_out(part.shape) for part in rows]
     features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
     target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
@@ -198,7 +231,6 @@ def train(
             weight / weight.mean(),
             recipe,
             seed=seed,
-            epochs=epochs or recipe.epochs,
             progress=progress,
         )
     finally:
@@ -228,7 +260,6 @@ def _optimized(
     recipe: Recipe,
     *,
     seed: int,
-    epochs: int,
     progress: Callable[[float], None],
 ) -> tuple[tuple[Floats, Floats], ...]:
     import torch
@@ -254,7 +285,7 @@ def _optimized(
     y = torch.tensor(target, dtype=torch.float32)
     w = torch.tensor(weight, dtype=torch.float32)
     batch = min(recipe.batch_rows, len(x))
-    num_steps = epochs * (len(x) // batch)
+    num_steps = recipe.epochs * (len(x) // batch)
     optimizer = torch.optim.AdamW(
         [*weights, *biases], lr=recipe.learning_rate, weight_decay=recipe.weight_decay
     )
@@ -262,7 +293,7 @@ def _optimized(
         optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=0.15
     )
     step = 0
-    for _ in range(epochs):
+    for _ in range(recipe.epochs):
         order = torch.randperm(len(x), generator=generator)
         for start in range(0, len(x) - batch + 1, batch):
             chosen = order[start : start + batch]
@@ -319,16 +350,17 @@ def _quantile(values: Floats, weights: Floats) -> float:
 
 def calibrated(
     network: Network,
+    general: Network,
     rows: Sequence[Rows],
     family: str,
     *,
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
-) -> Network:
-    """The network with the intervals of known GPUs, unseen GPUs, and GPUs never measured."""
+) -> tuple[Network, Network]:
+    """Both networks with their intervals: of known GPUs by held-out shapes, of unseen GPUs by
+    networks that never saw the GPU's architecture, with its own constants and with prior ones."""
     known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
     typical = np.median(known, axis=0)
-    unseen: list[Rows] = []
     measured: list[tuple[Network, Rows]] = []
     prior: list[tuple[Network, Rows]] = []
     architectures = sorted({architecture_of(part.group.gpu) for part in rows})
@@ -341,27 +373,37 @@ def calibrated(
             inside,
             family,
             seed=seed,
-            epochs=RECIPES[family].calibration_epochs,
-            progress=lambda share, start=start: progress(start + share / len(architectures)),
+            unseen=True,
+            progress=_within(progress, start, 1.0 / len(architectures)),
         )
         for part in rows:
             if architecture_of(part.group.gpu) == architecture:
                 sample = _sample(part)
-                unseen.append(sample)
                 measured.append((other, sample))
                 without = _is_of(architecture)
                 prior.append((other, with_prior_constants(sample, family, without=without)))
-    if not unseen:
-        return replace(network, spreads=np.stack([*known, typical * 2.0, typical * 3.0]))
-    wider = np.maximum(_spreads_of_pairs(measured), typical)
-    widest = np.maximum(_spreads_of_pairs(prior), wider)
-    return replace(network, spreads=np.stack([*known, wider, widest]))
+    if measured:
+        wider = np.maximum(_spreads_of_pairs(measured), typical)
+        widest = np.maximum(_spreads_of_pairs(prior), wider)
+    else:
+        wider, widest = typical * 2.0, typical * 3.0
+    every = np.stack([*known, wider, widest])
+    return replace(network, spreads=every), replace(
+        general, spreads=np.stack([wider, widest]), gpus=()
+    )
 
 
 def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
     """The half widths on a GPU of the training, from its held-out shapes."""
     own = [part for part in rows if part.group.gpu.name == name]
     return _spreads(network, own, [is_held_out(part.shape) for part in own])
+
+
+def _within(
+    progress: Callable[[float], None], start: float, share: float
+) -> Callable[[float], None]:
+    """Tells a part's progress as that of the whole."""
+    return lambda done: progress(start + share * done)
 
 
 def _is_of(architecture: str) -> Callable[[GPU], bool]:
@@ -427,6 +469,7 @@ def fit(
     present = [name for name in tables if any(Path(folder).glob(f"{name}.*"))]
     if not present:
         raise DataError(f"{folder} holds none of the tables that are fitted: {', '.join(tables)}.")
+    chosen = [family for family in chosen if set(RECIPES[family].tables) <= set(present)]
     dataset = read_dataset(folder, tables=present)
     networks: dict[str, Network] = {}
     for family in chosen:
@@ -434,22 +477,25 @@ def fit(
         rows = collect(dataset.groups, family)
         if not rows:
             continue
-        network = train(rows, family, seed=seed, progress=lambda share, b=bar: b.show(share * 0.6))
-        network = calibrated(
-            network, rows, family, seed=seed, progress=lambda s, b=bar: b.show(0.6 + 0.4 * s)
+        network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.5))
+        general = train(rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.5, 0.1))
+        scored = {"": _scores(network, rows), UNSEEN: _scores(general, rows)}
+        pair = calibrated(
+            network, general, rows, family, seed=seed, progress=_within(bar.show, 0.6, 0.4)
         )
         bar.end()
         provenance = {
             "data": data_hash(folder, RECIPES[family].tables),
-            "commit": _commit(),
+            "commit": commit(),
             "date": date,
             "seed": seed,
             "num_rows": int(sum(len(part.target) for part in rows)),
             "held_out": "every tenth shape, on all GPUs",
-            "mape": _scores(network, rows),
         }
-        networks[family] = replace(network, provenance=provenance)
-        save_network(networks[family], Path(out) / f"{family}.npz")
+        for kind, made in zip(("", UNSEEN), pair, strict=True):
+            noted = replace(made, provenance={**provenance, "mape": scored[kind]})
+            networks[family + kind] = noted
+            save_network(noted, Path(out) / f"{family}{kind}.npz")
     return networks
 
 
@@ -467,7 +513,7 @@ def _scores(network: Network, rows: Sequence[Rows]) -> dict[str, float]:
     return scores
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit of the checkout that fits, "" outside of one."""
     try:
         shown = subprocess.run(
