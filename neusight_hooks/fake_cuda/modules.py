@@ -40,6 +40,13 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
         return original(cls, data, requires_grad)
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
+    original_address = torch.UntypedStorage.data_ptr
+
+    def data_ptr(self: torch.UntypedStorage) -> int:
+        # All storages without data are at 0: libraries would take their tensors for tied ones.
+        return int(self._cdata) if self.device.type == "meta" else original_address(self)
+
+    patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
 
     def truncated_normal(
         tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None

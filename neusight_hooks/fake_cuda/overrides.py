@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention
+from neusight.fake_cuda.attention_choice import AttentionBackend, AttentionCall, choose_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.values import handles, new_tensor
@@ -28,6 +28,9 @@ _FLASH_ALIGNMENT = 8
 
 #: The efficient kernel wants rows of the mask aligned to this many elements (attention.cpp).
 _MASK_ALIGNMENT = 16
+
+#: torch.nn.attention.SDPBackend.
+_SDP_BACKENDS: dict[int, AttentionBackend] = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
 #: cuDNN's modes (cudnnRNNMode_t).
 _RNN_RELU, _RNN_TANH, _LSTM, _GRU = range(4)
@@ -126,6 +129,8 @@ def _never_reached(*args: Any) -> Any:
 def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
     from neusight.recorder import spec_of
 
+    usual_order = torch._C._get_sdp_priority_order()
+
     def scaled_dot_product_attention(
         query: Any,
         key: Any,
@@ -151,11 +156,13 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
             dropout_p=dropout_p,
             is_causal=is_causal,
             enable_gqa=enable_gqa,
-            deterministic=torch.are_deterministic_algorithms_enabled(),
+            deterministic=torch.are_deterministic_algorithms_enabled()
+            and not torch.is_deterministic_algorithms_warn_only_enabled(),
             flash_enabled=backends._get_flash_sdp_enabled(),
             efficient_enabled=backends._get_mem_efficient_sdp_enabled(),
             math_enabled=backends._get_math_sdp_enabled(),
             cudnn_enabled=backends._get_cudnn_sdp_enabled(),
+            priority=_own_priority(usual_order),
         )
         choice = chosen(call)
         if choice == "flash":
@@ -182,6 +189,14 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         raise RuntimeError("No available kernel. Aborting execution.")
 
     return scaled_dot_product_attention
+
+
+def _own_priority(usual_order: list[int]) -> tuple[AttentionBackend, ...] | None:
+    """The order that the script set with sdpa_kernel(..., set_priority=True), if it did."""
+    order = torch._C._get_sdp_priority_order()
+    if order == usual_order:
+        return None
+    return tuple(_SDP_BACKENDS[number] for number in order if number in _SDP_BACKENDS)
 
 
 def _run_flash(
@@ -345,11 +360,43 @@ def _flatten_weight(
     return new_tensor(recorder, (0,), args[0][0].dtype, args[0][0])
 
 
-@handles(aten._use_cudnn_ctc_loss.default, aten._use_cudnn_ctc_loss.Tensor)
+def _overloads(*names: str) -> list[Any]:
+    """All overloads of these ops, as far as this torch has them."""
+    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
+    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+
+
+@handles(*_overloads("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"))
 def _use_cudnn_ctc_loss(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     return False  # the native kernel: cuDNN's wants deterministic mode and short targets on the CPU
+
+
+@handles(*_overloads("_ctc_loss"))
+def _ctc_loss(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    log_probs, targets, _, target_lengths = args[:4]
+    num_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+    if isinstance(target_lengths, torch.Tensor):
+        with recorder.inside():
+            target_lengths = recorder.values.read(target_lengths).reshape(-1).tolist()
+    longest = targets.shape[1] if targets.dim() == 2 else max(target_lengths, default=0)
+    loss = new_tensor(recorder, (batch,), log_probs.dtype, log_probs)
+    # A blank before, between and after all labels (aten/src/ATen/native/cuda/LossCTC.cu).
+    log_alpha = new_tensor(
+        recorder, (batch, num_steps, 2 * longest + 1), log_probs.dtype, log_probs
+    )
+    recorder.record_handled(func, args, kwargs, (loss, log_alpha))
+    return loss, log_alpha
+
+
+@handles(*_overloads("_ctc_loss_backward"))
+def _ctc_loss_backward(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    out = new_tensor(recorder, tuple(args[1].shape), args[1].dtype, args[1])
+    recorder.record_handled(func, args, kwargs, out)
+    return out
 
 
 # -- fused RMSNorm --------------------------------------------------------------------------------
