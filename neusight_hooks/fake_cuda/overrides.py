@@ -110,6 +110,7 @@ def install_overrides(
         ):
             override(f"{name}.input", _rnn_input(mode))
             override(f"{name}.data", _rnn_packed(mode))
+        override("ctc_loss.Tensor", _ctc_loss_of_lists)
         if not IS_CUDA_BUILD:
             library.impl("_fused_rms_norm", _FusedRMSNorm.run, "AutogradCUDA")
             for name in ("silu_backward", "mish_backward"):
@@ -371,6 +372,22 @@ def _use_cudnn_ctc_loss(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     return False  # the native kernel: cuDNN's wants deterministic mode and short targets on the CPU
+
+
+def _ctc_loss_of_lists(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:
+    """As torch does for plain tensors; for subclasses it takes another way (LossCTC.cpp)."""
+    return aten.ctc_loss.IntList(
+        log_probs, targets, input_lengths.tolist(), target_lengths.tolist(), blank, reduction,
+        zero_infinity,
+    )  # fmt: skip
 
 
 @handles(*_overloads("_ctc_loss"))
