@@ -32,8 +32,9 @@ __all__ = ["EnoughSteps", "StepCutter"]
 StorageKind = Literal["activation", "parameter", "gradient", "optimizer_state", "buffer"]
 
 #: Forward passes with gradients, but without a backward among them, after which a script is taken
-#: to infer: a GAN runs its networks a few times before the first backward.
-_FORWARDS_OF_INFERENCE = 8
+#: to infer: a GAN runs its networks a few times before the first backward, and some programs call
+#: one layer after the other.
+_FORWARDS_OF_INFERENCE = 32
 
 #: Estimates of CPU work that differ by less than this ratio are the same work: augmentations that
 #: draw numbers run some ops more or less each step.
@@ -111,8 +112,9 @@ class StepCutter:
         elif self.backward_seen:
             self._forward_ends.clear()
         elif self._infers or len(self._forward_ends) >= _FORWARDS_OF_INFERENCE:
-            self._infers = True
-            self._close_forwards()
+            self._infers = not self._optimizers
+            if self._infers:
+                self._close_forwards()
 
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""

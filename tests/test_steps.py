@@ -163,6 +163,21 @@ def test_a_teacher_without_gradients_does_not_cut() -> None:
     assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
 
 
+def test_layers_called_one_by_one_are_not_inference() -> None:
+    def train(_: object) -> None:
+        layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(40)]).cuda()
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        for _ in range(3):
+            x = inputs()
+            for layer in layers:
+                x = layer(x)
+            x.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+
+
 def test_a_closure_steps_once() -> None:
     def train(_: object) -> None:
         net = model()
@@ -256,7 +271,7 @@ def test_each_forward_without_gradients_is_a_step_of_inference() -> None:
     assert found[:2] == [("setup", 1), ("eval", 6)]
 
 
-@pytest.mark.parametrize("num_forwards", [1, 3, 30])
+@pytest.mark.parametrize("num_forwards", [1, 3, 50])
 def test_so_is_a_forward_with_gradients_that_nobody_uses(num_forwards: int) -> None:
     def infer(_: object) -> None:
         net = model().eval()

@@ -1,0 +1,187 @@
+"""Each op knows its module, its phase and the forward op that its backward belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.recording import Mark, OpCall
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8, bias=False)
+        self.outer = nn.Sequential(nn.GELU(), nn.Linear(8, 8, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.outer(self.inner(x)).sin()
+        return out
+
+
+def recorded(program: Any) -> list[OpCall]:
+    with neusight.forecast_on("H100") as forecast:
+        program()
+    return [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
+
+
+def where(found: list[OpCall], op: str) -> list[tuple[str, str]]:
+    return [(call.phase, call.module) for call in found if call.signature.op == f"aten::{op}"]
+
+
+def data() -> torch.Tensor:
+    return torch.ones(4, 8, device="cuda")
+
+
+def test_forward_ops_name_the_module_that_runs_and_backward_ops_that_of_their_forward() -> None:
+    def program() -> None:
+        model = Block().cuda()
+        model(data().requires_grad_()).sum().backward()
+
+    found = recorded(program)
+    assert where(found, "mm") == [
+        ("forward", "Block.inner"), ("forward", "Block.outer.1"),
+        ("backward", "Block.outer.1"), ("backward", "Block.outer.1"),
+        ("backward", "Block.inner"), ("backward", "Block.inner"),
+    ]  # fmt: skip
+    assert where(found, "gelu_backward") == [("backward", "Block.outer.0")]
+    assert where(found, "sin") == [("forward", "Block")]
+    assert where(found, "sum") == [("forward", "")]
+
+
+def test_backward_ops_carry_their_node_and_the_number_of_their_forward_op() -> None:
+    def program() -> None:
+        Block().cuda()(data().requires_grad_()).sum().backward()
+
+    found = recorded(program)
+    forward = {
+        c.sequence_nr: c for c in found if c.phase == "forward" and c.sequence_nr is not None
+    }
+    (gelu,) = [call for call in found if call.signature.op == "aten::gelu_backward"]
+    assert gelu.node == "GeluBackward0"
+    assert gelu.sequence_nr is not None
+    assert forward[gelu.sequence_nr].signature.op == "aten::gelu"
+    assert all(call.node for call in found if call.phase == "backward")
+
+
+def test_sequence_numbers_start_anew_in_each_step() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        model = Block().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(data()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for step in forecast.recording.steps:
+        numbers = [
+            e.sequence_nr for e in step.entries
+            if isinstance(e, OpCall) and e.phase == "forward" and e.sequence_nr is not None
+        ]  # fmt: skip
+        assert not numbers or min(numbers) == 0
+
+
+def test_optimizers_have_a_phase_of_their_own() -> None:
+    def program() -> None:
+        model = Block().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(data()).sum().backward()
+        optimizer.step()
+
+    found = recorded(program)
+    assert {call.phase for call in found if "foreach" in call.signature.op} == {"optimizer"}
+
+
+def test_an_optimizer_inside_backward_is_still_an_optimizer() -> None:
+    def program() -> None:
+        model = Block().cuda()
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+        model(data()).sum().backward()
+
+    found = recorded(program)
+    assert {call.phase for call in found if call.signature.op == "aten::_foreach_add_"} == {
+        "optimizer"
+    }
+
+
+def test_an_optimizer_that_fails_does_not_stay() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise ValueError("no step")
+
+    def program() -> None:
+        model = Block().cuda()
+        optimizer = Failing(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="no step"):
+            optimizer.step()
+        data().cos()
+
+    assert where(recorded(program), "cos") == [("forward", "")]
+
+
+def test_a_module_that_fails_does_not_stay() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no forward")
+
+    def program() -> None:
+        with pytest.raises(ValueError, match="no forward"):
+            nn.Sequential(Failing())(data())
+        data().cos()
+
+    assert where(recorded(program), "cos") == [("forward", "")]
+
+
+def test_recomputation_belongs_to_backward_and_to_its_module() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def program() -> None:
+        model = Block().cuda()
+        checkpoint(model, data().requires_grad_(), use_reentrant=False).sum().backward()
+
+    assert where(recorded(program), "gelu") == [
+        ("forward", "Block.outer.0"), ("backward", "Block.outer.0")
+    ]  # fmt: skip
+
+
+def test_shared_and_unregistered_modules_have_a_path() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = [nn.Linear(8, 8).cuda()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.hidden[0](x)
+            return out
+
+    def program() -> None:
+        with torch.no_grad():
+            Odd()(data())
+
+    assert where(recorded(program), "addmm") == [("forward", "Odd.Linear")]
+
+
+def test_modules_begin_and_end_in_turn() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        Block().cuda()(data())
+
+    marks = [
+        (entry.kind, entry.name, entry.detail)
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, Mark)
+    ]
+    assert marks == [
+        ("module_begin", "Block", "Block"),
+        ("module_begin", "Block.inner", "Linear"), ("module_end", "Block.inner", "Linear"),
+        ("module_begin", "Block.outer", "Sequential"),
+        ("module_begin", "Block.outer.0", "GELU"), ("module_end", "Block.outer.0", "GELU"),
+        ("module_begin", "Block.outer.1", "Linear"), ("module_end", "Block.outer.1", "Linear"),
+        ("module_end", "Block.outer", "Sequential"), ("module_end", "Block", "Block"),
+    ]  # fmt: skip

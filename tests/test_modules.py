@@ -1,0 +1,148 @@
+"""nn.Module, optimizers and torch.compile work on tensors without data."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.fake_cuda.tensor import ForecastTensor
+
+
+def test_a_large_model_takes_no_memory_and_little_time() -> None:
+    start = time.perf_counter()
+
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.ModuleList([nn.Linear(16384, 16384) for _ in range(20)]).cuda()
+        x = torch.ones(1, 16384, device="cuda", requires_grad=True)
+        for layer in model:
+            x = layer(x)
+        x.sum().backward()
+
+    assert forecast.peak_memory_bytes > 2 * 20 * 4 * 16384**2  # parameters and gradients: 43 GB
+    assert time.perf_counter() - start < 30
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda m: m.cuda(), lambda m: m.to("cuda"), lambda m: m.to("cuda", torch.float16),
+        lambda m: m.half().cuda(), lambda m: m.cuda().bfloat16(), lambda m: m.to(0).double(),
+        lambda m: m.cuda().cpu().cuda(), lambda m: m.to_empty(device="cuda"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("made_inside", [True, False])
+def test_modules_move_and_convert_and_keep_their_parameters(move: Any, made_inside: bool) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    before = make()
+    dtypes = {str(torch.float16), str(torch.bfloat16), str(torch.float64), str(torch.float32)}
+    with neusight.forecast_on("H100"):
+        model = make() if made_inside else before
+        ids = [id(p) for p in model.parameters()]
+        move(model)
+        facts = {
+            (t.device.type, isinstance(t, ForecastTensor)) for t in model.state_dict().values()
+        }
+        same = [id(p) for p in model.parameters()] == ids
+        dtype = str(next(model.parameters()).dtype)
+        data = torch.ones(3, 4, device="cuda", dtype=next(model.parameters()).dtype)
+        model(data).sum().backward()
+        gradients = {p.grad.device.type for p in model.parameters() if p.grad is not None}
+
+    assert facts == {("cuda", True)}
+    assert same
+    assert dtype in dtypes
+    assert gradients == {"cuda"}
+    assert {p.device.type for p in before.parameters()} == {"cpu"}
+
+
+def test_modules_come_back_to_the_cpu_and_compute_there() -> None:
+    with neusight.forecast_on("H100"):
+        model = nn.Linear(100, 10).cuda()
+        model(torch.ones(2, 100, device="cuda")).sum().backward()
+        model.cpu()
+        out = model(torch.ones(2, 100))
+        finite = bool(out.isfinite().all())
+
+    assert (out.device.type, tuple(out.shape), finite) == ("cpu", (2, 10), True)
+
+
+def test_meta_models_become_real_ones() -> None:
+    with neusight.forecast_on("H100"):
+        with torch.device("meta"):
+            model = nn.Linear(8, 8)
+        model.to_empty(device="cuda")
+        model.reset_parameters()
+        with torch.device("cuda"):
+            direct = nn.Linear(8, 8)
+        devices = {p.device.type for p in (*model.parameters(), *direct.parameters())}
+
+    assert devices == {"cuda"}
+
+
+def test_state_dicts_load_and_assign() -> None:
+    with neusight.forecast_on("H100"):
+        source, target = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
+        target.load_state_dict(source.state_dict())
+        target.load_state_dict(source.state_dict(), assign=True)
+        on_cpu = nn.Linear(8, 8)
+        on_cpu.load_state_dict({name: t.cpu() for name, t in source.state_dict().items()})
+        with pytest.raises(RuntimeError, match="size mismatch for weight"):
+            nn.Linear(9, 8).cuda().load_state_dict(source.state_dict())
+        devices = (target.weight.device.type, on_cpu.weight.device.type)
+
+    assert devices == ("cuda", "cpu")
+
+
+def test_weight_norm_tied_weights_and_frozen_parts_train() -> None:
+    with neusight.forecast_on("H100"):
+        normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)).cuda()
+        tied = nn.Linear(8, 8).cuda()
+        tied.weight = normed.parametrizations.weight.original1
+        frozen = nn.Linear(8, 8).cuda().requires_grad_(False)
+        optimizer = torch.optim.AdamW([*normed.parameters(), tied.bias])
+        frozen(tied(normed(torch.ones(2, 8, device="cuda")))).sum().backward()
+        optimizer.step()
+
+    assert frozen.weight.grad is None
+
+
+def test_an_averaged_model_and_a_schedule_follow() -> None:
+    with neusight.forecast_on("H100"):
+        model = nn.Linear(8, 8).cuda()
+        average = torch.optim.swa_utils.AveragedModel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        for _ in range(2):
+            loss = model(torch.ones(2, 8, device="cuda")).sum()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            average.update_parameters(model)
+        plateau.step(loss.item())
+        rate = optimizer.param_groups[0]["lr"]
+
+    assert rate == pytest.approx(0.0)
+
+
+def test_compiling_is_the_identity_and_said_once() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.Linear(8, 8).cuda()
+        same = torch.compile(model) is model
+        model.compile()
+
+        @torch.compile
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        double(model(torch.ones(2, 8, device="cuda")))
+
+    assert same
+    assert sum("torch.compile" in text for text in forecast.warnings) == 1
