@@ -18,6 +18,7 @@ from neusight.predictors.predictor import predictors
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.predictors.network import Network
 
 __all__ = ["main"]
 
@@ -345,7 +346,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace) -> int:
     from neusight.predictors.training.fit import fit
 
-    networks = {}
+    networks: dict[str, Network] = {}
     for folder in options.data:
         networks |= fit(folder, options.out, date=options.date, seed=options.seed)
     for family, network in networks.items():

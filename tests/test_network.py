@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import subprocess
@@ -173,8 +174,7 @@ def test_prices_are_bit_equal_on_every_processor() -> None:
 
 def _features_to_disable() -> str:
     """Every optional processor feature that numpy uses here."""
-    from numpy._core import _multiarray_umath as core  # no public name lists them
-
+    core = importlib.import_module("numpy._core._multiarray_umath")  # no public name lists them
     dispatched = getattr(core, "__cpu_dispatch__", [])
     usable = getattr(core, "__cpu_features__", {})
     return " ".join(name for name in dispatched if usable.get(name))

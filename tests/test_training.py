@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ GPUS_CSV = (
 )
 
 
-def gemm_table(gpu_name: str = "h100_sxm", *, factor: float = 1.3, count: int = 400) -> object:
+def gemm_table(gpu_name: str = "h100_sxm", *, factor: float = 1.3, count: int = 400) -> Any:
     """Products of many sizes that take `factor` times what the physics says."""
     generator = np.random.default_rng(0)
     m = generator.integers(1, 8192, count)
@@ -54,12 +55,12 @@ def gemm_table(gpu_name: str = "h100_sxm", *, factor: float = 1.3, count: int = 
     )
 
 
-def write(folder: Path, frame: object, name: str = "gemm.parquet") -> Path:
+def write(folder: Path, frame: Any, name: str = "gemm.parquet") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if name.endswith(".csv"):
-        frame.to_csv(folder / name, index=False)  # type: ignore[attr-defined]  # pandas is optional
+        frame.to_csv(folder / name, index=False)
     else:
-        frame.to_parquet(folder / name)  # type: ignore[attr-defined]
+        frame.to_parquet(folder / name)
     return folder
 
 
@@ -105,7 +106,7 @@ def test_gpus_that_cannot_be_priced_are_told(tmp_path: Path) -> None:
 
 
 def test_the_label_is_the_consensus_of_primary_rows(tmp_path: Path) -> None:
-    frame = gemm_table(factor=1.0).assign(primary=True, consensus_us=np.nan)  # type: ignore[attr-defined]
+    frame = gemm_table(factor=1.0).assign(primary=True, consensus_us=np.nan)
     frame.loc[0, ["latency_us", "consensus_us"]] = [77.0, 55.0]
     frame.loc[1:9, "primary"] = False
 
@@ -116,7 +117,7 @@ def test_the_label_is_the_consensus_of_primary_rows(tmp_path: Path) -> None:
 
 
 def test_sustained_rows_are_priced_at_sustained_clocks(tmp_path: Path) -> None:
-    frame = gemm_table(factor=1.0).assign(clock_regime="burst")  # type: ignore[attr-defined]
+    frame = gemm_table(factor=1.0).assign(clock_regime="burst")
     frame.loc[:99, "clock_regime"] = "sustained"
 
     groups = read_dataset(write(tmp_path, frame)).groups
@@ -130,19 +131,19 @@ def test_sustained_rows_are_priced_at_sustained_clocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), -1.0, 0.0, float("inf")])
 def test_impossible_durations_name_file_column_and_rows(tmp_path: Path, value: float) -> None:
     frame = gemm_table()
-    frame.loc[3, "latency_us"] = value  # type: ignore[attr-defined]
+    frame.loc[3, "latency_us"] = value
 
     with pytest.raises(DataError, match=r"gemm\.parquet: column latency_us has 1 of 400 rows"):
         evaluate(write(tmp_path, frame))
 
 
 def test_missing_columns_and_sizes_below_one_are_named(tmp_path: Path) -> None:
-    lacking = gemm_table().drop(columns=["k", "dtype"])  # type: ignore[attr-defined]
+    lacking = gemm_table().drop(columns=["k", "dtype"])
     with pytest.raises(DataError, match="lacks the columns dtype, k"):
         evaluate(write(tmp_path / "a", lacking))
 
     wrong = gemm_table()
-    wrong.loc[0, "m"] = 0  # type: ignore[attr-defined]
+    wrong.loc[0, "m"] = 0
     with pytest.raises(DataError, match="column m has 1 of 400 rows"):
         evaluate(write(tmp_path / "b", wrong))
 

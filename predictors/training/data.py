@@ -500,18 +500,15 @@ def _attention_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Ite
         if name not in ("bfloat16", "float16"):
             left_out.append(f"attention: {len(rows)} rows of {label}: no kernel for {dtype}")
             continue
-        if "window" in rows.columns and phase != "decode":
-            windowed = (rows["window"] > 0) & (rows["window"] < rows["seq_kv"])
+        if "window" in rows.columns:
+            windowed = rows["window"] > 0
             if windowed.any():
                 left_out.append(
                     f"attention: {int(windowed.sum())} {phase} rows of {label}: no kernel has a"
                     " sliding window yet"
                 )
                 rows = rows[~windowed]
-        seq_kv = rows["seq_kv"].to_numpy().copy()
-        if "window" in rows.columns and phase == "decode":
-            window = rows["window"].to_numpy()
-            seq_kv = np.where(window > 0, np.minimum(seq_kv, np.maximum(window, 1)), seq_kv)
+        seq_kv = rows["seq_kv"].to_numpy()
         sources = (
             rows["kernel_source"].astype(str).tolist()
             if "kernel_source" in rows.columns

@@ -80,10 +80,15 @@ RECIPES: dict[str, Recipe] = {
     "gemm_16bit": Recipe(("gemm",)),
     "gemm_fp8": Recipe(("gemm",), bound=2.5),
     "attention_prefill": Recipe(("attention",), bound=1.5, epochs=70, unseen_epochs=8),
-    "attention_decode": Recipe(("attention",), bound=1.5, epochs=50, unseen_epochs=6),
+    "attention_decode": Recipe(("attention",), bound=3.0, epochs=60, unseen_epochs=6, jitter=0.005),
     "gemm_fp32": Recipe(("kernels",), bound=1.5, epochs=40),
     "convolution_fp32": Recipe(
-        ("conv_kernels",), bound=1.5, epochs=120, unseen_epochs=30, batch_rows=512
+        ("conv_kernels",),
+        bound=1.5,
+        epochs=50,
+        unseen_epochs=30,
+        batch_rows=512,
+        jitter=0.1,
     ),
     "collective": Recipe(
         ("collectives",), hidden=(32, 32), epochs=150, unseen_epochs=40, batch_rows=256
@@ -317,7 +322,8 @@ def _optimized(
 
 
 def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> Floats:
-    """Half widths that hold `COVERAGE` of those rows, by size class; each group counts alike."""
+    """Half widths that hold `COVERAGE` of those rows, by size class; each group counts alike, but
+    for those of few rows."""
     errors, classes, weights = [], [], []
     for part, mask in zip(rows, masks, strict=True):
         if not mask.any():
@@ -325,7 +331,7 @@ def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> 
         predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
         errors.append(np.abs(np.log(part.measured_us[mask] / predicted)))
         classes.append(np.searchsorted(np.array(SIZE_CLASSES_US), predicted, side="right"))
-        weights.append(np.full(int(mask.sum()), 1.0 / mask.sum()))
+        weights.append(np.full(int(mask.sum()), 1.0 / max(_FULL_GROUP, int(mask.sum()))))
     error, size, weight = (np.concatenate(parts) for parts in (errors, classes, weights))
     every = _quantile(error, weight)
     result = [
@@ -336,6 +342,9 @@ def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> 
     ]
     return np.expm1(np.maximum(result, _LEAST_SPREAD))
 
+
+#: Rows from which a group counts in full.
+_FULL_GROUP = 500
 
 #: Rows below which a size class takes the quantile of all.
 _LEAST_ROWS = 100

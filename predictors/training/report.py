@@ -74,10 +74,11 @@ def measure(
     gpu_names = sorted(names)
     for name in gpu_names:
         progress(f"leave one GPU out: {name}")
-        correction = _without(rows, shipped, lambda item, n=name: item.name == n)
+        itself = _named(name)
+        correction = _without(rows, shipped, itself)
         for group in groups:
             if group.gpu.name == name:
-                lines += _left_out("GPU", group, correction, lambda item, n=name: item.name == n)
+                lines += _left_out("GPU", group, correction, itself)
     for architecture in sorted({architecture_of(item) for item in covered.values()}):
         progress(f"leave one architecture out: {architecture}")
         inside = _of(architecture)
@@ -86,6 +87,10 @@ def measure(
             if inside(group.gpu):
                 lines += _left_out("architecture", group, correction, inside)
     return lines
+
+
+def _named(name: str) -> Callable[[GPU], bool]:
+    return lambda item: item.name == name
 
 
 def _of(architecture: str) -> Callable[[GPU], bool]:
