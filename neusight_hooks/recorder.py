@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorDeviceMismatchError,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -366,6 +368,15 @@ class Recorder:
                 out = self.mode.dispatch(func, (), tuple(args), kwargs)
         except FakeTensorDeviceMismatchError as error:
             raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from error
+        except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
+            name = func._schema.name
+            if name.endswith("_backward") and isinstance(args[1], ForecastTensor):
+                return self.run_fake(aten.empty_like.default, (args[1],), {})  # as its input
+            raise UnmappedOpError(
+                f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so "
+                "nobody knows what it returns. torch.library.register_fake adds one to an op of "
+                "your own."
+            ) from error
         return _as_forecast(out)
 
     def checked_device(self, device: torch.device) -> torch.device:

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import neusight
 from neusight.fake_cuda.attention_choice import AttentionCall
 from neusight.fake_cuda.overrides import answer_attention_question, attention_question
+from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
 from neusight.recording import OpCall, TensorSpec
 
@@ -183,6 +184,37 @@ def test_ctc_loss_runs() -> None:
         F.ctc_loss(log_probs, targets, *lengths).backward()
 
     assert "_ctc_loss" in op_names("H100", program)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.grid_sample(x, torch.zeros(2, 5, 6, 2, device="cuda"), align_corners=True),
+        lambda x: F.multi_margin_loss(
+            x.flatten(1), torch.zeros(2, dtype=torch.long, device="cuda")
+        ),
+    ],
+)
+def test_ops_without_a_fake_kernel_in_torch_have_one(function: Any) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def program() -> None:
+        x = torch.randn(2, 3, 8, 8, device="cuda", requires_grad=True)
+        function(x).sum().backward()
+        assert x.grad is not None
+        shapes.append(tuple(x.grad.shape))
+
+    calls("H100", program)
+    assert shapes == [(2, 3, 8, 8)]
+
+
+def test_an_op_whose_result_nobody_knows_is_named_with_its_line() -> None:
+    with neusight.forecast_on("H100"):
+        x = torch.randn(4, 4, device="cuda")
+        with pytest.raises(
+            UnmappedOpError, match=r"aten::geqrf at test_overrides.py:\d+ has no fake"
+        ):
+            torch.geqrf(x)
 
 
 def test_the_cpu_keeps_its_own_kernels_inside_and_out() -> None:

@@ -121,6 +121,24 @@ def test_masks_with_known_values_count_exactly() -> None:
     assert values_of(program) == [(3, 5), (3, 1), (3,), (3,), 3, (28, 5)]
 
 
+def test_known_values_are_selected_and_told_apart() -> None:
+    def program() -> list[Any]:
+        x = torch.tensor([3, 1, 3, 2], device="cuda")
+        unique, inverse = torch.unique(x, return_inverse=True)
+        return [unique.tolist(), inverse.tolist(), (x == 3).nonzero().flatten().tolist()]
+
+    assert values_of(program) == [[1, 2, 3], [2, 0, 2, 1], [0, 2]]
+
+
+def test_a_mask_is_broadcast_before_it_selects() -> None:
+    def program() -> list[Any]:
+        rows = torch.randn(4, 6, device="cuda")
+        known = torch.tensor([[True], [False], [True], [False]], device="cuda")
+        return [tuple(rows.masked_select(known).shape), tuple(rows.unique(dim=0).shape)]
+
+    assert values_of(program) == [(12,), (2, 6)]
+
+
 def test_unknown_masks_select_half() -> None:
     def program() -> tuple[int, ...]:
         return tuple((torch.randn(1000, device="cuda") > 0).nonzero().shape)

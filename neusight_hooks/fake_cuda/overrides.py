@@ -233,6 +233,12 @@ def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
+def _overloads(*names: str) -> list[Any]:
+    """All overloads of these ops, as far as this torch has them."""
+    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
+    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+
+
 # -- recurrent networks ---------------------------------------------------------------------------
 
 
@@ -353,18 +359,31 @@ def _cudnn_rnn_backward(
     return result
 
 
+@handles(*_overloads("cudnn_grid_sampler"))
+def _cudnn_grid_sampler(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    data, grid = args
+    out = new_tensor(recorder, (*data.shape[:2], *grid.shape[1:-1]), data.dtype, data)
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
+@handles(*_overloads("cudnn_grid_sampler_backward"))
+def _cudnn_grid_sampler_backward(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    out = tuple(new_tensor(recorder, tuple(t.shape), t.dtype, t) for t in args[:2])
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
 @handles(aten._cudnn_rnn_flatten_weight.default)
 def _flatten_weight(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     # The weights become views of one buffer of the same total size: nothing to record.
     return new_tensor(recorder, (0,), args[0][0].dtype, args[0][0])
-
-
-def _overloads(*names: str) -> list[Any]:
-    """All overloads of these ops, as far as this torch has them."""
-    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
-    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
 
 
 @handles(*_overloads("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"))

@@ -7,6 +7,7 @@ values. Everything else that is read is invented by a stated policy and reported
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -451,6 +452,9 @@ def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
     mask = args[0]
     out = new_tensor(recorder, (_num_selected(recorder, mask), mask.dim()), torch.int64, mask)
     recorder.record_handled(func, args, kwargs, out)
+    if recorder.values.is_known(mask):
+        with recorder.inside():
+            recorder.values.set(out, recorder.values.read(mask).nonzero())
     recorder.synchronize("nonzero", stream=recorder.current_stream)
     return out
 
@@ -460,21 +464,42 @@ def _masked_select(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     source, mask = args[0], args[1]
-    out = new_tensor(recorder, (_num_selected(recorder, mask),), source.dtype, source)
+    broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
+    whole = math.prod(broadcast(source.shape, mask.shape))
+    num_selected = _num_selected(recorder, mask) * whole // max(1, mask.numel())
+    out = new_tensor(recorder, (num_selected,), source.dtype, source)
     recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("masked_select", stream=recorder.current_stream)
     return out
 
 
-@handles(aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default)
+@handles(
+    aten._unique2.default,
+    aten._unique.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+)
 def _unique(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    source = args[0]
-    num_unique = max(1, int(source.numel() * MASK_DENSITY))
-    out = (
-        new_tensor(recorder, (num_unique,), source.dtype, source),
-        new_tensor(recorder, tuple(source.shape), torch.int64, source),
-        new_tensor(recorder, (num_unique,), torch.int64, source),
-    )
+    source, values = args[0], recorder.values
+    if values.is_known(source):
+        with recorder.inside():
+            found = func(values.read(source), *args[1:], **kwargs)
+        out = tuple(new_tensor(recorder, tuple(t.shape), t.dtype, source) for t in found)
+        for mine, value in zip(out, found, strict=True):
+            values.set(mine, value)
+    else:
+        by_dim = func is aten.unique_dim.default
+        size = source.shape[args[1]] if by_dim else source.numel()
+        num_unique = max(1, int(size * MASK_DENSITY))
+        shape, inverse = [num_unique], tuple(source.shape)
+        if by_dim:
+            shape, inverse = list(source.shape), (size,)
+            shape[args[1]] = num_unique
+        out = (
+            new_tensor(recorder, shape, source.dtype, source),
+            new_tensor(recorder, inverse, torch.int64, source),
+            new_tensor(recorder, (num_unique,), torch.int64, source),
+        )[: len(func._schema.returns)]
     recorder.record_handled(func, args, kwargs, out)
     recorder.synchronize("unique", stream=recorder.current_stream)
     return out
