@@ -6,6 +6,7 @@ kernel -> physics of its class (Timing) -> Correction, if any -> bounds -> Estim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from neusight.predictors.attention import attention_timing
@@ -77,6 +78,8 @@ class Tiled:
         return [known[kernel] for kernel in kernels]
 
     def _price(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        if "tf32" not in gpu.peak_tflops:
+            kernels = [_in_fp32(kernel) for kernel in kernels]
         timings = self.timings(kernels, gpu)
         factors: Sequence[Adjustment | None] = [None] * len(kernels)
         if self._correction is not None:
@@ -142,3 +145,8 @@ class Tiled:
             num_waves=timing.num_waves,
             utilization=min(1.0, peak_us / latency_us),
         )
+
+
+def _in_fp32(kernel: Kernel) -> Kernel:
+    """What a GPU without TF32 makes of a kernel that may use it: plain FP32."""
+    return replace(kernel, compute="fp32") if kernel.compute == "tf32" else kernel

@@ -157,3 +157,11 @@ def test_importing_predictors_loads_neither_torch_nor_numpy() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert shown.stdout.strip() == "[]"
+
+
+def test_tf32_is_plain_fp32_where_the_gpu_has_none() -> None:
+    tf32 = Kernel.gemm(512, 512, 512, dtype="float32", compute="tf32")
+    fp32 = Kernel.gemm(512, 512, 512, dtype="float32")
+
+    assert predict([tf32], "V100") == predict([fp32], "V100")
+    assert predict([tf32], "A100") != predict([fp32], "A100")
