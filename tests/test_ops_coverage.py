@@ -68,7 +68,8 @@ def heard(program: Callable[[], Any]) -> list[tuple[OpSignature, int | None]]:
     """The ops of a program on the meta device, without those on the host."""
     with torch.device("meta"), Listener() as listener:
         program()
-    return listener.calls
+    calls: list[tuple[OpSignature, int | None]] = listener.calls
+    return calls
 
 
 # -- breadth ---------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def test_flops_of_products_are_those_of_torch() -> None:
 )
 def test_flops_of_convolutions_are_those_of_torch(layer: Callable[[], nn.Module]) -> None:
     def program() -> None:
-        module = layer()
+        module: Any = layer()
         rank = module.weight.dim() - 2
         image = torch.empty(2, 8, *(12, 14, 16)[:rank], requires_grad=True)
         out = module(image)
@@ -214,7 +215,9 @@ def test_flops_of_attention_are_those_of_torch(kind: str) -> None:
     statistics = torch.empty(2, 4, 32, device="meta")
     if kind == "flash":
         forward_args: tuple[Any, ...] = (query, key, key)
-        backward_args = (out, query, key, key, out, statistics, None, None, 32, 48, 0.0, False)
+        backward_args: tuple[Any, ...] = (
+            out, query, key, key, out, statistics, None, None, 32, 48, 0.0, False,
+        )  # fmt: skip
         grads = (query, key, key)
     else:
         forward_args = (query, key, key, None, True)
