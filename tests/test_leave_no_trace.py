@@ -1,7 +1,7 @@
 """The user's world is safe: attributes, behaviour, models and files are as before a forecast."""
 
 # Scripts open and move files in all ways, and so do these tests.
-# ruff: noqa: PTH105, PTH123, PTH202
+# ruff: noqa: PTH101, PTH105, PTH123, PTH202
 
 from __future__ import annotations
 
@@ -508,6 +508,18 @@ def save_by_shutil_move(model: nn.Module, path: Path) -> None:
     shutil.move(path.with_suffix(".last"), path)
 
 
+def save_through_a_file_system(model: nn.Module, path: Path) -> None:
+    """As fsspec commits a transaction (Lightning saves so)."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    os.close(handle)
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    with open(temporary, mode="wb") as file:
+        file.write(buffer.getvalue())
+    shutil.move(temporary, path)
+    os.chmod(path, 0o644)
+
+
 def save_and_remove(model: nn.Module, path: Path) -> None:
     torch.save(model.state_dict(), path)
     path.unlink()
@@ -528,7 +540,7 @@ def save_safely(model: nn.Module, path: Path) -> None:
 SAVERS = [
     save_directly, save_copies_on_the_cpu, save_through_an_open_file, save_by_pickle,
     save_and_move, save_by_hand_and_move, save_and_copy, save_and_copy_with_attributes,
-    save_by_shutil_move, save_and_remove, save_arrays, save_safely,
+    save_by_shutil_move, save_through_a_file_system, save_and_remove, save_arrays, save_safely,
 ]  # fmt: skip
 
 
@@ -555,7 +567,7 @@ def test_a_checkpoint_loads_back_inside(
 ) -> None:
     path = tmp_path / "new.pt"
 
-    with neusight.forecast_on("H100"):
+    with neusight.forecast_on("H100") as forecast:
         model = nn.Linear(8, 4).cuda()
         save(model, path)
         there = (path.exists(), path.is_file(), path.stat().st_size > 0, os.path.getsize(path) > 0)
@@ -568,6 +580,7 @@ def test_a_checkpoint_loads_back_inside(
     assert shapes == {"weight": (4, 8), "bias": (4,)}
     assert on_gpu == "cuda"
     assert list(tmp_path.iterdir()) == []
+    assert sum("temporary place" in text for text in forecast.warnings) == 1
 
 
 def test_a_whole_model_and_its_optimizer_load_back_inside(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of tensors without data go to a temporary place, from which they load back."""
 
 # Paths are strings here: pathlib asks os.stat, which asks us.
-# ruff: noqa: PTH100, PTH103, PTH107, PTH110, PTH113, PTH119, PTH120, PTH208
+# ruff: noqa: PTH100, PTH103, PTH107, PTH110, PTH113, PTH119, PTH120, PTH202, PTH208
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import weakref
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ def _home_of(location: str, map_location: Any) -> Any:
 
 def _install_files(patches: Patches, store: _Store) -> None:
     """What scripts do with files: open them, move them into place, ask for them, remove them."""
-    original_stat, original_remove, original_open = os.stat, os.remove, builtins.open
+    original_remove, original_open = os.remove, builtins.open
 
     def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         opened = original_open(store.place_to_open(file, mode), mode, *args, **kwargs)
@@ -113,10 +114,6 @@ def _install_files(patches: Patches, store: _Store) -> None:
 
         return move
 
-    def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
-        found = store.found(path) if dir_fd is None else path
-        return original_stat(found, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-
     def remove(path: Any, *, dir_fd: int | None = None) -> None:
         if dir_fd is not None or not store.forget(path):
             original_remove(path, dir_fd=dir_fd)
@@ -127,11 +124,15 @@ def _install_files(patches: Patches, store: _Store) -> None:
     patches.set(os, "rename", moving(os.rename))
 
     def looking(original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda path=".": original(store.found(path))
+        def look(path: Any = ".", *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
+            if dir_fd is not None:
+                return original(path, *args, dir_fd=dir_fd, **kwargs)
+            return original(store.found(path), *args, **kwargs)
 
-    patches.set(os, "listdir", looking(os.listdir))
-    patches.set(os, "scandir", looking(os.scandir))
-    patches.set(os, "stat", stat)
+        return look
+
+    for name in ("access", "chmod", "listdir", "lstat", "scandir", "stat", "utime"):
+        patches.set(os, name, looking(getattr(os, name)))
     patches.set(os, "remove", remove)
     patches.set(os, "unlink", remove)
     _install_copies(patches, store)
@@ -187,6 +188,14 @@ def _patch_transformers(patches: Patches, module: Any, store: _Store) -> None:
     patches.set(model_class, "save_pretrained", save_pretrained)
 
 
+def _is_checkpoint(path: str) -> bool:
+    """Whether torch.save wrote the file: a zip archive with a pickle in it."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())
+
+
 class _Store:
     """Which paths of the script are kept elsewhere, and where."""
 
@@ -199,16 +208,23 @@ class _Store:
         # are not left behind.
         self._made: dict[str, weakref.ref[Any]] = {}
         self._invented: set[str] = set()
+        self._pickled_in_memory = False
+        self._told = False
 
     def _new_place(self, target: Any) -> Path:
         if self._root is None:
             self._root = Path(tempfile.mkdtemp(prefix="neusight-"))
-        self._recorder.warn_once(
-            "checkpoints were written to a temporary place, not over your files "
-            f"(first: {target}); --allow-writes writes them where the script says"
-        )
+        self._tell(target)
         number = len(os.listdir(self._root))
         return self._root / f"{number}-{os.path.basename(target)}"
+
+    def _tell(self, target: Any) -> None:
+        if not self._told:
+            self._told = True
+            self._recorder.warn_once(
+                "checkpoints were written to a temporary place, not over your files "
+                f"(first: {target}); --allow-writes writes them where the script says"
+            )
 
     def elsewhere(self, target: Any) -> Any:
         """Where to write instead of `target`; an open file stays what it is."""
@@ -270,7 +286,8 @@ class _Store:
             return self.elsewhere(file)
         if self._is_ours(key):
             return file
-        is_own = key in self._made or not os.path.isfile(file)
+        # What tempfile made is there and empty: nothing is lost.
+        is_own = key in self._made or not os.path.isfile(file) or os.path.getsize(file) == 0
         return file if is_own or "b" not in mode else self.elsewhere(file)
 
     def opened(self, file: Any, mode: str, opened: Any) -> None:
@@ -282,10 +299,15 @@ class _Store:
 
     def forecast_pickled(self) -> None:
         """A tensor without data is being written into one of the files that are open now."""
-        for key, reference in self._made.items():
-            file = reference()
-            if file is not None and not file.closed:
-                self._invented.add(key)
+        files = {key: reference() for key, reference in self._made.items()}
+        into = {key for key, file in files.items() if file is not None and not file.closed}
+        self._invented |= into
+        self._pickled_in_memory |= not into
+
+    def _is_invented(self, key: str) -> bool:
+        """Whether tensors without data are in the file; if they were pickled into memory before,
+        a checkpoint is taken to hold them."""
+        return key in self._invented or (self._pickled_in_memory and _is_checkpoint(key))
 
     def rename(self, source: Any, target: Any) -> bool:
         """Moves what is kept elsewhere; False if nothing is."""
@@ -300,7 +322,7 @@ class _Store:
             return True
         if key not in self._made:
             return False
-        if key not in self._invented and (target_key in self._made or not os.path.isfile(target)):
+        if not self._is_invented(key) and (target_key in self._made or not os.path.isfile(target)):
             self._made[target_key] = self._made.pop(key)
             return False
         place = self._places[target_key] = self._new_place(target)
@@ -321,8 +343,9 @@ class _Store:
         """Deletes the temporary place, and files that hold tensors without data."""
         self._places.clear()
         self._folders.clear()
-        for key in self._invented:
-            if os.path.exists(key):
+        for key in self._made:
+            if os.path.exists(key) and self._is_invented(key):
+                self._tell(key)
                 os.remove(key)
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)

@@ -12,6 +12,7 @@ import torch
 
 from neusight.fake_cuda.attention_choice import AttentionBackend, AttentionCall, choose_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
+from neusight.fake_cuda.packages import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.values import handles, new_tensor
 
@@ -88,6 +89,11 @@ def install_overrides(
         packet, _, overload = name.partition(".")
         recorder.take_over(getattr(getattr(aten, packet), overload or "default"), function)
 
+    when_imported(
+        patches,
+        "torch.nn.attention.flex_attention",
+        lambda module: _patch_flex_attention(patches, recorder, module),
+    )
     choices: dict[AttentionCall, str] = {}
 
     def chosen(call: AttentionCall) -> str:
@@ -116,6 +122,41 @@ def install_overrides(
             for name in ("silu_backward", "mish_backward"):
                 # Having a kernel of its own keeps the op whole; the dispatch mode never reaches it.
                 library.impl(name, _never_reached, "CUDA")
+
+
+def _patch_flex_attention(patches: Patches, recorder: Recorder, module: Any) -> None:
+    """Its score and mask functions become a kernel of its own, which nobody models yet."""
+
+    def flex_attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        score_mod: Any = None,
+        block_mask: Any = None,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        return_lse: bool = False,
+        kernel_options: Any = None,
+        **options: Any,
+    ) -> Any:
+        if not query.is_cuda:
+            return original(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse,
+                kernel_options, **options,
+            )  # fmt: skip
+        recorder.warn_once(
+            "flex_attention is forecast as ordinary attention, causal where it has a block mask"
+        )
+        is_causal = block_mask is not None and query.shape[-2] == key.shape[-2]
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        statistics = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        if options.get("return_aux") is not None:
+            return out, module.AuxOutput(lse=statistics, max_scores=statistics)
+        return (out, statistics) if return_lse else out
+
+    original = patches.answer(module, "flex_attention", flex_attention)
 
 
 def _never_reached(*args: Any) -> Any:
