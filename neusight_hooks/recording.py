@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -306,8 +307,7 @@ def replays(recording: Recording) -> Iterator[Replay]:
 
     The last run of a folded step represents all that are left out, which are equal to it.
     """
-    executed: list[int] = []  # executed[run] = number of the program's step that this run is
-    seen: set[int] = set()
+    blocks: list[_Block] = []
     index = 0
     for step in recording.steps:
         oldest = max(
@@ -316,29 +316,38 @@ def replays(recording: Recording) -> Iterator[Replay]:
         # Ages that reach far beyond the fold are storages of a step before it.
         reach = oldest if oldest < step.count else 0
         num_runs = min(step.count, STEADY_REPLAYS + reach)
+        block = _Block(index, step.count, [])
+        blocks.append(block)
         for run in range(num_runs):
             last = run == num_runs - 1
             number = index + (step.count - 1 if last else run)
-            executed.append(number)
-            seen.add(number)
+            block.runs.append(number)
             yield Replay(
                 step=step,
                 index=number,
                 represents=step.count - num_runs + 1 if last else 1,
-                first_step_of_age=_homes(executed, seen, oldest),
+                first_step_of_age=tuple(_home(number - age, blocks) for age in range(oldest + 1)),
             )
         index += step.count
 
 
-def _homes(executed: list[int], seen: set[int], oldest: int) -> tuple[int, ...]:
-    """For each age, the run (its program step number) that holds the storages of that age."""
-    now = executed[-1]
-    homes: list[int] = []
-    for age in range(oldest + 1):
-        wanted = now - age
-        if wanted in seen:
-            homes.append(wanted)
-        else:  # folded away: the runs just before this one stand for the steps just before it
-            position = len(executed) - 1 - age
-            homes.append(executed[position] if position >= 0 else -1)
-    return tuple(homes)
+class _Block(NamedTuple):
+    """A folded step: the number of its first, how many there are, and which were run through."""
+
+    first: int
+    count: int
+    runs: list[int]
+
+
+def _home(number: int, blocks: list[_Block]) -> int:
+    """The run that holds the storages of the program's step of that number; -1 if none does.
+
+    A step that is folded away is stood for by the run as far from the end of its fold.
+    """
+    if number < 0:
+        return -1
+    block = blocks[bisect_right(blocks, number, key=lambda block: block.first) - 1]
+    if number in block.runs:
+        return number
+    from_end = block.first + block.count - 1 - number
+    return block.runs[-1 - from_end] if from_end < len(block.runs) else -1

@@ -78,3 +78,15 @@ def test_each_storage_that_a_replay_frees_was_allocated_once(count: int, age: in
             live.remove(freed)
 
     assert len(live) == min(age, count)
+
+
+def test_a_storage_of_the_setup_is_not_taken_for_one_of_a_folded_step() -> None:
+    folded = Step("eval", (Alloc(0, 2**20),), 10)
+    after = Step("train", tuple(Free(StorageRef(age, 0)) for age in range(2, 6)))
+
+    *_, last = replays(recording_of(Step("setup", (Alloc(0, 100 * 2**20),)), folded, after))
+
+    homes = [last.storage_id(StorageRef(age, 0)) for age in range(1, 12)]
+    assert homes[0] == (10, 0)
+    assert (0, 0) not in homes[:10]
+    assert homes[10] == (0, 0) or last.storage_id(StorageRef(11, 0)) is None
