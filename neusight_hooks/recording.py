@@ -335,7 +335,7 @@ class _Block(NamedTuple):
     """A folded step: the number of its first, how many there are, and which were run through."""
 
     first: int
-    count: int
+    num_steps: int
     runs: list[int]
 
 
@@ -349,5 +349,5 @@ def _home(number: int, blocks: list[_Block]) -> int:
     block = blocks[bisect_right(blocks, number, key=lambda block: block.first) - 1]
     if number in block.runs:
         return number
-    from_end = block.first + block.count - 1 - number
+    from_end = block.first + block.num_steps - 1 - number
     return block.runs[-1 - from_end] if from_end < len(block.runs) else -1
