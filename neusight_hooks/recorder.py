@@ -65,8 +65,6 @@ _MATH_OPS = (
 _OPS_TO_CLEAN_UP = 1000
 
 _DEVICE_KWARG = "device"
-#: Composite ops that torch's dispatch modes see whole even where gradients are recorded.
-_KEPT_WHOLE: frozenset[Any] = frozenset()
 _NEW, _INPLACE, _VIEW, _SLOW = range(4)
 
 
@@ -638,7 +636,7 @@ def _needs_math(signature: OpSignature) -> bool:
 
 def _composite_of(func: Any) -> Callable[..., Any] | None:
     """How to run an op that is made of others; in inference mode such ops arrive whole."""
-    if not isinstance(func, torch._ops.OpOverload) or func in _KEPT_WHOLE:
+    if not isinstance(func, torch._ops.OpOverload):
         return None
     name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
