@@ -61,7 +61,8 @@ _CUDA_DEVICE_TYPE = 1
 
 
 class HostOp(NamedTuple):
-    """An operator on the host. `shapes` are those of its tensors, lists of tensors flattened."""
+    """An operator on the host. `shapes` are those of its tensors, lists of tensors flattened;
+    `arguments` is all that the trace says of it, where `read_profile` was asked to keep that."""
 
     name: str
     start_ns: int
@@ -71,6 +72,7 @@ class HostOp(NamedTuple):
     types: tuple[str, ...] = ()
     external_id: int | None = None
     sequence_nr: int | None = None
+    arguments: Mapping[str, object] | None = None
 
     @property
     def end_ns(self) -> int:
@@ -181,10 +183,13 @@ class Profile:
         return self.ops[event.op] if event.op >= 0 else None
 
 
-def read_profile(path: str | Path, *, max_bytes: int = MAX_TRACE_BYTES) -> Profile:
+def read_profile(
+    path: str | Path, *, max_bytes: int = MAX_TRACE_BYTES, keep_arguments: bool = False
+) -> Profile:
     """Reads a trace of torch.profiler (torch 1.8 to 2.13, CUDA or ROCm; also gzipped) or of ours.
 
     The file is read as a stream; of one larger than `max_bytes` unpacked only that much is used.
+    `keep_arguments` keeps what each operator was called with, which takes memory.
     A file that was cut off, or holds events that cannot be read, gives what can be read, and
     `Profile.notes` says so. TraceError for what is no trace at all.
     """
@@ -201,16 +206,18 @@ def read_profile(path: str | Path, *, max_bytes: int = MAX_TRACE_BYTES) -> Profi
             f"{target} is not a trace: it holds no list of traceEvents. Give a file that "
             "torch.profiler's export_chrome_trace (or tensorboard_trace_handler) wrote."
         )
-    return _profile(str(target), parser.metadata, events, notes)
+    return _profile(str(target), parser.metadata, events, notes, keep_arguments)
 
 
-def read_profile_events(trace: Mapping[str, object], *, source: str = "trace") -> Profile:
+def read_profile_events(
+    trace: Mapping[str, object], *, source: str = "trace", keep_arguments: bool = False
+) -> Profile:
     """The same from a trace in memory: the loaded JSON of a trace file."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
         raise TraceError(f"{source} is not a trace: it holds no list of traceEvents.")
     metadata = {key: value for key, value in trace.items() if key != "traceEvents"}
-    return _profile(source, metadata, _used(events), _Notes())
+    return _profile(source, metadata, _used(events), _Notes(), keep_arguments)
 
 
 @dataclass
@@ -431,6 +438,7 @@ def _profile(
     metadata: dict[str, object],
     events: list[dict[str, object]],
     notes: _Notes,
+    keep_arguments: bool,
 ) -> Profile:
     timed = [event for event in events if event.get("ph") == "X"]
     if not timed:
@@ -444,7 +452,7 @@ def _profile(
             "times are microseconds since 1970: whole, or in steps of "
             f"{_ABSOLUTE_STEP_US} µs where they have decimals"
         )
-    builder = _Builder(base)
+    builder = _Builder(base, keep_arguments)
     for event in timed:
         builder.add(event)
     builder.finish(notes)
@@ -470,13 +478,14 @@ def _profile(
 class _Builder:
     """Sorts events by kind, then ties kernels to their launches and operators."""
 
-    def __init__(self, base_us: float) -> None:
+    def __init__(self, base_us: float, keep_arguments: bool) -> None:
         self.ops: list[HostOp] = []
         self.calls: list[RuntimeCall] = []
         self.events: list[DeviceEvent] = []
         self.marks: list[HostOp] = []
         self.loads: list[HostOp] = []
         self._base_us = base_us
+        self._keep_arguments = keep_arguments
         self._external: list[int | None] = []
 
     def add(self, event: dict[str, object]) -> None:
@@ -524,6 +533,7 @@ class _Builder:
                     types=_types(args.get("Input type")),
                     external_id=external,
                     sequence_nr=number,
+                    arguments=args if self._keep_arguments else None,
                 )
             )
 
