@@ -1,0 +1,619 @@
+"""A folder of measurements of one GPU: its environment, kernels, constants and workloads.
+
+    environment.json           the GPU and the software that was measured
+    quick.json                 the constants of the GPU, from a minute of samples
+    gemm.csv.gz, …             kernels, in the columns of the tables that `evaluate` reads
+    gpus.csv                   the datasheet of the GPU, as those tables need it
+    workloads/NAME.json        whole training and inference steps
+    workloads/NAME.pt.trace.json.gz    a profile of three of them
+
+What is measured goes to journal.jsonl at once, a line each, and from there into the tables when a
+run ends; `read_measured` reads both, so an interrupted run loses at most one line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from neusight.predictors.errors import DataError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    KernelClass,
+    RowsSize,
+    Size,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Environment",
+    "Measured",
+    "Quick",
+    "Sample",
+    "Workload",
+    "append_sample",
+    "compact",
+    "kernel_from_json",
+    "kernel_to_json",
+    "read_environment",
+    "read_measured",
+    "read_workload",
+    "table_of",
+    "write_environment",
+    "write_gpus",
+    "write_quick",
+    "write_workload",
+]
+
+#: Raised when the form of the files changes.
+SCHEMA_VERSION = 1
+
+#: Fields that must agree for measurements to share a folder.
+_IDENTITY = ("gpu", "driver", "torch", "cuda")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What was measured, and with what. `gpu` is the driver's name, `host` the name of the CPU."""
+
+    gpu: str
+    compute_capability: str
+    num_sms: int
+    memory_bytes: int
+    driver: str
+    torch: str
+    cuda: str
+    python: str
+    date: str
+    neusight_version: str
+    host: str
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What all measurements in one folder have in common."""
+        return tuple(str(getattr(self, name)) for name in _IDENTITY)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured kernel, or the few kernels of one op where they could not be told apart.
+
+    `op` is what was run ("linear", "softmax_backward"), `case` identifies it with its shapes.
+    `kernel_us` is the sum of the kernels' own durations (the profiler's; None where there was no
+    profiler), `event_us` the op's time between events on the stream, with gaps. `l2` is "cold" or
+    "hot", `clock_regime` "burst" or "sustained", `spread` half the range of the middle 80 % of the
+    runs over their median, `kernel_name` the names the GPU's library gave its kernels.
+    """
+
+    op: str
+    case: str
+    kernels: tuple[Kernel, ...]
+    kernel_us: float | None
+    event_us: float | None
+    l2: str = "hot"
+    clock_regime: str = "burst"
+    spread: float = 0.0
+    num_runs: int = 1
+    num_launches: int = 1
+    kernel_name: str = ""
+    clock_mhz: float | None = None
+    power_w: float | None = None
+
+    @property
+    def latency_us(self) -> float:
+        """The kernels' own durations, or the time between events where that is all there is."""
+        value = self.event_us if self.kernel_us is None else self.kernel_us
+        assert value is not None
+        return value
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What no two samples of a folder share."""
+        return self.case, self.l2, self.clock_regime
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The constants of a GPU, and the samples they were read from, by kind.
+
+    `constants`: "gemm_utilization" by dtype, "bandwidth_utilization", "floor_us" and
+    "link_floor_us" (None on one GPU), and under "spread" the spread of each.
+    """
+
+    samples: tuple[tuple[str, Sample], ...]
+    constants: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Whole steps of one model and setting. `command` is the script with its arguments, as
+    `neusight run` takes them; times in microseconds; counts and `gpu_busy_us` are per step."""
+
+    workload: str
+    command: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    mode: str
+    environment: Mapping[str, Any]
+    step_us: Mapping[str, Any]
+    profiled_step_us: float | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_kernels: float
+    gpu_busy_us: float
+    host_bound: bool
+    kernels: tuple[Mapping[str, Any], ...] = ()
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a folder holds; `notes` tell what could not be read."""
+
+    folder: Path
+    environment: Environment
+    samples: tuple[Sample, ...]
+    quick: Quick | None = None
+    workloads: tuple[Workload, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_measured(folder: str | Path) -> Measured:
+    """Reads a folder that `neusight measure` wrote, also one whose run was interrupted.
+
+    DataError where there is no such folder, or a file in it is damaged or of another version.
+    """
+    place = Path(folder)
+    environment = read_environment(place)
+    notes: list[str] = []
+    found = {sample.key: sample for sample in _table_samples(place)}
+    found |= {sample.key: sample for sample in _journal(place, notes)}
+    workloads = sorted((place / "workloads").glob("*.json"))
+    return Measured(
+        folder=place,
+        environment=environment,
+        samples=tuple(found.values()),
+        quick=_read_quick(place),
+        workloads=tuple(read_workload(path) for path in workloads),
+        notes=tuple(notes),
+    )
+
+
+# -- environment -------------------------------------------------------------------------------
+
+
+def write_environment(folder: Path, environment: Environment) -> None:
+    """Names what is measured in this folder; DataError where that was something else."""
+    path = folder / "environment.json"
+    if path.exists():
+        there = read_environment(folder)
+        if there.identity != environment.identity:
+            differ = ", ".join(
+                f"{name} {old} there, {new} here"
+                for name, old, new in zip(
+                    _IDENTITY, there.identity, environment.identity, strict=True
+                )
+                if old != new
+            )
+            raise DataError(
+                f"{folder} holds measurements of another environment ({differ}). Two of them in"
+                " one folder cannot be told apart: give another folder with --out."
+            )
+        return
+    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(environment)})
+
+
+def read_environment(folder: str | Path) -> Environment:
+    """What was measured in this folder; DataError where it holds no measurements."""
+    place = Path(folder)
+    path = place / "environment.json"
+    if not path.exists():
+        raise DataError(
+            f"{place} is no folder of measurements: it holds no environment.json."
+            " `neusight measure --out DIR` makes one, on a machine with a GPU."
+        )
+    data = _read_json(path)
+    try:
+        return Environment(**{item.name: data[item.name] for item in fields(Environment)})
+    except KeyError as error:
+        raise DataError(f"{path} lacks {error}.") from error
+
+
+# -- samples -----------------------------------------------------------------------------------
+
+#: The tables, and which kernel classes they hold; all others are bound by memory.
+_TABLE_OF = {
+    KernelClass.GEMM: "gemm",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.CONVOLUTION: "convolution",
+    KernelClass.COLLECTIVE: "collectives",
+}
+_TABLES = (*_TABLE_OF.values(), "memory_bound")
+
+#: How the tables call the arithmetic, or the type where that says more.
+_SHORT_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8_e5m2",
+}
+
+_COMMON = (
+    "kernel_us",
+    "event_us",
+    "latency_us",
+    "l2",
+    "clock_regime",
+    "spread",
+    "num_runs",
+    "num_launches",
+    "clock_mhz",
+    "power_w",
+    "kernel_name",
+    "case",
+    "kernels",
+)
+
+
+def table_of(sample: Sample) -> str:
+    """The table that the sample belongs to, by the class of its main kernel."""
+    return _TABLE_OF.get(_main(sample).kernel_class, "memory_bound")
+
+
+def append_sample(folder: Path, sample: Sample) -> None:
+    """Adds a sample to the journal, at once and for good; OSError where the disk is full."""
+    line = json.dumps(_sample_to_json(sample), separators=(",", ":"), allow_nan=False) + "\n"
+    path = folder / "journal.jsonl"
+    with path.open("ab") as stream:
+        if stream.tell() and not _ends_with_newline(path):
+            stream.write(b"\n")  # the line before was cut off
+        stream.write(line.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def compact(folder: Path) -> int:
+    """Moves the journal into the tables, later samples of a case over earlier ones; how many
+    samples the tables then hold."""
+    gpu = read_environment(folder).gpu
+    found = {sample.key: sample for sample in _table_samples(folder)}
+    found |= {sample.key: sample for sample in _journal(folder, [])}
+    for name in _TABLES:
+        samples = sorted(
+            (sample for sample in found.values() if table_of(sample) == name),
+            key=lambda sample: sample.key,
+        )
+        if samples:
+            _write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
+    (folder / "journal.jsonl").unlink(missing_ok=True)
+    return len(found)
+
+
+def kernel_to_json(kernel: Kernel) -> list[Any]:
+    """A kernel as a short list of plain values; `kernel_from_json` reads it back."""
+    return [
+        kernel.kernel_class.value,
+        kernel.name,
+        list(kernel.size),
+        kernel.dtype,
+        kernel.out_dtype,
+        kernel.compute,
+        kernel.flops,
+        kernel.bytes_read,
+        kernel.bytes_written,
+        kernel.layout,
+    ]
+
+
+_SIZES: dict[KernelClass, type[Any]] = {
+    KernelClass.GEMM: GemmSize,
+    KernelClass.ATTENTION: AttentionSize,
+    KernelClass.CONVOLUTION: ConvolutionSize,
+    KernelClass.COLLECTIVE: CollectiveSize,
+}
+
+
+def kernel_from_json(data: Any) -> Kernel:
+    """The kernel that `kernel_to_json` wrote; DataError where it is none."""
+    try:
+        kernel_class, name, size, dtype, out_dtype, compute, flops, read, written, layout = data
+        chosen = KernelClass(kernel_class)
+        parts = [tuple(part) if isinstance(part, list) else part for part in size]
+        made: Size = _SIZES.get(chosen, RowsSize)(*parts)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{data!r} describes no kernel ({error}).") from error
+    return Kernel(
+        kernel_class=chosen,
+        name=name,
+        size=made,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        compute=compute,
+        flops=flops,
+        bytes_read=read,
+        bytes_written=written,
+        layout=layout,
+    )
+
+
+def _main(sample: Sample) -> Kernel:
+    """The kernel that most of the time is about: the most FLOPs, then the most bytes."""
+    special = [kernel for kernel in sample.kernels if kernel.kernel_class in _TABLE_OF]
+    return max(special or sample.kernels, key=lambda kernel: (kernel.flops, kernel.num_bytes))
+
+
+def _sample_to_json(sample: Sample) -> dict[str, Any]:
+    plain = {item.name: getattr(sample, item.name) for item in fields(Sample)}
+    plain["kernels"] = [kernel_to_json(kernel) for kernel in sample.kernels]
+    return plain
+
+
+def _sample_from_json(data: Mapping[str, Any], path: Path) -> Sample:
+    try:
+        plain = {item.name: data[item.name] for item in fields(Sample) if item.name in data}
+        plain["kernels"] = tuple(kernel_from_json(item) for item in plain["kernels"])
+        sample = Sample(**plain)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path} holds a sample that cannot be read ({error!r}).") from error
+    times = [value for value in (sample.kernel_us, sample.event_us) if value is not None]
+    if not times or not sample.kernels or any(not _is_time(value) for value in times):
+        raise DataError(
+            f"{path}: the sample {sample.case!r} has no time that can be (kernel_us"
+            f" {sample.kernel_us}, event_us {sample.event_us}) or no kernel."
+        )
+    return sample
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+
+
+def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
+    """The samples of the journal; a line that was cut off is told and left out."""
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip(b"\0 "):
+            continue
+        try:
+            data = json.loads(line)
+        except ValueError:
+            notes.append(f"{path.name}: line {number} was cut off and left out")
+            continue
+        yield _sample_from_json(data, path)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def _table(samples: Iterable[Sample], gpu: str) -> bytes:
+    """The rows as gzipped CSV, equal ones to equal bytes."""
+    rows = [_row(sample, gpu) for sample in samples]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return gzip.compress(text.getvalue().encode(), mtime=0)
+
+
+def _row(sample: Sample, gpu: str) -> dict[str, Any]:
+    kernel = _main(sample)
+    dtype = _SHORT_DTYPES.get(kernel.dtype, kernel.dtype)
+    row: dict[str, Any] = {
+        "gpu": gpu,
+        "op": sample.op,
+        "dtype": "tf32" if kernel.compute == "tf32" else dtype,
+        **_shape_columns(kernel),
+    }
+    common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
+    common["kernels"] = json.dumps(
+        [kernel_to_json(item) for item in sample.kernels], separators=(",", ":")
+    )
+    return row | {name: "" if value is None else value for name, value in common.items()}
+
+
+def _shape_columns(kernel: Kernel) -> dict[str, Any]:
+    """The columns that a person, or a reader of data of that kind, looks at."""
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        return {**size._asdict(), "layout": kernel.layout, "out_dtype": kernel.out_dtype}
+    if isinstance(size, AttentionSize):
+        return {**size._asdict(), "phase": _phase(size), "window": 0}
+    if isinstance(size, ConvolutionSize):
+        return {
+            **{name: _spaced(value) for name, value in size._asdict().items()},
+            "memory_format": kernel.layout,
+        }
+    if isinstance(size, CollectiveSize):
+        return {
+            "message_bytes": size.num_bytes,
+            "num_gpus": size.world_size,
+            "num_nodes": size.num_nodes,
+        }
+    return {
+        **size._asdict(),
+        "bytes_moved": kernel.num_bytes,
+        "kernel_class": kernel.kernel_class.value,
+        "layout": kernel.layout,
+    }
+
+
+def _phase(size: AttentionSize) -> str:
+    if size.seq_q == 1:
+        return "decode"
+    return "prefill_causal" if size.causal else "full"
+
+
+def _spaced(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _table_samples(folder: Path) -> Iterator[Sample]:
+    for name in _TABLES:
+        path = folder / f"{name}.csv.gz"
+        if not path.exists():
+            continue
+        try:
+            text = gzip.decompress(path.read_bytes()).decode()
+        except (OSError, EOFError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}.") from error
+        for row in csv.DictReader(io.StringIO(text)):
+            yield _sample_of(row, path)
+
+
+def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
+    try:
+        data: dict[str, Any] = {
+            "op": row["op"],
+            "case": row["case"],
+            "kernels": json.loads(row["kernels"]),
+            "l2": row["l2"],
+            "clock_regime": row["clock_regime"],
+            "spread": float(row["spread"]),
+            "num_runs": int(row["num_runs"]),
+            "num_launches": int(row["num_launches"]),
+            "kernel_name": row["kernel_name"],
+        }
+        for name in ("kernel_us", "event_us", "clock_mhz", "power_w"):
+            data[name] = float(row[name]) if row[name] else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} holds a row that cannot be read ({error!r}).") from error
+    return _sample_from_json(data, path)
+
+
+# -- constants, workloads, GPUs ----------------------------------------------------------------
+
+
+def write_quick(folder: Path, quick: Quick) -> None:
+    """Writes quick.json."""
+    samples = [
+        {"kind": kind, **_shape_columns(_main(sample)), **_sample_to_json(sample)}
+        for kind, sample in quick.samples
+    ]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "samples": samples,
+        "constants": dict(quick.constants),
+    }
+    _write_json(folder / "quick.json", content)
+
+
+def _read_quick(folder: Path) -> Quick | None:
+    path = folder / "quick.json"
+    if not path.exists():
+        return None
+    data = _read_json(path)
+    try:
+        samples = tuple((row["kind"], _sample_from_json(row, path)) for row in data["samples"])
+        return Quick(samples, dict(data["constants"]))
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error!r}).") from error
+
+
+def write_workload(folder: Path, workload: Workload) -> Path:
+    """Writes workloads/NAME.json and gives its path."""
+    path = folder / "workloads" / f"{workload.workload}.json"
+    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(workload)})
+    return path
+
+
+def read_workload(path: str | Path) -> Workload:
+    """One measured workload; DataError where the file is damaged or of another version."""
+    source = Path(path)
+    data = _read_json(source)
+    try:
+        plain = {item.name: data[item.name] for item in fields(Workload)}
+        plain["command"] = tuple(plain["command"])
+        plain["kernels"] = tuple(plain["kernels"])
+        workload = Workload(**plain)
+        if not _is_time(workload.step_us["median"]):
+            raise DataError(f"{source}: step_us is {workload.step_us['median']!r}, no time.")
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{source} is no measured workload: it lacks {error}.") from error
+    return workload
+
+
+def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
+    """Writes gpus.csv: the datasheet under the name that the tables use."""
+    peaks = gpu.peak_tflops
+    row = {
+        "gpu": label,
+        "alias": gpu.name,
+        "arch": gpu.architecture,
+        "sm_version": ".".join(map(str, gpu.compute_capability)),
+        "sms": gpu.num_sms,
+        "boost_mhz": gpu.boost_clock_mhz,
+        "fp32_tflops": peaks.get("fp32", ""),
+        "tf32_dense_tflops": peaks.get("tf32", ""),
+        "bf16_dense_tflops": peaks.get("bf16", ""),
+        "fp16_dense_tflops": peaks.get("fp16", ""),
+        "fp8_dense_tflops": peaks.get("fp8", ""),
+        "hbm_gb": gpu.memory_bytes / 1e9,
+        "mem_bw_gbps": gpu.bandwidth_gbps,
+        "l2_mb": gpu.l2_bytes / 2**20,
+        "link_gbps_unidir": gpu.link_gbps,
+        "link_kind": gpu.link_kind,
+        "tdp_w": gpu.tdp_w,
+        "smem_kb_per_sm": gpu.shared_memory_per_sm_bytes / 1024,
+    }
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(row), lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(row)
+    _write_atomically(folder / "gpus.csv", text.getvalue().encode())
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of our schema version."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise DataError(f"{path} was not written by `neusight measure`: no schema_version in it.")
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {data['schema_version']}, this neusight reads"
+            f" {SCHEMA_VERSION}. Measure again, or use the neusight that wrote it."
+        )
+    return data
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    _write_atomically(path, text.encode())
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Aside and renamed, so that no half-written file ever stands at `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
