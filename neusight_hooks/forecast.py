@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings as python_warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -370,6 +370,7 @@ class Session:
         steady_steps: int | None = None,
         max_ops: int | None = None,
         script: str = "",
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.forecast = forecast
         self._strict = strict
@@ -381,6 +382,7 @@ class Session:
         self._steady_steps = steady_steps
         self._max_ops = max_ops
         self._script = script
+        self._options = dict(options or {})
         self._stack = ExitStack()
         self._questions: dict[str, str] = {}
         self._recorder: Recorder | None = None
@@ -437,6 +439,7 @@ class Session:
                 questions=tuple(sorted(self._questions.items())),
                 warnings=tuple(_warnings_of(recorder)),
                 script=self._script,
+                options=self._options,
             )
 
 

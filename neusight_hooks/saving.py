@@ -150,6 +150,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "script": recording.script,
         "questions": [list(question) for question in recording.questions],
         "warnings": list(recording.warnings),
+        "options": dict(sorted(recording.options.items())),
         "signatures": signatures.rows,
         "modes": modes.rows,
         "calls": calls.rows,
@@ -212,6 +213,7 @@ def _decode(document: dict[str, Any]) -> Recording:
         questions=tuple((question, answer) for question, answer in document["questions"]),
         warnings=tuple(document["warnings"]),
         script=document["script"],
+        options={str(key): str(value) for key, value in document.get("options", {}).items()},
     )
 
 

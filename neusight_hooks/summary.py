@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neusight.batch import Batch, batch_of, stated_batch
 from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
@@ -69,6 +70,7 @@ class Verdict:
     num_kernels: int
     num_synchronizations: int
     num_steps: int
+    batch: Batch
     by_kernel_class: list[Row]
     by_module: list[Row]
     by_op: list[Row]
@@ -76,10 +78,12 @@ class Verdict:
     def headline(self, gpu: GPU) -> str:
         """One line."""
         low, high = self.step_latency.low, self.step_latency.high
-        return (
+        words = (
             f"{_time(self.step_latency.median)} per {_STEP_WORDS[self.kind]} "
             f"({_time(low)} to {_time(high)}), {self.bound}-bound"
         )
+        rate = self.batch.per_second(self.step_latency.median)
+        return words if rate is None else f"{words}, {rate[0]:,.0f} {rate[1]}/s"
 
 
 _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "block"}
@@ -117,6 +121,7 @@ def verdict_of(
         num_kernels=len(kernels),
         num_synchronizations=sum(isinstance(entry, Synchronize) for entry in entries),
         num_steps=sum(s.represents for s in steady),
+        batch=stated_batch(recording.options) or batch_of(entries),
         by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
         by_module=_rows(_named_by_module(timeline, kernels)),
         by_op=_rows(_named_by_op(timeline, kernels)),
@@ -139,6 +144,7 @@ def _empty_verdict() -> Verdict:
         num_kernels=0,
         num_synchronizations=0,
         num_steps=0,
+        batch=Batch(),
         by_kernel_class=[],
         by_module=[],
         by_op=[],
@@ -205,23 +211,17 @@ def _coverage(kernels: Iterable[KernelSpan]) -> dict[str, float]:
 
 
 def _named_by_module(
-    timeline: Timeline, kernels: Iterable[KernelSpan]
+    kernels: Iterable[KernelSpan],
 ) -> Iterator[tuple[str, KernelSpan]]:
     for span in kernels:
-        call = timeline.host[span.op].call
-        if call is None or not call.module:
-            name = f"({call.phase})" if call is not None else "(other)"
-        else:
-            name = call.module
-        yield name, span
+        yield span.call.module or f"({span.call.phase})", span
 
 
 def _named_by_op(
-    timeline: Timeline, kernels: Iterable[KernelSpan]
+    kernels: Iterable[KernelSpan],
 ) -> Iterator[tuple[str, KernelSpan]]:
     for span in kernels:
-        call = timeline.host[span.op].call
-        yield (call.signature.op if call is not None else "(other)"), span
+        yield span.call.signature.op, span
 
 
 def _rows(named: Iterable[tuple[str, KernelSpan]]) -> list[Row]:
@@ -258,6 +258,8 @@ def describe(forecast: Forecast) -> str:
         for row in verdict.by_kernel_class[:_ROWS_SHOWN]
     ]
     lines += ["", *_memory_words(memory, gpu), _coverage_words(verdict, unmapped)]
+    if verdict.batch:
+        lines.append(f"  batch     {_batch_words(verdict.batch)}")
     lines += _bullets(forecast.warnings)
     if forecast.trace_path:
         lines.append(f"  trace     {forecast.trace_path}")
@@ -304,6 +306,15 @@ def _coverage_words(verdict: Verdict, unmapped: list[str]) -> str:
     return words
 
 
+def _batch_words(batch: Batch) -> str:
+    counts = [
+        f"{count:,} {unit}"
+        for count, unit in ((batch.samples, "samples"), (batch.tokens, "tokens"))
+        if count is not None
+    ]
+    return f"{', '.join(counts)} a step ({batch.known_by})"
+
+
 def _time(microseconds: float) -> str:
     if microseconds >= 1e6:
         return f"{microseconds / 1e6:.2f} s"
@@ -343,6 +354,9 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "mfu": round(verdict.mfu, 6),
         "num_ops": verdict.num_ops,
         "num_kernels": verdict.num_kernels,
+        "samples_per_step": verdict.batch.samples,
+        "tokens_per_step": verdict.batch.tokens,
+        "batch_known_by": verdict.batch.known_by,
         "trace": forecast.trace_path,
         "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],
         "by_module": [asdict(row) for row in verdict.by_module],

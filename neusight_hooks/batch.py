@@ -1,0 +1,158 @@
+"""What a step takes in: samples and tokens, read off its embeddings and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from neusight.recording import Entry, Mark, OpCall, TensorSpec
+
+__all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "batch_of", "stated_batch"]
+
+#: Names in `Recording.options` of what the user says a step takes in.
+SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"
+
+
+_EMBEDDINGS = ("aten::embedding",)
+_CONVOLUTIONS = ("aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution")
+_INTEGERS = ("int64", "int32")
+_OPTIMIZER_STEP = "Optimizer.step#"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples and tokens of one step (None: not known), and the sentence that says how known."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    known_by: str = ""
+
+    def __bool__(self) -> bool:
+        return self.samples is not None or self.tokens is not None
+
+    def per_second(self, latency_us: float) -> tuple[float, str] | None:
+        """(rate, "tokens" or "samples"), tokens where both are known; None where neither is.
+
+        >>> Batch(samples=8, tokens=8192).per_second(4096.0)
+        (2000000.0, 'tokens')
+        """
+        count, unit = (self.samples, "samples") if self.tokens is None else (self.tokens, "tokens")
+        return None if count is None or latency_us <= 0 else (count / latency_us * 1e6, unit)
+
+
+def stated_batch(options: Mapping[str, str]) -> Batch:
+    """What the user said a step takes in.
+
+    >>> stated_batch({"tokens_per_step": "4096"}).tokens
+    4096
+    """
+    samples, tokens = options.get(SAMPLES_OPTION), options.get(TOKENS_OPTION)
+    return Batch(
+        samples=None if samples is None else int(samples),
+        tokens=None if tokens is None else int(tokens),
+        known_by="as stated",
+    )
+
+
+class _Intake:
+    """What one outermost forward takes in: its largest embedding lookup, its first convolution."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.indices: OpCall | None = None
+        self.image: OpCall | None = None
+
+
+def batch_of(entries: Iterable[Entry]) -> Batch:
+    """What the entries of one step take in.
+
+    Integer indices [batch, sequence] of the largest embedding in the forward of the first model
+    that has one: samples and tokens. Else the leading dimension of the first convolution's input:
+    samples, but not where several optimizers take turns (the discriminator of a GAN sees a batch
+    more than once). Calls of that model in the step (gradient accumulation) add up.
+
+    >>> batch_of([])
+    Batch(samples=None, tokens=None, known_by='')
+    """
+    entries = list(entries)
+    intakes = list(_intakes(entries))
+    texts = [intake for intake in intakes if intake.indices is not None]
+    if texts:
+        return _of_texts([item for item in texts if item.root == texts[0].root])
+    images = [intake for intake in intakes if intake.image is not None]
+    if images and _num_optimizers(entries) <= 1:
+        return _of_images([item for item in images if item.root == images[0].root])
+    return Batch()
+
+
+def _intakes(entries: list[Entry]) -> Iterator[_Intake]:
+    """One for each outermost module's forward; one for what runs outside of modules."""
+    outside, inside, depth = _Intake(""), _Intake(""), 0
+    for entry in entries:
+        if isinstance(entry, OpCall):
+            if entry.phase == "forward":
+                _look_at(entry, inside if depth else outside)
+        elif isinstance(entry, Mark):
+            if entry.kind == "module_begin":
+                if depth == 0:
+                    inside = _Intake(entry.name)
+                depth += 1
+            elif entry.kind == "module_end" and depth:
+                depth -= 1
+                if depth == 0:
+                    yield inside
+    if depth:
+        yield inside
+    yield outside
+
+
+def _look_at(call: OpCall, intake: _Intake) -> None:
+    op = call.signature.op
+    if op in _EMBEDDINGS:
+        indices = call.signature.optional_tensor("indices")
+        if indices is None or len(indices.shape) < 2 or indices.dtype not in _INTEGERS:
+            return
+        if intake.indices is None or indices.numel > _indices(intake.indices).numel:
+            intake.indices = call
+    elif op in _CONVOLUTIONS and intake.image is None:
+        image = call.signature.optional_tensor("input") or call.signature.optional_tensor("self")
+        if image is not None and image.shape:
+            intake.image = call
+
+
+def _indices(call: OpCall) -> TensorSpec:
+    return call.signature.tensor("indices")
+
+
+def _of_texts(intakes: list[_Intake]) -> Batch:
+    calls = [intake.indices for intake in intakes if intake.indices is not None]
+    shapes = [_indices(call).shape for call in calls]
+    return Batch(
+        samples=sum(shape[0] for shape in shapes),
+        tokens=sum(_indices(call).numel for call in calls),
+        known_by=_told("token ids", shapes, calls[0]),
+    )
+
+
+def _of_images(intakes: list[_Intake]) -> Batch:
+    calls = [intake.image for intake in intakes if intake.image is not None]
+    shapes = [call.signature.input_tensors[0].shape for call in calls]
+    return Batch(
+        samples=sum(shape[0] for shape in shapes),
+        known_by=_told("inputs", shapes, calls[0]),
+    )
+
+
+def _told(what: str, shapes: list[tuple[int, ...]], call: OpCall) -> str:
+    shape = " x ".join(str(size) for size in shapes[0])
+    times = f"{len(shapes)} times " if len(shapes) > 1 else ""
+    return f"{what} {times}[{shape}] in {call.module or 'the step'}"
+
+
+def _num_optimizers(entries: list[Entry]) -> int:
+    return sum(
+        isinstance(entry, Mark)
+        and entry.kind == "annotation_begin"
+        and entry.name.startswith(_OPTIMIZER_STEP)
+        for entry in entries
+    )
