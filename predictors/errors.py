@@ -9,6 +9,8 @@ NeusightError
 ├── RecordingError         (ValueError)           a saved forecast that cannot be read
 ├── WeightsError           (ValueError)           weights that cannot be used: damaged, foreign
 ├── DataError              (ValueError)           a measurement table that cannot be read
+├── CalibrationError       (ValueError)           a calibration that cannot be made or used here
+├── OptionError            (ValueError)           an option of a command that means nothing
 ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
 └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
 """
@@ -16,9 +18,11 @@ NeusightError
 from __future__ import annotations
 
 __all__ = [
+    "CalibrationError",
     "DataError",
     "ForecastStateError",
     "NeusightError",
+    "OptionError",
     "RecordingError",
     "RegistrationError",
     "TraceError",
@@ -64,6 +68,14 @@ class WeightsError(NeusightError, ValueError):
 
 class DataError(NeusightError, ValueError):
     """A table of measurements could not be used: missing columns, impossible values, no reader."""
+
+
+class CalibrationError(NeusightError, ValueError):
+    """A calibration could not be made or used: damaged, foreign, of another GPU or version."""
+
+
+class OptionError(NeusightError, ValueError):
+    """An option of a command means nothing: a price that is no number, a sweep over nothing."""
 
 
 class UnsupportedKernelError(NeusightError, ValueError):
