@@ -64,6 +64,9 @@ class HostProfile:
     free_us: float
     #: cudaLaunchKernel on the host.
     launch_us: float
+    #: cudaGraphLaunch on the host, and what each kernel in the graph adds to it.
+    graph_launch_us: float
+    graph_kernel_us: float
     #: cudaMemcpyAsync or cudaMemsetAsync on the host.
     memcpy_us: float
     #: cudaEventRecord or cudaStreamWaitEvent on the host.
@@ -122,6 +125,8 @@ PROFILED = HostProfile(
     allocate_us=2.0,  # aten::empty 2.3 self
     free_us=0.5,  # no record of its own; half of a cached malloc without its record
     launch_us=4.5,  # cudaLaunchKernel 4.5, ExC 6.3 (B200 6.6, A100 10.0, V100 9.0)
+    graph_launch_us=5.0,  # PLAIN's, as a launch takes twice as long under CUPTI
+    graph_kernel_us=0.002,
     memcpy_us=7.8,  # cudaMemcpyAsync 7.8 (A100 8.9, B200 13.8)
     event_us=2.0,  # cudaEventRecord: V100 2.0, A100 2.4
     synchronize_us=6.0,  # cudaDeviceSynchronize on an idle device 6.0 to 7.3
@@ -159,6 +164,10 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
         allocate_us=profiled.allocate_us * dispatch,
         free_us=profiled.free_us,
         launch_us=profiled.launch_us * launch,
+        # 2.5 us and 1 ns a kernel: NVIDIA, "Constant Time Launch for Straight-Line CUDA Graphs"
+        # (2024; Ampere, CUDA 12.6).
+        graph_launch_us=profiled.graph_launch_us * launch,
+        graph_kernel_us=profiled.graph_kernel_us * launch,
         memcpy_us=profiled.memcpy_us * launch,
         event_us=profiled.event_us * launch,
         synchronize_us=profiled.synchronize_us * launch,

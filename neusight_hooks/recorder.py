@@ -28,6 +28,8 @@ from neusight.predictors.errors import UnmappedOpError
 from neusight.recording import (
     Argument,
     Entry,
+    EventRecord,
+    EventWait,
     HostWork,
     Mark,
     MathMode,
@@ -607,18 +609,19 @@ class Recorder:
         self._drained += len(entries)
 
     def take_back(self, start: int) -> list[Any]:
-        """Removes and returns the ops recorded since `start`; what they allocated stays."""
-        captured = self.open_entries[start:]
-        self.open_entries[start:] = [entry for entry in captured if type(entry) is not tuple]
+        """Removes and returns the ops and events recorded since `start`; allocations stay."""
+        recorded = self.open_entries[start:]
+        kinds = (tuple, EventRecord, EventWait)
+        self.open_entries[start:] = [entry for entry in recorded if type(entry) not in kinds]
         self._drained = min(self._drained, len(self.open_entries))
-        ops = [entry for entry in captured if type(entry) is tuple]
-        self.gpu_ops -= len(ops)
-        return ops
+        captured = [entry for entry in recorded if type(entry) in kinds]
+        self.gpu_ops -= _num_ops(captured)
+        return captured
 
-    def put_again(self, ops: list[Any]) -> None:
-        """Appends ops that were taken back, as a captured graph launches them."""
-        self.open_entries.extend(ops)
-        self.gpu_ops += len(ops)
+    def put_again(self, captured: list[Any]) -> None:
+        """Appends what was taken back, as a captured graph launches it."""
+        self.open_entries.extend(captured)
+        self.gpu_ops += _num_ops(captured)
 
     def is_alive(self, number: int) -> bool:
         """Whether the storage of that number still exists."""
@@ -628,6 +631,10 @@ class Recorder:
         """A line for the summary's warnings."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def _num_ops(raw: list[Any]) -> int:
+    return sum(type(entry) is tuple for entry in raw)
 
 
 def _needs_math(signature: OpSignature) -> bool:

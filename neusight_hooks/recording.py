@@ -192,10 +192,14 @@ class Mark:
     """A begin or end of something with a name on the host lane; begins and ends nest.
 
     kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
-    Optimizer.step and the like.
+    Optimizer.step and the like; kind "graph": a captured CUDA graph is launched at once, the ops
+    between are those it was captured from.
     """
 
-    kind: Literal["module_begin", "module_end", "annotation_begin", "annotation_end"]
+    kind: Literal[
+        "module_begin", "module_end", "annotation_begin", "annotation_end", "graph_begin",
+        "graph_end",
+    ]  # fmt: skip
     name: str
     detail: str = ""
 
@@ -213,7 +217,7 @@ class Synchronize:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event was recorded on a stream."""
+    """An event was recorded on a stream. `event` counts up from 1 within the step."""
 
     event: int
     stream: int
@@ -221,7 +225,8 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventWait:
-    """A stream was told to wait for an event."""
+    """A stream was told to wait for an event; one below 1 was recorded in an earlier step: 0 is the
+    last that the step before recorded."""
 
     event: int
     stream: int

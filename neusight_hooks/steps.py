@@ -292,8 +292,7 @@ class StepCutter:
                 self._last_event = max(self._last_event, entry.event)
                 entries.append(replace(entry, event=entry.event - first_event))
             elif kind is EventWait or (kind is Synchronize and entry.event is not None):
-                # An event of an earlier step gets a number below 1, which nothing records: it is
-                # taken to have happened.
+                # An event of an earlier step gets a number below 1.
                 entries.append(replace(entry, event=entry.event - first_event))
             else:
                 entries.append(entry)

@@ -123,8 +123,8 @@ def verdict_of(
         num_steps=sum(s.represents for s in steady),
         batch=stated_batch(recording.options) or batch_of(entries),
         by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
-        by_module=_rows(_named_by_module(timeline, kernels)),
-        by_op=_rows(_named_by_op(timeline, kernels)),
+        by_module=_rows(_named_by_module(kernels)),
+        by_op=_rows(_named_by_op(kernels)),
     )
 
 

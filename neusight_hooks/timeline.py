@@ -30,6 +30,7 @@ from neusight.recording import (
 
 __all__ = [
     "COMMUNICATION_STREAM",
+    "GRAPH_LAUNCH",
     "HostSpan",
     "KernelSpan",
     "Pricing",
@@ -61,6 +62,8 @@ HOST_BOUND_IDLE_SHARE = 0.25
 _COPIES = {"memcpy_h2d", "memcpy_d2h", "memcpy_d2d", "memset"}
 #: Ops that make their stream wait for the collectives before.
 _WAITS = ("::wait_tensor", "c10d::wait")
+#: The runtime call that launches all kernels of a CUDA graph.
+GRAPH_LAUNCH = "cudaGraphLaunch"
 _EVALUATE = "autograd::engine::evaluate_function: "
 #: Waits that the program asks for itself; all others (item, copy, nonzero) happen inside an op.
 _OWN_WAITS = {"synchronize", "event", "stream"}
@@ -73,8 +76,9 @@ class HostSpan(NamedTuple):
     kind "op": `call` is the op; "node": an autograd node around backward ops (two, one in the
     other, as the profiler shows them); "module": an nn.Module's forward, `name` its path and
     `detail` its class; "annotation": record_function and the like; "launch": a runtime call with
-    the `correlation` of its kernel; "event": cudaEventRecord or cudaStreamWaitEvent; "sync": the
-    host waits, because of `detail`; "work": the host is busy itself.
+    the `correlation` of its kernel, or of all kernels of a CUDA graph; "event": cudaEventRecord or
+    cudaStreamWaitEvent; "sync": the host waits, because of `detail`; "work": the host is busy
+    itself.
     `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of
     "autograd" run, "main" waits in backward().
     """
@@ -102,7 +106,8 @@ _UNFINISHED = HostSpan("op", "", 0, 0)
 
 
 class KernelSpan(NamedTuple):
-    """A kernel on a stream; `op` is the position of the op that launched it in `Timeline.host`."""
+    """A kernel on a stream. `call` is the op it is part of, `op` the position in `Timeline.host` of
+    that op's span; kernels of a CUDA graph have no such span, but that of the graph's launch."""
 
     kernel: Kernel
     estimate: Estimate
@@ -111,6 +116,7 @@ class KernelSpan(NamedTuple):
     duration_ns: int
     correlation: int
     op: int
+    call: OpCall
 
     @property
     def end_ns(self) -> int:
@@ -209,6 +215,8 @@ class Scheduler:
         self._last_end: dict[int, int] = {}  # stream -> end of its last kernel
         self._queues: dict[int, deque[int]] = {}
         self._events: dict[int, int] = {}
+        self._past_events: list[dict[int, int]] = []  # those of the steps before
+        self._captured: list[Entry] | None = None  # what lies in a graph's launch, while it is read
         self._outstanding = False  # a collective that nothing has waited for yet
         self._correlation = 0
         self._spans: list[HostSpan] = []
@@ -218,6 +226,7 @@ class Scheduler:
         self._pending_ns: int | None = None  # start of the allocations that the next op makes
         self._last_op = _NO_OP  # name, position, end of the op that may still allocate
         self._launch_ns = _ns(host.launch_us)
+        self._graph_ns = _ns(host.graph_launch_us)
         self._memcpy_ns = _ns(host.memcpy_us)
         self._latency_ns = _ns(host.launch_latency_us)
         self._gap_ns = _ns(host.kernel_gap_us)
@@ -245,7 +254,9 @@ class Scheduler:
     def feed(self, entries: Iterable[Entry]) -> None:
         """Lets the entries happen, one after the other."""
         for entry in entries:
-            if isinstance(entry, OpCall):
+            if self._captured is not None and not isinstance(entry, Mark):
+                self._captured.append(entry)
+            elif isinstance(entry, OpCall):
                 self._run(entry)
             elif isinstance(entry, Alloc):
                 self._allocate(entry)
@@ -267,6 +278,8 @@ class Scheduler:
         """Ends a step: what is still open is closed here and, if anything, opened again."""
         self._pending_ns = None
         self._last_op = _NO_OP
+        self._past_events.append(self._events)
+        self._events = {}
         reopen = [self._spans[position] for position in self._open]
         self._close_all()
         for span in reopen:
@@ -280,13 +293,11 @@ class Scheduler:
         elif isinstance(entry, EventRecord):
             self._close_node()
             self._runtime("event", "cudaEventRecord", self._event_ns)
-            idle_ns = self.host_ns + self._latency_ns
-            self._events[entry.event] = max(self._free_ns.get(entry.stream, 0), idle_ns)
+            self._record_event(entry)
         elif isinstance(entry, EventWait):
             self._close_node()
             self._runtime("event", "cudaStreamWaitEvent", self._event_ns)
-            happens_ns = self._events.get(entry.event, 0)  # an event never recorded is done
-            self._free_ns[entry.stream] = max(self._free_ns.get(entry.stream, 0), happens_ns)
+            self._wait_for_event(entry)
         elif isinstance(entry, HostWork):
             self._close_node()
             duration_ns = _ns(entry.duration_us)
@@ -296,10 +307,7 @@ class Scheduler:
     # -- ops and their kernels
 
     def _run(self, call: OpCall) -> None:
-        key = (id(call.signature), id(call.math), call.phase)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._plan(call)
+        plan = self._plan_of(call)
         start_ns = self.host_ns if self._pending_ns is None else self._pending_ns
         self._pending_ns = None
         backward = call.phase == "backward"
@@ -309,12 +317,7 @@ class Scheduler:
         if self._keep:
             position = len(self._spans)
             self._spans.append(_UNFINISHED)
-        if plan.waits_for_collectives or (self._outstanding and call.phase == "optimizer"):
-            # An optimizer reads reduced gradients: DistributedDataParallel waits for them at the
-            # end of backward, in C++, where no op is dispatched.
-            self._outstanding = False
-            done_ns = self._free_ns.get(COMMUNICATION_STREAM, 0)
-            self._free_ns[call.stream] = max(self._free_ns.get(call.stream, 0), done_ns)
+        self._wait_for_collectives(plan, call)
         self.host_ns += plan.before_ns
         if plan.launches:
             first = True
@@ -342,8 +345,22 @@ class Scheduler:
             self.waited_ns += queue[0] - begin_ns
             end_ns = queue[0] + launch.call_ns
         self.host_ns = end_ns
+        self._correlation += 1
+        if self._keep:
+            thread = _AUTOGRAD if call.phase == "backward" else _MAIN
+            self._spans.append(
+                HostSpan(
+                    "launch", launch.name, begin_ns, end_ns - begin_ns, thread, position, None,
+                    self._correlation,
+                )
+            )  # fmt: skip
+        queue.append(self._execute(launch, call, position, asynchronous))
+
+    def _execute(self, launch: _Launch, call: OpCall, position: int, asynchronous: bool) -> int:
+        """Runs a kernel that was launched just now on its stream; returns when it ends."""
+        stream = COMMUNICATION_STREAM if launch.is_collective else call.stream
         free_ns = self._free_ns
-        start_ns = end_ns + self._latency_ns
+        start_ns = self.host_ns + self._latency_ns
         last_end_ns = self._last_end.get(stream, -1)
         after_ns = last_end_ns + self._gap_ns if last_end_ns >= 0 else 0
         if start_ns < after_ns:
@@ -355,28 +372,56 @@ class Scheduler:
         if waits_ns > start_ns:
             start_ns = waits_ns
         done_ns = start_ns + launch.duration_ns
-        queue.append(done_ns)
         free_ns[stream] = self._last_end[stream] = done_ns
         if launch.is_collective:
             if asynchronous:
                 self._outstanding = True
             elif free_ns.get(call.stream, 0) < done_ns:
                 free_ns[call.stream] = done_ns
-        self._correlation += 1
         if self._keep:
-            thread = _AUTOGRAD if call.phase == "backward" else _MAIN
-            self._spans.append(
-                HostSpan(
-                    "launch", launch.name, begin_ns, end_ns - begin_ns, thread, position, None,
-                    self._correlation,
-                )
-            )  # fmt: skip
             self.kernels.append(
                 KernelSpan(
                     launch.kernel, launch.estimate, stream, start_ns, launch.duration_ns,
-                    self._correlation, position,
+                    self._correlation, position, call,
                 )
             )  # fmt: skip
+        return done_ns
+
+    def _launch_graph(self, captured: list[Entry]) -> None:
+        """One call of the host; kernels, events and waits follow as they were captured."""
+        plans = {id(item): self._plan_of(item) for item in captured if isinstance(item, OpCall)}
+        num_kernels = sum(
+            len(plans[id(item)].launches) for item in captured if isinstance(item, OpCall)
+        )
+        self._correlation += 1
+        duration_ns = self._graph_ns + _ns(num_kernels * self._host.graph_kernel_us)
+        position = self._add("launch", GRAPH_LAUNCH, self.host_ns, duration_ns)
+        self.host_ns += duration_ns
+        for entry in captured:
+            if isinstance(entry, OpCall):
+                plan = plans[id(entry)]
+                self._wait_for_collectives(plan, entry)
+                for launch in plan.launches:
+                    self._execute(launch, entry, position, plan.is_asynchronous)
+            elif isinstance(entry, EventRecord):
+                self._record_event(entry)
+            elif isinstance(entry, EventWait):
+                self._wait_for_event(entry)
+
+    def _wait_for_collectives(self, plan: _Plan, call: OpCall) -> None:
+        """An optimizer reads reduced gradients: DistributedDataParallel waits for them at the end
+        of backward, in C++, where no op is dispatched."""
+        if plan.waits_for_collectives or (self._outstanding and call.phase == "optimizer"):
+            self._outstanding = False
+            done_ns = self._free_ns.get(COMMUNICATION_STREAM, 0)
+            self._free_ns[call.stream] = max(self._free_ns.get(call.stream, 0), done_ns)
+
+    def _plan_of(self, call: OpCall) -> _Plan:
+        key = (id(call.signature), id(call.math), call.phase)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(call)
+        return plan
 
     def _plan(self, call: OpCall) -> _Plan:
         priced = self._price(call)
@@ -473,6 +518,13 @@ class Scheduler:
 
     def _mark(self, mark: Mark) -> None:
         self._close_node()
+        if mark.kind == "graph_begin":
+            self._captured = []
+            return
+        if mark.kind == "graph_end":
+            captured, self._captured = self._captured, None
+            self._launch_graph(captured or [])
+            return
         cost_ns = self._mark_ns[mark.kind]
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
         if mark.kind.endswith("begin"):
@@ -513,9 +565,28 @@ class Scheduler:
 
     # -- waiting and runtime calls
 
+    def _record_event(self, entry: EventRecord) -> None:
+        idle_ns = self.host_ns + self._latency_ns
+        self._events[entry.event] = max(self._free_ns.get(entry.stream, 0), idle_ns)
+
+    def _wait_for_event(self, entry: EventWait) -> None:
+        happens_ns = self._happens_ns(entry.event)
+        self._free_ns[entry.stream] = max(self._free_ns.get(entry.stream, 0), happens_ns)
+
+    def _happens_ns(self, event: int) -> int:
+        """When an event of this step or, numbered below 1, of an earlier one happens; one that was
+        never recorded is done."""
+        events = self._events
+        for earlier in reversed(self._past_events):
+            if event >= 1:
+                break
+            events = earlier
+            event += max(earlier, default=0)
+        return events.get(event, 0)
+
     def _synchronize(self, entry: Synchronize) -> None:
         if entry.event is not None:
-            name, done_ns = "cudaEventSynchronize", self._events.get(entry.event, 0)
+            name, done_ns = "cudaEventSynchronize", self._happens_ns(entry.event)
         elif entry.stream is not None:
             name, done_ns = "cudaStreamSynchronize", self._free_ns.get(entry.stream, 0)
         else:
@@ -550,7 +621,7 @@ class Scheduler:
         if not self._keep:
             return -1
         thread: Thread = "autograd" if self._nodes else "main"
-        correlation = self._correlation if kind in ("event", "sync") else 0
+        correlation = self._correlation if kind in ("event", "launch", "sync") else 0
         self._spans.append(
             HostSpan(
                 kind, name, start_ns, duration_ns, thread, self._parent(), None, correlation, detail

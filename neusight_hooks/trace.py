@@ -6,7 +6,8 @@ import gzip
 import io
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -28,6 +29,7 @@ from neusight.predictors.predictor import Estimate
 from neusight.recording import Argument, OpSignature, TensorSpec
 from neusight.timeline import (
     COMMUNICATION_STREAM,
+    GRAPH_LAUNCH,
     HostSpan,
     KernelSpan,
     StepSpan,
@@ -57,6 +59,7 @@ APART_NS = 1
 _CALLBACK_IDS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
+    GRAPH_LAUNCH: 311,
     "cudaMemcpyAsync": 41,
     "cudaMemsetAsync": 51,
     "cudaDeviceSynchronize": 165,
@@ -297,14 +300,16 @@ class _Writer:
             "user_annotation", name, "main", begin_ns, end_ns, {**args, "Ev Idx": self._index()}
         )
         kernels = self._timeline.kernels[step.first_kernel : step.last_kernel]
-        by_correlation = {kernel.correlation: kernel for kernel in kernels}
+        launched: dict[int, list[KernelSpan]] = defaultdict(list)  # by correlation
+        for kernel in kernels:
+            launched[kernel.correlation].append(kernel)
         forward: dict[int, tuple[int, int]] = {}  # sequence number -> position and start
         drawn: set[int] = set()
         for position in range(step.first_host, step.last_host):
             span = self._timeline.host[position]
             start, end = self._place(position, span, (begin_ns, end_ns))
             if span.kind == "op":
-                self._op(position, span, start, end, by_correlation)
+                self._op(position, span, start, end, launched)
                 number = self._sequence(span)
                 if number is not None and span.thread == "main" and number not in forward:
                     forward[number] = (position, start)
@@ -314,13 +319,15 @@ class _Writer:
                 inner = not span.name.startswith("autograd::engine")
                 if inner and number in forward and number not in drawn:
                     drawn.add(number)
-                    self._arrow("fwdbwd", self._new_flow(), forward[number][1], "main", start)
+                    flow = self._new_flow()
+                    self._arrow_start("fwdbwd", flow, forward[number][1], "main")
+                    self._arrow_end("fwdbwd", flow, start, self._process, self._threads["autograd"])
             elif span.kind == "annotation":
                 self._annotation(position, span, start, end)
             elif span.kind == "module":
                 self._module(position, span, start, end)
             elif span.kind in ("launch", "event", "sync"):
-                self._runtime(span, start, end, by_correlation.get(span.correlation), external)
+                self._runtime(span, start, end, launched.get(span.correlation, ()), external)
             else:
                 self._host_work(position, span, start, end)
         self._gpu_annotations(step, kernels)
@@ -347,7 +354,7 @@ class _Writer:
         span: HostSpan,
         start: int,
         end: int,
-        kernels: Mapping[int, KernelSpan],
+        launched: Mapping[int, Sequence[KernelSpan]],
     ) -> None:
         external = self._external[position] = self._new_id()
         args: dict[str, object] = {"External id": external, "Record function id": 0}
@@ -359,18 +366,20 @@ class _Writer:
             args.update(self._shapes_of(span.call.signature))
         args["Ev Idx"] = self._index()
         self._complete("cpu_op", span.name, span.thread, start, end, args)
-        collective = self._collective_of(position, kernels)
+        collective = self._collective_of(position, launched)
         if collective is not None:
             self._communication(position, span, start, end, collective, args)
 
-    def _collective_of(self, position: int, kernels: Mapping[int, KernelSpan]) -> Kernel | None:
+    def _collective_of(
+        self, position: int, launched: Mapping[int, Sequence[KernelSpan]]
+    ) -> Kernel | None:
         host = self._timeline.host
         if position + 1 >= len(host) or host[position + 1].parent != position:
             return None
-        launched = kernels.get(host[position + 1].correlation)
-        if launched is None or launched.kernel.kernel_class is not KernelClass.COLLECTIVE:
-            return None
-        return launched.kernel
+        for span in launched.get(host[position + 1].correlation, ()):
+            if span.kernel.kernel_class is KernelClass.COLLECTIVE:
+                return span.kernel
+        return None
 
     def _communication(
         self,
@@ -479,8 +488,9 @@ class _Writer:
         return None
 
     def _runtime(
-        self, span: HostSpan, start: int, end: int, kernel: KernelSpan | None, step: int
+        self, span: HostSpan, start: int, end: int, kernels: Sequence[KernelSpan], step: int
     ) -> None:
+        """A call of the runtime, and what it launched; `step` is the id of the step around it."""
         enclosing = self._enclosing(span.parent, self._external)
         external = step if enclosing is None else enclosing
         args: dict[str, object] = {
@@ -489,12 +499,14 @@ class _Writer:
             "correlation": span.correlation,
         }
         self._complete("cuda_runtime", span.name, span.thread, start, end, args)
-        if kernel is not None:
-            self._kernel(kernel, external, start, span.thread)
+        if kernels:
+            self._arrow_start("ac2g", span.correlation, start, span.thread)
+        for kernel in kernels:
+            self._kernel(kernel, external)
 
     # -- the GPU
 
-    def _kernel(self, span: KernelSpan, external: int, launch_ns: int, thread: str) -> None:
+    def _kernel(self, span: KernelSpan, external: int) -> None:
         stream = _stream_number(span.stream)
         start = max(span.start_ns, self._stream_end.get(stream, -APART_NS) + APART_NS)
         end = max(start + APART_NS, span.end_ns)
@@ -527,14 +539,12 @@ class _Writer:
                 "args": args,
             }
         )
-        self._arrow("ac2g", span.correlation, launch_ns, thread, start, stream)
+        self._arrow_end("ac2g", span.correlation, start, self._device, stream)
 
     def _is_pinned(self, span: KernelSpan) -> bool:
         """A copy that does not block comes from pinned memory; item() copies into such."""
-        call = self._timeline.host[span.op].call
-        if call is None:
-            return False
-        name, arguments = call.signature.op, call.signature.by_name
+        signature = span.call.signature
+        name, arguments = signature.op, signature.by_name
         return arguments.get("non_blocking") is True or name.endswith("_local_scalar_dense")
 
     def _fixed_args(self, span: KernelSpan) -> tuple[str, dict[str, object], Kernel]:
@@ -720,27 +730,34 @@ class _Writer:
             }
         )
 
-    def _arrow(
-        self, kind: str, flow: int, from_ns: int, thread: str, to_ns: int, stream: int | None = None
-    ) -> None:
-        """From a launch to its kernel on `stream`, or from a forward op to its backward node."""
-        start = (self._process, self._threads[thread])
-        end = (self._process, self._threads["autograd"])
-        if stream is not None:
-            end = (self._device, stream)
-        for phase, (pid, tid), time_ns in (("s", start, from_ns), ("f", end, to_ns)):
-            event: Event = {
-                "ph": phase,
+    def _arrow_start(self, kind: str, flow: int, time_ns: int, thread: str) -> None:
+        """Leaves a launch for its kernels, or a forward op for its backward node."""
+        self.events.append(
+            {
+                "ph": "s",
                 "id": flow,
-                "pid": pid,
-                "tid": tid,
+                "pid": self._process,
+                "tid": self._threads[thread],
                 "ts": self._us(time_ns),
                 "cat": kind,
                 "name": kind,
             }
-            if phase == "f":
-                event["bp"] = "e"
-            self.events.append(event)
+        )
+
+    def _arrow_end(self, kind: str, flow: int, time_ns: int, process: int, lane: int) -> None:
+        """Arrives where `time_ns` begins something on a thread or stream."""
+        self.events.append(
+            {
+                "ph": "f",
+                "id": flow,
+                "pid": process,
+                "tid": lane,
+                "ts": self._us(time_ns),
+                "cat": kind,
+                "name": kind,
+                "bp": "e",
+            }
+        )
 
     def _sequence(self, span: HostSpan) -> int | None:
         if span.call is None or span.call.sequence_nr is None:

@@ -533,6 +533,30 @@ def test_a_captured_graph_is_launched_at_each_replay() -> None:
     assert [(step.kind, step.count) for step in forecast.recording.steps[-2:]] == [
         ("eval", 1), ("eval", 2)
     ]  # fmt: skip
+    launches = [span.name for span in forecast.timeline.host if span.kind == "launch"]
+    assert launches[-3:] == ["cudaGraphLaunch"] * 3
+    assert launches.count("cudaGraphLaunch") == 3
+
+
+def test_a_graph_runs_on_the_stream_that_replays_it() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.ones(64, 64, device="cuda")
+        capturing, beside = torch.cuda.Stream(), torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=capturing):
+            y = x @ x
+            beside.wait_stream(capturing)
+            with torch.cuda.stream(beside):
+                z = x + 1
+            capturing.wait_stream(beside)
+            y + z
+        for _ in range(2):
+            graph.replay()
+
+    product, aside, total = forecast.timeline.kernels[-3:]
+    assert product.stream == total.stream == 0
+    assert aside.stream == beside.stream_id
+    assert product.end_ns <= aside.start_ns < aside.end_ns <= total.start_ns
 
 
 def test_generators_and_random_states_of_the_gpu() -> None:

@@ -32,6 +32,7 @@ from neusight.recording import (
 )
 from neusight.timeline import (
     COMMUNICATION_STREAM,
+    GRAPH_LAUNCH,
     LAUNCH_QUEUE_DEPTH,
     KernelSpan,
     Scheduler,
@@ -414,3 +415,89 @@ def test_more_work_is_never_faster(entries: list[Entry], where: int, name: str) 
     more = [*entries[:where], op(name), *entries[where:]]
 
     assert timeline_of(*more).end_ns >= timeline_of(*entries).end_ns
+
+
+# -- CUDA graphs, and events across steps
+
+
+def graph_of(*entries: Entry) -> tuple[Entry, ...]:
+    return (Mark("graph_begin", GRAPH_LAUNCH), *entries, Mark("graph_end", GRAPH_LAUNCH))
+
+
+def test_a_graph_is_one_launch_whose_kernels_share_its_correlation() -> None:
+    host = replace(ROUND, graph_launch_us=4.0, graph_kernel_us=0.5)
+
+    timeline = timeline_of(*graph_of(op("kernel_10"), op("view"), op("kernel_20")), host=host)
+
+    (launch,) = timeline.host
+    assert (launch.kind, launch.name, launch.duration_ns) == ("launch", GRAPH_LAUNCH, 5_000)
+    assert [k.correlation for k in timeline.kernels] == [launch.correlation] * 2
+    assert [k.call.signature.op for k in timeline.kernels] == ["test::kernel_10", "test::kernel_20"]
+    assert times(timeline) == [(0, 7_000, 17_000), (0, 18_000, 38_000)]
+    assert timeline.steps[0].host_ns == 5_000
+
+
+def test_a_graph_lifts_a_step_out_of_being_bound_by_its_host() -> None:
+    ops = tuple(op("kernel_2") for _ in range(100))
+
+    eager, graph = timeline_of(*ops), timeline_of(*graph_of(*ops))
+
+    assert bound_of(eager.steps[0], eager) == "host"
+    assert bound_of(graph.steps[0], graph) == "memory"
+    assert graph.end_ns < eager.end_ns / 3
+
+
+def test_branches_of_a_graph_run_side_by_side_between_its_events() -> None:
+    fork, join = EventRecord(1, 0), EventRecord(2, 5)
+
+    timeline = timeline_of(
+        *graph_of(
+            op("kernel_10"), fork, EventWait(1, 5), op("kernel_50", stream=5), join,
+            op("kernel_20"), EventWait(2, 0), op("kernel_5"),
+        )
+    )  # fmt: skip
+
+    first, branch, beside, last = timeline.kernels
+    assert branch.start_ns >= first.end_ns
+    assert beside.start_ns < branch.end_ns
+    assert last.start_ns >= branch.end_ns
+    assert [span.kind for span in timeline.host] == ["launch"]
+
+
+def test_an_event_of_the_step_before_is_waited_for() -> None:
+    recording = Recording(
+        (
+            Step("setup", (op("kernel_1000", stream=5), EventRecord(event=1, stream=5))),
+            Step("train", (EventWait(event=0, stream=0), op("kernel_10"))),
+        ),
+        gpu="H100",
+        torch_version="2",
+    )
+
+    timeline = schedule(recording, price, ROUND)
+
+    first, second = timeline.kernels
+    assert second.start_ns == first.end_ns
+
+
+def test_events_of_equal_steps_are_those_of_the_step_before_each() -> None:
+    prefetch = (
+        EventWait(event=0, stream=0),  # the copy that the step before began
+        op("kernel_10"),
+        op("kernel_500", stream=5),
+        EventRecord(event=1, stream=5),
+    )
+
+    timeline = timeline_of(*prefetch, count=9)
+
+    on_default = [k for k in timeline.kernels if k.stream == 0]
+    on_side = [k for k in timeline.kernels if k.stream == 5]
+    for copy, user in zip(on_side, on_default[1:], strict=False):
+        assert user.start_ns >= copy.end_ns
+    assert timeline.steps[-1].latency_ns == pytest.approx(510_000, rel=0.03)
+
+
+def test_an_event_that_nothing_recorded_is_done() -> None:
+    timeline = timeline_of(EventWait(event=-7, stream=0), op("kernel_10"))
+
+    assert times(timeline) == [(0, 13_500, 23_500)]

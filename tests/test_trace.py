@@ -34,7 +34,7 @@ from neusight.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.timeline import schedule
+from neusight.timeline import GRAPH_LAUNCH, schedule
 from neusight.trace import TraceOptions, save_trace, trace_events, write_trace
 
 H100 = GPU(
@@ -355,6 +355,26 @@ def test_collectives_are_tied_to_their_annotation(distributed: dict[str, Any]) -
     assert kernel["args"]["Process Group Ranks"] == "[0, 1]"
     assert kernel["tid"] == 20
     assert distributed["distributedInfo"]["world_size"] == 2
+
+
+def test_the_kernels_of_a_graph_hang_on_one_launch() -> None:
+    captured = (call("addmm"), call("relu"), call("addmm"))
+    entries = (Mark("graph_begin", GRAPH_LAUNCH), *captured, Mark("graph_end", GRAPH_LAUNCH))
+    recording = Recording((Step("eval", entries, 3),), gpu="H100", torch_version="2")
+
+    trace = trace_events(schedule(recording, price, PLAIN), None, H100)
+
+    launches = of(trace, "cuda_runtime", GRAPH_LAUNCH)
+    kernels = of(trace, "kernel")
+    arrows = Counter((event["id"], event["ph"]) for event in trace["traceEvents"] if "id" in event)
+    assert (len(launches), len(kernels)) == (3, 9)
+    assert launches[0]["args"]["cbid"] == 311
+    for launch in launches:
+        number = launch["args"]["correlation"]
+        assert (arrows[number, "s"], arrows[number, "f"]) == (1, 3)
+        own = [event for event in kernels if event["args"]["correlation"] == number]
+        assert {event["args"]["External id"] for event in own} == {launch["args"]["External id"]}
+    assert of(trace, "cpu_op") == []
 
 
 def _as_the_parser_knows_them(trace: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from neusight.fake_cuda.patching import Patches
-from neusight.recording import EventRecord, EventWait
+from neusight.recording import EventRecord, EventWait, Phase
+from neusight.timeline import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -256,33 +257,54 @@ class _CUDAGraph:
     _context: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._ops: list[Any] = []
+        self._captured: list[Any] = []
+        self._phases: set[Phase] = set()
         self._start = 0
+        self._stream = 0
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
         recorder = self._context.recorder
         recorder.flush()
         self._context.capturing = recorder.cutter.is_paused = True
         self._start = len(recorder.open_entries)
+        self._stream = recorder.current_stream
 
     def capture_end(self) -> None:
         recorder = self._context.recorder
-        self._ops = [_without_sequence(entry) for entry in recorder.take_back(self._start)]
+        self._captured = recorder.take_back(self._start)
+        self._phases = {entry[3] for entry in self._captured if type(entry) is tuple}
         self._context.capturing = recorder.cutter.is_paused = False
 
     def replay(self) -> None:
         recorder = self._context.recorder
         recorder.cutter.graph_begins(id(self))
-        recorder.mark("annotation_begin", "cudaGraphLaunch")
-        recorder.put_again(self._ops)
-        recorder.mark("annotation_end", "cudaGraphLaunch")
-        recorder.cutter.graph_ends(id(self), {entry[3] for entry in self._ops})
+        recorder.mark("graph_begin", GRAPH_LAUNCH)
+        recorder.put_again(self._launched_on(recorder.current_stream))
+        recorder.mark("graph_end", GRAPH_LAUNCH)
+        recorder.cutter.graph_ends(id(self), self._phases)
+
+    def _launched_on(self, stream: int) -> list[Any]:
+        """What was captured, on the stream that launches it now, with events of its own."""
+        numbers: dict[int, int] = {}
+        launched: list[Any] = []
+        for entry in self._captured:
+            if type(entry) is tuple:
+                launched.append(_replayed(entry, stream if entry[4] == self._stream else entry[4]))
+                continue
+            on = stream if entry.stream == self._stream else entry.stream
+            if isinstance(entry, EventRecord):
+                self._context.next_event += 1
+                numbers[entry.event] = self._context.next_event
+                launched.append(EventRecord(numbers[entry.event], on))
+            elif entry.event in numbers:
+                launched.append(EventWait(numbers[entry.event], on))
+        return launched
 
     def pool(self) -> tuple[int, int]:
         return (0, 1)
 
     def reset(self) -> None:
-        self._ops = []
+        self._captured = []
 
     def enable_debug_mode(self) -> None:
         return None
@@ -291,9 +313,9 @@ class _CUDAGraph:
         return None
 
 
-def _without_sequence(raw: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The raw entry of an op that no autograd graph runs: a replay."""
-    return (*raw[:5], None, raw[6])
+def _replayed(raw: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
+    """The raw entry of an op that no autograd graph runs: without sequence number."""
+    return (*raw[:4], stream, None, *raw[6:])
 
 
 class _Context:
