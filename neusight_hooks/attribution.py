@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from neusight.call_stack import CallStack
 from neusight.recording import Phase
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Attribution:
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._module_of_sequence: dict[int, str] = {}
         self._module_of_earlier: dict[int, str] = {}
+        self._stack_of_sequence: dict[int, CallStack] = {}
+        self._stack_of_earlier: dict[int, CallStack] = {}
         self._last_sequence = 0
         self._handles: list[Any] = []
 
@@ -96,10 +99,23 @@ class Attribution:
         phase: Phase = "optimizer" if self._steps and self._steps_in_backward else "backward"
         return OpOrigin(phase, module, None if number >= _NO_SEQUENCE else number, node.name())
 
+    def stack_of_op(self, phase: Phase, sequence: int | None, here: CallStack) -> CallStack:
+        """The lines that led to an op that is dispatched `here`; in backward, to its forward op."""
+        if phase != "backward":
+            if sequence is not None:
+                self._stack_of_sequence[sequence] = here
+            return here
+        if self._stack or sequence is None:  # a module is run again, as checkpointing does
+            return here
+        stack = self._stack_of_sequence.get(sequence)
+        return self._stack_of_earlier.get(sequence, here) if stack is None else stack
+
     def forget_earlier(self) -> None:
         """A step has ended: graphs older than it are gone."""
         self._module_of_earlier = self._module_of_sequence
         self._module_of_sequence = {}
+        self._stack_of_earlier = self._stack_of_sequence
+        self._stack_of_sequence = {}
 
     def _module_of_forward(self, sequence: int) -> str:
         module = self._module_of_sequence.get(sequence)

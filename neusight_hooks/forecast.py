@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings as python_warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from neusight.host import (
@@ -280,7 +281,8 @@ class forecast_on:  # a context manager reads as a verb
     `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
     `HostProfile` (default: what machines with that GPU usually have); `on_trace_ready` is called
     with the forecast when the block ends; `on_out_of_memory="raise"` raises
-    torch.OutOfMemoryError where the GPU would; `strict` raises UnmappedOpError at the first op
+    torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
+    each op and allocation; `strict` raises UnmappedOpError at the first op
     that nobody mapped to kernels.
 
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError.
@@ -296,6 +298,7 @@ class forecast_on:  # a context manager reads as a verb
         on_out_of_memory: Literal["report", "raise"] = "report",
         record_shapes: bool = True,
         profile_memory: bool = True,
+        with_stack: bool = False,
         with_modules: bool = True,
         strict: bool = False,
     ) -> None:
@@ -313,11 +316,18 @@ class forecast_on:  # a context manager reads as a verb
         self._on_trace_ready = on_trace_ready
         self._raises = on_out_of_memory == "raise"
         self._strict = strict
+        self._with_stack = with_stack
         self._session: Session | None = None
 
     def __enter__(self) -> Forecast:
         forecast = Forecast(*self._arguments, **self._options)
-        session = Session(forecast, strict=self._strict, raise_out_of_memory=self._raises)
+        session = Session(
+            forecast,
+            strict=self._strict,
+            raise_out_of_memory=self._raises,
+            with_stack=self._with_stack,
+            caller=_caller_of(sys._getframe(1)),
+        )
         session.open()
         self._session = session
         return forecast
@@ -371,9 +381,13 @@ class Session:
         max_ops: int | None = None,
         script: str = "",
         options: Mapping[str, str] | None = None,
+        with_stack: bool = False,
+        caller: CodeType | None = None,
     ) -> None:
         self.forecast = forecast
         self._strict = strict
+        self._with_stack = with_stack
+        self._caller = caller
         self._settings = {
             "raise_out_of_memory": raise_out_of_memory,
             "virtual_time": virtual_time,
@@ -394,11 +408,15 @@ class Session:
                 f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
                 "before you begin another. Forecast.on(gpu) prices one recording for several GPUs."
             )
+        from neusight.call_stack import CallStacks
         from neusight.fake_cuda.session import fake_cuda
         from neusight.recorder import Recorder
 
         recorder = Recorder(
-            steady_steps=self._steady_steps, max_ops=self._max_ops, strict=self._strict
+            steady_steps=self._steady_steps,
+            max_ops=self._max_ops,
+            strict=self._strict,
+            stacks=CallStacks(caller=self._caller) if self._with_stack else None,
         )
         Session._current = self
         self._stack.callback(setattr, Session, "_current", None)
@@ -417,6 +435,14 @@ class Session:
             self._stack.close()
             raise
         self._recorder = self.forecast._recorder = recorder
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Ops on the GPU and steps heard so far; may be asked from another thread."""
+        recorder = self._recorder
+        if recorder is None:
+            return 0, 0
+        return recorder.gpu_ops, sum(step.count for step in recorder.cutter.steps)
 
     def _asked(self, question: str, answer: object) -> None:
         self._questions[question] = repr(answer)
@@ -441,6 +467,11 @@ class Session:
                 script=self._script,
                 options=self._options,
             )
+
+
+def _caller_of(frame: FrameType) -> CodeType | None:
+    """What called the function that opens a block: the program does not reach further out."""
+    return None if frame.f_back is None else frame.f_back.f_code
 
 
 def _warnings_of(recorder: Recorder) -> list[str]:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.attribution import Attribution
+from neusight.call_stack import CallStack, CallStacks, call_site
 from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor, used_outside
 from neusight.fake_cuda.values import HANDLERS, Values
 from neusight.ops import map_op
@@ -164,6 +164,7 @@ class Recorder:
         steady_steps: int | None = None,
         max_ops: int | None = None,
         strict: bool = False,
+        stacks: CallStacks | None = None,
     ) -> None:
         self.is_open = False
         self.warnings: list[str] = []
@@ -185,6 +186,8 @@ class Recorder:
         self._handled: dict[Any, _Known] = {}
         self._main = threading.get_ident()
         self._strict = strict
+        self._stacks = stacks
+        self._last_stack: CallStack = ()
         self._lock = threading.RLock()
         self._inside = threading.local()
         self._known: dict[Any, _Known] = {}
@@ -439,6 +442,9 @@ class Recorder:
         self.gpu_ops += 1
         attribution = self.attribution
         phase, module, sequence, node = attribution.of_op()
+        if self._stacks is not None:
+            here = self._stacks.here()
+            self._last_stack = attribution.stack_of_op(phase, sequence, here)
         if self._strict:
             self._require_mapped(known.signature)
         self.open_entries.append(
@@ -450,6 +456,7 @@ class Recorder:
                 self.current_stream,
                 sequence,
                 node,
+                self._last_stack,
             )
         )
         if self.gpu_ops > self._stops_at:
@@ -487,7 +494,8 @@ class Recorder:
 
     def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
         """The host waits here for the GPU."""
-        self.record(Synchronize(reason, call_site(), stream, event))
+        stack = () if self._stacks is None else self._stacks.here()
+        self.record(Synchronize(reason, call_site(), stream, event, stack))
 
     def _flush_cpu(self) -> None:
         work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
@@ -561,7 +569,7 @@ class Recorder:
         self._watches[key] = reference
         phase, module = self.attribution.phase, self.attribution.module
         num_bytes = storage.nbytes()
-        self.open_entries.append([number, num_bytes, module, op, phase])
+        self.open_entries.append([number, num_bytes, module, op, phase, self._last_stack])
         if self.on_alloc is not None:
             self.on_alloc(num_bytes)
 
@@ -812,23 +820,6 @@ def _matmul_tf32() -> bool:
         return bool(torch._C._get_cublas_allow_tf32())
     except RuntimeError:  # set through the newer fp32_precision, which refuses the old question
         return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
-
-
-_OWN_FOLDERS = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parent),
-)
-
-
-def call_site() -> str:
-    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if not filename.startswith(_OWN_FOLDERS) and not filename.startswith("<"):
-            return f"{Path(filename).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]

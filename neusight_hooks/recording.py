@@ -150,7 +150,9 @@ class MathMode:
 class OpCall:
     """One dispatched op. `module` is the dotted path that called it ("" outside any module);
     `node` the autograd node that runs it in backward ("" in forward); `sequence_nr` the autograd
-    sequence number relative to the start of its step, or None; `stream` 0 is the default stream."""
+    sequence number relative to the start of its step, or None; `stream` 0 is the default stream.
+    `stack` holds the program's lines that led here, innermost first (in backward, to the forward
+    op), where they were recorded; calls that differ only in that are equal."""
 
     signature: OpSignature
     math: MathMode
@@ -159,6 +161,7 @@ class OpCall:
     stream: int = 0
     sequence_nr: int | None = None
     node: str = ""
+    stack: tuple[str, ...] = field(default=(), compare=False)
 
 
 class StorageRef(NamedTuple):
@@ -178,6 +181,7 @@ class Alloc:
     op: str = ""
     phase: Phase = "forward"
     kind: Literal["activation", "parameter", "gradient", "optimizer_state", "buffer"] = "activation"
+    stack: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class Synchronize:
     source: str = ""
     stream: int | None = None
     event: int | None = None
+    stack: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from neusight.recording import (
 __all__ = ["SCHEMA_VERSION", "load_recording", "save_recording", "write_atomically"]
 
 #: Raised when the form of the file changes.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Unpacked size above which a file is refused: no recording of a training script comes near.
 MAX_UNPACKED_BYTES = 2**31
@@ -42,7 +42,6 @@ _PLAIN: dict[str, type] = {
     "event_wait": EventWait,
     "host_work": HostWork,
     "mark": Mark,
-    "synchronize": Synchronize,
 }
 _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
 
@@ -117,6 +116,7 @@ class _Table:
 def _encode(recording: Recording) -> dict[str, Any]:
     signatures = _Table(_encode_signature)
     modes = _Table(lambda mode: list(vars(mode).values()))
+    stacks = _Table(list)
     calls = _Table(
         lambda call: [
             signatures.number(call.signature),
@@ -126,6 +126,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
             call.stream,
             call.sequence_nr,
             call.node,
+            stacks.number(call.stack),
         ]
     )
 
@@ -133,9 +134,13 @@ def _encode(recording: Recording) -> dict[str, Any]:
         if isinstance(entry, OpCall):
             return calls.number(entry)
         if isinstance(entry, Alloc):
-            return ["a", entry.num_bytes, entry.module, entry.op, entry.phase, entry.kind]
+            stack = stacks.number(entry.stack)
+            return ["a", entry.num_bytes, entry.module, entry.op, entry.phase, entry.kind, stack]
         if isinstance(entry, Free):
             return ["f", entry.storage.age, entry.storage.ordinal]
+        if isinstance(entry, Synchronize):
+            stack = stacks.number(entry.stack)
+            return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
         names = type(entry).__slots__
         return [_NAME_OF[type(entry)], *(getattr(entry, name) for name in names)]
 
@@ -153,6 +158,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "options": dict(sorted(recording.options.items())),
         "signatures": signatures.rows,
         "modes": modes.rows,
+        "stacks": stacks.rows,
         "calls": calls.rows,
         "steps": steps,
     }
@@ -201,9 +207,13 @@ def _decode(document: dict[str, Any]) -> Recording:
         for op, overload, arguments, outputs in document["signatures"]
     ]
     modes = [MathMode(*row) for row in document["modes"]]
-    calls = [OpCall(signatures[row[0]], modes[row[1]], *row[2:]) for row in document["calls"]]
+    stacks = [tuple(row) for row in document["stacks"]]
+    calls = [
+        OpCall(signatures[row[0]], modes[row[1]], *row[2:-1], stack=stacks[row[-1]])
+        for row in document["calls"]
+    ]
     steps = tuple(
-        Step(kind, tuple(_decode_entries(rows, calls)), count)
+        Step(kind, tuple(_decode_entries(rows, calls, stacks)), count)
         for kind, count, rows in document["steps"]
     )
     return Recording(
@@ -217,15 +227,19 @@ def _decode(document: dict[str, Any]) -> Recording:
     )
 
 
-def _decode_entries(rows: list[Any], calls: list[OpCall]) -> list[Entry]:
+def _decode_entries(
+    rows: list[Any], calls: list[OpCall], stacks: list[tuple[str, ...]]
+) -> list[Entry]:
     entries: list[Entry] = []
     ordinal = 0
     for row in rows:
         if isinstance(row, int):
             entries.append(calls[row])
         elif row[0] == "a":
-            entries.append(Alloc(ordinal, *row[1:]))
+            entries.append(Alloc(ordinal, *row[1:-1], stack=stacks[row[-1]]))
             ordinal += 1
+        elif row[0] == "s":
+            entries.append(Synchronize(*row[1:-1], stack=stacks[row[-1]]))
         elif row[0] == "f":
             entries.append(Free(StorageRef(row[1], row[2])))
         else:

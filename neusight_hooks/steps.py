@@ -276,10 +276,10 @@ class StepCutter:
             if kind is tuple:
                 entries.append(self.call_of(entry, base))
             elif kind is list:
-                number, num_bytes, module, op, phase = entry
+                number, num_bytes, module, op, phase, stack = entry
                 self._homes[number] = (self._index, ordinal)
                 storage_kind = self._kind_of_storage(number, phase)
-                entries.append(Alloc(ordinal, num_bytes, module, op, phase, storage_kind))
+                entries.append(Alloc(ordinal, num_bytes, module, op, phase, storage_kind, stack))
                 ordinal += 1
             elif kind is int:
                 home = self._homes.pop(entry, None)
@@ -300,12 +300,12 @@ class StepCutter:
 
     def call_of(self, raw: tuple[Any, ...], base: int | None) -> OpCall:
         """The op call of a raw entry, one object for all equal ones."""
-        signature, math, module, phase, stream, sequence, node = raw
+        signature, math, module, phase, stream, sequence, node, stack = raw
         relative = None if sequence is None or base is None else sequence - base
-        key = (id(signature), id(math), module, phase, stream, relative, node)
+        key = (id(signature), id(math), module, phase, stream, relative, node, id(stack))
         call = self._calls.get(key)
         if call is None:
-            call = OpCall(signature, math, module, phase, stream, relative, node)
+            call = OpCall(signature, math, module, phase, stream, relative, node, stack)
             self._calls[key] = call
         return call
 

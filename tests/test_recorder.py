@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import neusight
+from neusight.call_stack import call_site
 from neusight.fake_cuda.session import fake_cuda
 from neusight.host import PLAIN
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
-from neusight.recorder import Recorder, call_site, signature_of, spec_of
+from neusight.recorder import Recorder, signature_of, spec_of
 from neusight.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_equal_recordings_give_equal_bytes(tmp_path: Path) -> None:
         (b"[]", "is not a forecast"),
         (b'{"traceEvents": []}', "is not a forecast"),
         (b'{"neusight_recording": 99}', "schema version 99"),
-        (b'{"neusight_recording": 1}', "is damaged"),
+        (b'{"neusight_recording": 2}', "is damaged"),
     ],
 )
 def test_what_is_no_recording_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
@@ -138,3 +139,18 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["kept.json"]
+
+
+def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
+    stack = ("model.py:7", "train.py:20")
+    entries = (
+        replace(CALL, stack=stack),
+        Alloc(0, 512, "Net", "aten::add", stack=stack),
+        Synchronize("item", "train.py:21", stack=stack),
+    )
+
+    save_recording(recording_of(*entries), tmp_path / "a.json")
+    loaded, _ = load_recording(tmp_path / "a.json")
+
+    stacks = [getattr(entry, "stack", None) for entry in loaded.steps[0].entries]
+    assert stacks == [stack] * 3

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neusight.call_stack import call_site
 from neusight.fake_cuda.tensor import ForecastTensor
 from neusight.recording import OpSignature
 
@@ -245,14 +246,10 @@ class Values:
         return torch.full(tuple(tensor.shape), self._invent(tensor.dtype), dtype=tensor.dtype)
 
     def _report(self) -> None:
-        from neusight.recorder import call_site
-
         site = call_site()
         self.invented_reads.setdefault(site, "value")
 
     def _invent(self, dtype: torch.dtype) -> bool | int | float:
-        from neusight.recorder import call_site
-
         if dtype is torch.bool:
             return False
         if not dtype.is_floating_point and not dtype.is_complex:

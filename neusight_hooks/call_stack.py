@@ -1,0 +1,104 @@
+"""Which of the program's own lines led to an op: what is neither torch's nor neusight's."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, FrameType
+
+__all__ = ["CallStack", "CallStacks", "call_site"]
+
+#: The program's lines that led somewhere, innermost first, each as "file.py:12".
+CallStack = tuple[str, ...]
+
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+@cache
+def _foreign_folders() -> tuple[str, ...]:
+    """Where torch and neusight are."""
+    torch = find_spec("torch")
+    folders = [Path(__file__).parent]
+    if torch is not None and torch.origin is not None:
+        folders.append(Path(torch.origin).parent)
+    return tuple(f"{folder}/" for folder in folders)
+
+
+def call_site() -> str:
+    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"."""
+    foreign = (*_foreign_folders(), "<")
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(foreign):
+            return f"{Path(filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class CallStacks:
+    """Tells where the program is, quickly: the same place gives the same object.
+
+    Files below `folder` are named relative to it, those of installed packages relative to where
+    packages are, all others by their name alone: no path of the machine gets into a recording.
+    `caller` is what called the program; neither it nor what called it is looked at.
+    """
+
+    def __init__(self, folder: Path | None = None, caller: CodeType | None = None) -> None:
+        self._folder = f"{Path.cwd() if folder is None else folder}/"
+        self._caller = caller
+        self._names: dict[int, str] = {}
+        self._stacks: dict[tuple[int, ...], CallStack] = {}
+        self._keep: list[CodeType] = []
+
+    def here(self) -> CallStack:
+        """The program's lines that led here."""
+        names = self._names
+        key: list[int] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code is self._caller:
+                break
+            number = id(code)  # a code object's own hash reads all of it
+            name = names.get(number)
+            if name is None:
+                name = names[number] = self._name_of(code)
+            if name:
+                key.append(number)
+                key.append(frame.f_lasti)
+            frame = frame.f_back
+        place = tuple(key)
+        stack = self._stacks.get(place)
+        if stack is None:
+            stack = self._stacks[place] = self._lines_from(sys._getframe(1))
+        return stack
+
+    def _lines_from(self, frame: FrameType | None) -> CallStack:
+        lines: list[str] = []
+        while frame is not None and frame.f_code is not self._caller:
+            name = self._names[id(frame.f_code)]
+            if name:
+                lines.append(f"{name}:{frame.f_lineno}")
+            frame = frame.f_back
+        return tuple(lines)
+
+    def _name_of(self, code: CodeType) -> str:
+        """How a file is named in a stack; "" where it is not the program's."""
+        self._keep.append(code)  # its identity must not be used again
+        filename = code.co_filename
+        if filename.startswith((*_foreign_folders(), "<")):
+            return ""
+        for packages in _PACKAGES:
+            _, found, inside = filename.rpartition(packages)
+            if found:
+                return inside
+        if filename.startswith(_STANDARD_LIBRARY):
+            return ""
+        if filename.startswith(self._folder) or not filename.startswith("/"):
+            return filename.removeprefix(self._folder)
+        return Path(filename).name

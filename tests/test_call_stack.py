@@ -1,0 +1,102 @@
+"""The program's own lines are told from torch's, and by names that give no machine away."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+import neusight
+from neusight.call_stack import CallStacks, call_site
+from neusight.recording import Alloc, OpCall, Recording, Synchronize
+
+HERE = Path(__file__).name
+
+
+def program(stacks: CallStacks) -> list[tuple[str, ...]]:
+    return [stacks.here() for _ in range(2)]
+
+
+def train() -> None:
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters())
+    loss = forward(layer).sum()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+
+
+def forward(layer: torch.nn.Module) -> torch.Tensor:
+    out: torch.Tensor = layer(torch.ones(8, 8, device="cuda"))
+    return out
+
+
+def line_of(text: str) -> str:
+    lines = Path(__file__).read_text().splitlines()
+    return f"{HERE}:{next(i for i, line in enumerate(lines, 1) if text in line)}"
+
+
+def recorded(*, with_stack: bool = True) -> Recording:
+    with neusight.forecast_on("H100", with_stack=with_stack) as forecast:
+        train()
+    return forecast.recording
+
+
+def calls(recording: Recording) -> list[OpCall]:
+    return [e for step in recording.steps for e in step.entries if isinstance(e, OpCall)]
+
+
+def test_a_stack_ends_at_the_caller_and_names_files_relative_to_the_folder() -> None:
+    caller = sys._getframe().f_code
+    stacks = CallStacks(folder=Path(__file__).parents[1], caller=caller)
+
+    first, second = program(stacks)
+
+    assert len(first) == 1 or sys.version_info < (3, 12)  # before, a comprehension is a frame
+    assert all(line.startswith(f"tests/{HERE}:") for line in first)
+    assert first is second
+
+
+def test_a_file_elsewhere_goes_by_its_name_alone(tmp_path: Path) -> None:
+    stacks = CallStacks(folder=tmp_path)
+
+    assert stacks.here()[0].startswith(f"{HERE}:")
+
+
+def test_the_call_site_is_the_innermost_line_of_the_program() -> None:
+    assert call_site().startswith(f"{HERE}:")
+
+
+def test_a_forward_op_knows_every_line_that_led_to_it() -> None:
+    addmm = next(call for call in calls(recorded()) if call.signature.op == "aten::addmm")
+
+    lines = [place.rpartition("/")[2] for place in addmm.stack]
+    assert lines[:2] == [line_of("out: torch.Tensor ="), line_of("loss = forward(layer)")]
+
+
+def test_a_backward_op_knows_the_lines_of_its_forward_op() -> None:
+    found = calls(recorded())
+    forward_op = next(call for call in found if call.signature.op == "aten::addmm")
+
+    backward = [call for call in found if call.signature.op == "aten::mm"]
+
+    assert backward
+    assert {call.stack for call in backward} == {forward_op.stack}
+
+
+def test_allocations_and_waits_know_their_lines() -> None:
+    entries = [entry for step in recorded().steps for entry in step.entries]
+
+    waits = [entry for entry in entries if isinstance(entry, Synchronize)]
+    made = [e for e in entries if isinstance(e, Alloc) and e.op == "aten::addmm"]
+
+    assert waits[-1].stack[0].rpartition("/")[2] == line_of("loss.item()")
+    assert made[0].stack[0].rpartition("/")[2] == line_of("out: torch.Tensor =")
+
+
+def test_without_stacks_the_recording_is_the_same() -> None:
+    plain, with_stack = recorded(with_stack=False), recorded()
+
+    assert {call.stack for call in calls(plain)} == {()}
+    assert plain == with_stack
