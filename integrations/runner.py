@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neusight.forecast import Session
 
-__all__ = ["Outcome", "Program", "hide_gpus", "run_program"]
+__all__ = ["Outcome", "Program", "hide_gpus", "run_program", "telling_progress"]
 
 #: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
 _OFFLINE = {
@@ -26,6 +27,10 @@ _OFFLINE = {
     "COMET_START_ONLINE": "0",
     "HF_DEACTIVATE_ASYNC_LOAD": "1",
 }
+
+
+#: Seconds after which a terminal is told how far the recording is, and again: twice as long each.
+FIRST_NOTICE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,35 @@ class Outcome:
 def hide_gpus() -> None:
     """Keeps a real GPU out of it: torch must see none. Call it before torch is imported."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@contextmanager
+def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]:
+    """While open, a long recording says on a terminal, line by line, how far it is."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    ended, stream = threading.Event(), sys.stderr  # the script may exchange its own
+
+    def tell() -> None:
+        waited = FIRST_NOTICE_SECONDS
+        # The lock's timeout is the system's: the script's virtual clock does not touch it.
+        while not ended.wait(waited):
+            num_ops, num_steps = session.progress
+            print(
+                f"neusight: {num_ops:,} ops in {num_steps:,} steps recorded; going on",
+                file=stream,
+                flush=True,
+            )
+            waited *= 2
+
+    thread = threading.Thread(target=tell, name="neusight progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def run_program(program: Program, session: Session) -> Outcome:

@@ -333,3 +333,52 @@ def test_gpus_lists_all_and_shows_one(capsys: pytest.CaptureFixture[str]) -> Non
 
     assert main(["gpus", "h100_sxm"]) == 0
     assert "bandwidth_gbps" in capsys.readouterr().out
+
+
+def test_several_gpus_are_one_table_with_costs(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN)
+
+    done = neusight(
+        "run", "--gpu", "H100", "--gpu", "A100", "--price", "H100=2.49", "--samples", "64",
+        "--json", "out.json", "train.py", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    [header] = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
+    assert header.endswith("samples/s  price/h  1000 steps  1M samples")
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["side_by_side"][0]["cost_per_million_samples"] > 0
+    assert document["side_by_side"][1]["cost_per_million_samples"] is None
+    assert document["forecasts"][0]["batch_known_by"] == "as stated"
+
+
+def test_quiet_prints_the_verdict_alone(tmp_path: Path) -> None:
+    script(tmp_path, TRAIN.replace("    print(", "    (lambda *_: None)("))
+
+    done = neusight("run", "--gpu", "H100", "--gpu", "T4", "--quiet", "train.py", cwd=tmp_path)
+
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["H100-SXM5-80GB", "T4"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--price", "H100=cheap"], "--price got 'H100=cheap'"),
+        (["--price", "H10=2"], "Did you mean 'H100'"),
+        (["--tokens", "0"], "--tokens is 0"),
+        (["--gpu", "H10"], "Did you mean 'H100'"),
+    ],
+)
+def test_wrong_options_are_told_before_the_script_runs(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script(tmp_path, "print('it ran')\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["run", "--gpu", "H100", *arguments, "train.py"]) == 2
+
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert "it ran" not in printed.out

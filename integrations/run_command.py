@@ -1,0 +1,318 @@
+"""`neusight run`: records a script, prices it on one GPU or several, prints the first screen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
+from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
+from neusight.integrations.side_by_side import parse_prices, side_by_side
+from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
+from neusight.predictors.predictor import predictors
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["add_arguments", "command_of", "run", "tried", "write_json"]
+
+OK, JUDGED, WRONG_USE, SCRIPT_FAILED = range(4)
+
+#: Steady steps after which the script is ended: enough for a median.
+DEFAULT_STEPS = 5
+
+#: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
+DEFAULT_MAX_OPS = 5_000_000
+
+#: Options that a recording in a process of its own takes over, with a value and without.
+_FORWARDED = ("steps", "predictor", "host", "out_of_memory", "max_ops", "samples", "tokens")
+_FORWARDED_FLAGS = ("strict",)
+
+
+def add_arguments(run: argparse.ArgumentParser) -> None:
+    """The options of `neusight run`."""
+    run.add_argument("--gpu", action="append", required=True, metavar="NAME",
+                     help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
+    run.add_argument("--json", metavar="FILE", help="write all figures there")
+    run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
+    run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
+                     help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
+    run.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
+                     help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    run.add_argument("--samples", type=int, metavar="N",
+                     help="samples a step takes in, if its shapes do not tell")  # fmt: skip
+    run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
+    run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    run.add_argument("--host", choices=("plain", "older", "profiled"),
+                     help="cost of the host (default: what machines with that GPU usually have); "
+                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--quiet", action="store_true", help="print the verdict only, in a line")
+    run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
+    run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
+                     help="go on past the GPU's memory, or raise as it would")  # fmt: skip
+    run.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
+                     help="end a loop that waits for an invented value after N ops")  # fmt: skip
+    run.add_argument("--allow-writes", action="store_true",
+                     help="let checkpoints overwrite the script's own paths")  # fmt: skip
+
+
+def run(options: argparse.Namespace, program: Program | None) -> int:
+    """Runs the program once, prices it on every GPU asked for; the exit code."""
+    prices = _checked(options, program)
+    assert program is not None
+    hide_gpus()
+    forecast, outcome = _record(options, program)
+    if not forecast.recording.steps and outcome.failure:
+        print(
+            f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr
+        )
+        return SCRIPT_FAILED
+    forecasts = [
+        forecast,
+        *(_priced_on(name, forecast, options, program) for name in options.gpu[1:]),
+    ]
+    _report(options, forecasts, outcome, prices)
+    if outcome.failure:
+        return SCRIPT_FAILED
+    return OK if forecast.recording.num_ops else WRONG_USE
+
+
+def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, float]:
+    """OptionError or UnknownGPUError for what cannot be run; the prices."""
+    from neusight.predictors.gpu import gpu
+
+    if program is None:
+        raise OptionError("give the script to run: neusight run --gpu H100 train.py")
+    if not program.is_module and not Path(program.target).is_file():
+        raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
+    if options.steps != "all" and not (options.steps.isdigit() and int(options.steps) > 0):
+        raise OptionError(f"--steps is {options.steps!r}; it must be a number above 0, or all")
+    if options.predictor is not None and options.predictor not in predictors():
+        raise OptionError(
+            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
+        )
+    for name in ("samples", "tokens"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise OptionError(f"--{name} is {value}; it must be a number above 0")
+    for name in options.gpu:
+        gpu(name)  # before minutes of recording
+    return parse_prices(options.price)
+
+
+# -- recording -----------------------------------------------------------------------------------
+
+
+def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
+    from neusight.forecast import Forecast, Session, host_profile
+    from neusight.predictors.gpu import gpu
+    from neusight.predictors.predictor import predictor
+
+    target = gpu(options.gpu[0])
+    forecast = Forecast(target, predictor(options.predictor), host_profile(options.host, target))
+    session = Session(
+        forecast,
+        strict=options.strict,
+        raise_out_of_memory=options.out_of_memory == "raise",
+        virtual_time=True,
+        allow_writes=options.allow_writes,
+        steady_steps=None if options.steps == "all" else int(options.steps),
+        max_ops=options.max_ops,
+        script=" ".join([Path(program.target).name, *program.arguments]),
+        options=_stated(options),
+    )
+    with telling_progress(session, quiet=options.quiet):
+        return forecast, run_program(program, session)
+
+
+def _stated(options: argparse.Namespace) -> dict[str, str]:
+    stated = {SAMPLES_OPTION: options.samples, TOKENS_OPTION: options.tokens}
+    return {name: str(value) for name, value in stated.items() if value is not None}
+
+
+def _priced_on(
+    name: str, forecast: Forecast, options: argparse.Namespace, program: Program
+) -> Forecast:
+    """The same recording on another GPU, or a new one where the program would take another path."""
+    try:
+        return forecast.on(name, host=options.host)
+    except ForecastStateError:
+        return _recorded_again(name, options, program)
+
+
+def _recorded_again(name: str, options: argparse.Namespace, program: Program) -> Forecast:
+    from neusight.forecast import Forecast
+
+    with tempfile.TemporaryDirectory(prefix="neusight-") as folder:
+        path = Path(folder) / "recording.json.gz"
+        done = subprocess.run(
+            command_of(options, program, gpus=[name], save=str(path)),
+            capture_output=True,
+            text=True,
+        )
+        if not path.exists():
+            raise ForecastStateError(
+                f"The script could not be recorded on {name}: {done.stderr.strip()[-500:]}"
+            )
+        return Forecast.load(path)
+
+
+def command_of(
+    options: argparse.Namespace, program: Program, *, gpus: Sequence[str], **outputs: str
+) -> list[str]:
+    """The command that runs a program with these options in a process of its own; `outputs` are
+    options with the path that each writes."""
+    command = [sys.executable, "-m", "neusight", "run", "--quiet"]
+    for name in gpus:
+        command += ["--gpu", name]
+    for name in _FORWARDED:
+        value = getattr(options, name)
+        command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    command += [f"--{name}" for name in _FORWARDED_FLAGS if getattr(options, name)]
+    for name, path in outputs.items():
+        command += [f"--{name}", path]
+    return [*command, *(["-m"] if program.is_module else []), program.target, *program.arguments]
+
+
+# -- the first screen ----------------------------------------------------------------------------
+
+
+def _report(
+    options: argparse.Namespace,
+    forecasts: list[Forecast],
+    outcome: Outcome,
+    prices: dict[str, float],
+) -> None:
+    """Writes what was asked for and prints the first screen; a file that cannot be written is told
+    after it, so that nothing computed is lost."""
+    problems: list[str] = []
+    first = forecasts[0]
+    if options.trace and first.recording.num_ops:
+        problems += _write_traces(options.trace, forecasts)
+    if options.save:
+        problems += tried(lambda: first.save(options.save), options.save)
+    if options.json:
+        document = _document(forecasts, prices)
+        problems += tried(lambda: write_json(Path(options.json), document), options.json)
+    if options.quiet:
+        for forecast in forecasts:
+            print(forecast.summary().partition("\n")[0])
+    else:
+        _print_screen(options, forecasts, outcome, prices)
+    if outcome.failure:
+        print(f"neusight: the script failed: {outcome.failure}", file=sys.stderr)
+        print("neusight: the forecast covers what it did before", file=sys.stderr)
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+
+
+def _print_screen(
+    options: argparse.Namespace,
+    forecasts: list[Forecast],
+    outcome: Outcome,
+    prices: dict[str, float],
+) -> None:
+    lines = [""]
+    compared = side_by_side(forecasts, prices)
+    for forecast in forecasts if len(forecasts) == 1 else ():
+        lines.append(forecast.summary())
+    if len(forecasts) > 1 or prices:
+        lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
+    if len(forecasts) > 1:
+        lines += _notes_of(forecasts)
+    if outcome.stopped_early:
+        lines.append(
+            f"  note      the script was ended after {options.steps} steady steps (--steps)"
+        )
+    if options.trace and forecasts[0].trace_path:
+        lines.append(f"  open with tensorboard --logdir {options.trace}")
+    print(_coloured("\n".join(lines), sys.stdout))
+
+
+def _notes_of(forecasts: list[Forecast]) -> list[str]:
+    """What to know of each forecast, equal notes of several said once."""
+    notes: dict[str, list[str]] = {}
+    for forecast in forecasts:
+        texts = list(forecast.warnings)
+        if forecast.unmapped:
+            texts.append(
+                f"unmapped, priced by bytes over bandwidth: {', '.join(forecast.unmapped)}"
+            )
+        for text in texts:
+            notes.setdefault(text, []).append(forecast.gpu.name)
+    return [
+        f"  note      {text}" + ("" if len(names) == len(forecasts) else f" ({', '.join(names)})")
+        for text, names in notes.items()
+    ]
+
+
+_BOLD, _RED, _GREEN, _DIM, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
+_COLOURS = (
+    (re.compile(r"^(\S+: )(fits)\b", re.MULTILINE), rf"{_BOLD}\1{_GREEN}\2{_PLAIN}"),
+    (re.compile(r"^(\S+: )(does not fit)\b", re.MULTILINE), rf"{_BOLD}\1{_RED}\2{_PLAIN}"),
+    (re.compile(r"\bNO\b"), rf"{_RED}NO{_PLAIN}"),
+    (re.compile(r"^(  note  .*)$", re.MULTILINE), rf"{_DIM}\1{_PLAIN}"),
+)
+
+
+def _coloured(text: str, stream: TextIO) -> str:
+    """With colours on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    for pattern, replacement in _COLOURS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _document(forecasts: list[Forecast], prices: dict[str, float]) -> dict[str, Any]:
+    content = [forecast.to_json() for forecast in forecasts]
+    compared = side_by_side(forecasts, prices).to_json()
+    if len(content) == 1:
+        return {**content[0], **({"side_by_side": compared} if prices else {})}
+    return {
+        "schema_version": content[0]["schema_version"],
+        "forecasts": content,
+        "side_by_side": compared,
+    }
+
+
+def _write_traces(folder: str, forecasts: list[Forecast]) -> list[str]:
+    from neusight.integrations.tensorboard import trace_handler
+
+    problems: list[str] = []
+    for forecast in forecasts:
+        place = Path(folder) if len(forecasts) == 1 else Path(folder) / forecast.gpu.name
+        try:
+            trace_handler(place)(forecast)
+        except TraceError as error:
+            problems.append(str(error))
+    return problems
+
+
+def tried(write: Callable[[], object], path: str) -> list[str]:
+    """Writes; the problem in words where the file cannot be written."""
+    try:
+        write()
+    except OSError as error:
+        return [f"{path} cannot be written: {error.strerror or error}"]
+    return []
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Writes aside and renames, keys sorted, so that equal values give equal bytes."""
+    from neusight.saving import write_atomically
+
+    text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_atomically(path, text.encode())

@@ -1,0 +1,238 @@
+"""One program on several GPUs, side by side: how long, does it fit, what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from neusight.predictors.errors import OptionError
+from neusight.predictors.gpu import gpu
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["SideBySide", "SideBySideRow", "parse_prices", "side_by_side", "text_table"]
+
+_US_PER_HOUR = 3600e6
+_MILLION = 1e6
+_THOUSAND = 1e3
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class SideBySideRow:
+    """A steady step on one GPU. Costs are in the currency of the price; None: not known.
+
+    `trained` is the share of the kernel time that a trained model priced; `used_bytes` is what the
+    caching allocator reserves and the CUDA context takes.
+    """
+
+    gpu: str
+    latency_us: float
+    low_us: float
+    high_us: float
+    bound: str
+    mfu: float
+    fits: bool
+    used_bytes: int
+    capacity_bytes: int
+    trained: float
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    price_per_hour: float | None
+    cost_per_thousand_steps: float | None
+    cost_per_million_samples: float | None
+    cost_per_million_tokens: float | None
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The rows in the order asked for."""
+
+    rows: tuple[SideBySideRow, ...]
+
+    @property
+    def fastest(self) -> SideBySideRow | None:
+        """The shortest step among the GPUs on which the program fits."""
+        return min((row for row in self.rows if row.fits), key=_latency, default=None)
+
+    @property
+    def cheapest(self) -> SideBySideRow | None:
+        """The lowest cost of a step among the GPUs on which it fits and whose price is known."""
+        priced = [row for row in self.rows if row.fits and row.cost_per_thousand_steps is not None]
+        return min(priced, key=_cost, default=None)
+
+    def table(self) -> str:
+        """Aligned text; columns that nobody knows anything for are left out."""
+        return text_table(self._header(), self._cells())
+
+    def to_markdown(self) -> str:
+        """The same as a Markdown table."""
+        header, cells = self._header(), self._cells()
+        lines = [header, ["---"] + ["---:"] * (len(header) - 1), *cells]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The rows as plain values."""
+        return [asdict(row) for row in self.rows]
+
+    def words(self) -> str:
+        """The fastest and the cheapest, in a line; empty where there is nothing to choose."""
+        if len(self.rows) < 2 or self.fastest is None:
+            return ""
+        said = f"fastest: {self.fastest.gpu}"
+        return said if self.cheapest is None else f"{said}; cheapest a step: {self.cheapest.gpu}"
+
+    def _header(self) -> list[str]:
+        return [
+            "GPU", "ms a step", "80 % range", "bound", "MFU", "trained", "GiB", "fits",
+            *(title for title, _ in self._known_columns()),
+        ]  # fmt: skip
+
+    def _cells(self) -> list[list[str]]:
+        columns = self._known_columns()
+        return [
+            [
+                row.gpu,
+                f"{row.latency_us / 1e3:,.2f}",
+                f"{row.low_us / 1e3:,.2f} to {row.high_us / 1e3:,.2f}",
+                row.bound,
+                f"{row.mfu:.1%}",
+                f"{row.trained:.0%}",
+                f"{row.used_bytes / _GIB:.1f} of {row.capacity_bytes / _GIB:.0f}",
+                "yes" if row.fits else "NO",
+                *(_number(getattr(row, name)) for _, name in columns),
+            ]
+            for row in self.rows
+        ]
+
+    def _known_columns(self) -> list[tuple[str, str]]:
+        """(title, field) of the optional columns that hold a figure; tokens rather than samples."""
+        known = {
+            name
+            for _, name in _OPTIONAL_COLUMNS
+            if any(getattr(row, name) is not None for row in self.rows)
+        }
+        hidden = {samples for tokens, samples in _NEEDLESS_BESIDE.items() if tokens in known}
+        return [(title, name) for title, name in _OPTIONAL_COLUMNS if name in known - hidden]
+
+
+_OPTIONAL_COLUMNS = (
+    ("samples/s", "samples_per_second"),
+    ("tokens/s", "tokens_per_second"),
+    ("price/h", "price_per_hour"),
+    ("1000 steps", "cost_per_thousand_steps"),
+    ("1M samples", "cost_per_million_samples"),
+    ("1M tokens", "cost_per_million_tokens"),
+)
+#: A column of tokens makes the one of samples needless on the screen.
+_NEEDLESS_BESIDE = {
+    "tokens_per_second": "samples_per_second",
+    "cost_per_million_tokens": "cost_per_million_samples",
+}
+
+
+def _latency(row: SideBySideRow) -> float:
+    return row.latency_us
+
+
+def _cost(row: SideBySideRow) -> float:
+    return row.cost_per_thousand_steps or 0.0
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= _THOUSAND:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 1 else f"{value:.2f}"
+
+
+def side_by_side(
+    forecasts: Iterable[Forecast], prices: Mapping[str, float] | None = None
+) -> SideBySide:
+    """Lays forecasts of one program beside each other; `prices` by GPU name, for an hour.
+
+    UnknownGPUError for a price of a GPU that is not known.
+    """
+    by_name = {gpu(name).name: price for name, price in (prices or {}).items()}
+    return SideBySide(tuple(_row(item, by_name.get(item.gpu.name)) for item in forecasts))
+
+
+def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
+    latency = forecast.step_latency_us
+    batch = forecast.verdict.batch
+    rate = 1e6 / latency.median if latency.median else 0.0
+    cost = None if price is None else price * latency.median / _US_PER_HOUR
+    return SideBySideRow(
+        gpu=forecast.gpu.name,
+        latency_us=latency.median,
+        low_us=latency.low,
+        high_us=latency.high,
+        bound=forecast.bound,
+        mfu=round(forecast.mfu, 6),
+        trained=forecast.coverage["trained"],
+        fits=forecast.fits,
+        used_bytes=forecast.peak_reserved_bytes + forecast.context_bytes,
+        capacity_bytes=forecast.gpu.memory_bytes,
+        samples_per_second=None if batch.samples is None else batch.samples * rate,
+        tokens_per_second=None if batch.tokens is None else batch.tokens * rate,
+        price_per_hour=price,
+        cost_per_thousand_steps=None if cost is None else cost * _THOUSAND,
+        cost_per_million_samples=_cost_of_a_million(cost, batch.samples),
+        cost_per_million_tokens=_cost_of_a_million(cost, batch.tokens),
+    )
+
+
+def _cost_of_a_million(cost: float | None, count: int | None) -> float | None:
+    return None if cost is None or not count else cost / count * _MILLION
+
+
+def parse_prices(texts: Iterable[str]) -> dict[str, float]:
+    """Prices an hour by canonical GPU name, from "H100=2.49,L40S=0.99" (also several such texts).
+
+    OptionError for what is no price, UnknownGPUError for what is no GPU.
+
+    >>> parse_prices(["H100=2.49,l40s=1"])
+    {'H100-SXM5-80GB': 2.49, 'L40S': 1.0}
+    """
+    prices: dict[str, float] = {}
+    for item in (part.strip() for text in texts for part in text.split(",")):
+        if not item:
+            continue
+        name, equals, figure = item.rpartition("=")
+        price = _price(figure)
+        if not equals or price is None:
+            raise OptionError(
+                f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
+            )
+        prices[gpu(name.strip()).name] = price
+    return prices
+
+
+def _price(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, the first to the left, the others to the right.
+
+    >>> print(text_table(["GPU", "ms"], [["T4", "10.5"]]))
+    GPU    ms
+    T4   10.5
+    """
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,106 @@
+"""Several GPUs side by side: figures, costs, and what is not known is not printed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.side_by_side import parse_prices, side_by_side, text_table
+from neusight.predictors.errors import OptionError, UnknownGPUError
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Forecast:
+    with neusight.forecast_on("H100") as made:
+        model = nn.Sequential(nn.Embedding(50, 256), nn.Linear(256, 256)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.zeros(8, 125, dtype=torch.long, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return made
+
+
+def test_cost_is_price_times_time(forecast: Forecast) -> None:
+    [row] = side_by_side([forecast], {"H100": 3.6}).rows
+
+    # 3.6 an hour is 0.001 a second, 1e-9 a microsecond.
+    assert row.cost_per_thousand_steps == pytest.approx(row.latency_us * 1e-9 * 1000)
+    assert row.tokens_per_second == pytest.approx(1000 / row.latency_us * 1e6)
+    assert row.cost_per_million_tokens == pytest.approx(row.latency_us * 1e-9 * 1000)
+
+
+def test_each_gpu_has_its_row_in_the_order_asked(forecast: Forecast) -> None:
+    compared = side_by_side([forecast, forecast.on("T4"), forecast.on("A100")])
+
+    assert [row.gpu for row in compared.rows] == ["H100-SXM5-80GB", "T4", "A100-SXM4-80GB"]
+    for row, made in zip(compared.rows, [forecast, forecast.on("T4")], strict=False):
+        assert (row.latency_us, row.low_us, row.high_us) == made.step_latency_us
+        assert row.used_bytes == made.peak_reserved_bytes + made.context_bytes
+
+
+def test_no_price_prints_no_cost(forecast: Forecast) -> None:
+    compared = side_by_side([forecast, forecast.on("A100")])
+
+    assert "1M tokens" not in compared.table()
+    assert compared.cheapest is None
+    assert compared.words().startswith("fastest: ")
+
+
+def test_a_gpu_without_a_price_shows_a_dash(forecast: Forecast) -> None:
+    compared = side_by_side([forecast, forecast.on("A100")], {"A100": 1.0})
+
+    assert "-" in compared.table().splitlines()[1].split()
+    assert compared.words().endswith("cheapest a step: A100-SXM4-80GB")
+
+
+def test_a_gpu_on_which_it_does_not_fit_is_never_the_fastest(forecast: Forecast) -> None:
+    from dataclasses import replace
+
+    from neusight.predictors.gpu import gpu
+
+    tiny = replace(gpu("B200"), name="tiny", aliases=(), memory_bytes=gpu("B200").context_bytes + 1)
+    compared = side_by_side([forecast.on(tiny), forecast])
+
+    assert [row.fits for row in compared.rows] == [False, True]
+    assert compared.fastest is compared.rows[1]
+    assert "NO" in compared.table()
+
+
+def test_markdown_has_as_many_cells_in_each_line(forecast: Forecast) -> None:
+    lines = side_by_side([forecast], {"H100": 2}).to_markdown().splitlines()
+
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_samples_are_shown_where_tokens_are_not_known(forecast: Forecast) -> None:
+    assert "samples/s" not in side_by_side([forecast]).table()
+    assert "tokens/s" in side_by_side([forecast]).table()
+
+
+def test_prices_are_of_any_spelling_and_add_up() -> None:
+    assert parse_prices(["h100=2.49, L40S=0.8", "A100=1"]) == {
+        "H100-SXM5-80GB": 2.49,
+        "L40S": 0.8,
+        "A100-SXM4-80GB": 1.0,
+    }
+
+
+@pytest.mark.parametrize("text", ["H100", "H100=", "H100=cheap", "H100=-1", "H100=nan", "=2"])
+def test_what_is_no_price_is_told(text: str) -> None:
+    with pytest.raises((OptionError, UnknownGPUError)):
+        parse_prices([text])
+
+
+def test_a_price_of_an_unknown_gpu_names_near_misses() -> None:
+    with pytest.raises(UnknownGPUError, match="Did you mean 'H100'"):
+        parse_prices(["H10=2"])
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    table = text_table(["a", "b"], [["long name", "1"], ["x", "1000"]])
+
+    assert table == "a             b\nlong name     1\nx          1000"
