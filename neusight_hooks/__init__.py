@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from neusight.predictors import gpus as gpus
     from neusight.predictors import register_gpu as register_gpu
     from neusight.predictors import register_predictor as register_predictor
+    from neusight.predictors.errors import BaselineError as BaselineError
     from neusight.predictors.errors import ForecastStateError as ForecastStateError
     from neusight.predictors.errors import NeusightError as NeusightError
     from neusight.predictors.errors import RecordingError as RecordingError
     from neusight.predictors.errors import RegistrationError as RegistrationError
+    from neusight.predictors.errors import RegressionError as RegressionError
     from neusight.predictors.errors import TraceError as TraceError
     from neusight.predictors.errors import UnknownGPUError as UnknownGPUError
     from neusight.predictors.errors import UnmappedOpError as UnmappedOpError
@@ -36,12 +38,14 @@ if TYPE_CHECKING:
 # Names only: importing neusight must not import torch (a test tool that loads our pytest plugin
 # pays for it in every run).
 _HOME = {
+    "BaselineError": "neusight.predictors.errors",
     "Forecast": "neusight.forecast",
     "ForecastStateError": "neusight.predictors.errors",
     "GPU": "neusight.predictors",
     "NeusightError": "neusight.predictors.errors",
     "RecordingError": "neusight.predictors.errors",
     "RegistrationError": "neusight.predictors.errors",
+    "RegressionError": "neusight.predictors.errors",
     "TraceError": "neusight.predictors.errors",
     "UnknownGPUError": "neusight.predictors.errors",
     "UnmappedOpError": "neusight.predictors.errors",
@@ -58,12 +62,14 @@ _HOME = {
 }
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)
+    "BaselineError",
     "Forecast",
     "ForecastStateError",
     "GPU",
     "NeusightError",
     "RecordingError",
     "RegistrationError",
+    "RegressionError",
     "TraceError",
     "UnknownGPUError",
     "UnmappedOpError",

@@ -11,6 +11,8 @@ NeusightError
 ├── DataError              (ValueError)           a measurement table that cannot be read
 ├── CalibrationError       (ValueError)           a calibration that cannot be made or used here
 ├── OptionError            (ValueError)           an option of a command that means nothing
+├── BaselineError          (ValueError)           a baseline that is missing, damaged or foreign
+├── RegressionError        (AssertionError)       a forecast worse than its baseline or budget
 ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
 └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
 """
@@ -18,6 +20,7 @@ NeusightError
 from __future__ import annotations
 
 __all__ = [
+    "BaselineError",
     "CalibrationError",
     "DataError",
     "ForecastStateError",
@@ -25,6 +28,7 @@ __all__ = [
     "OptionError",
     "RecordingError",
     "RegistrationError",
+    "RegressionError",
     "TraceError",
     "UnknownGPUError",
     "UnmappedOpError",
@@ -76,6 +80,14 @@ class CalibrationError(NeusightError, ValueError):
 
 class OptionError(NeusightError, ValueError):
     """An option of a command means nothing: a price that is no number, a sweep over nothing."""
+
+
+class BaselineError(NeusightError, ValueError):
+    """A baseline could not be used: missing, damaged, of another version, or not to be written."""
+
+
+class RegressionError(NeusightError, AssertionError):
+    """A forecast is worse than its baseline, or than its budget; the text says what and where."""
 
 
 class UnsupportedKernelError(NeusightError, ValueError):
