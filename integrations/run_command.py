@@ -48,6 +48,8 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
     run.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
                      help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    run.add_argument("--sweep", metavar="ARGUMENT=V1,V2,…",
+                     help="run the script for each value of an argument of its own")  # fmt: skip
     run.add_argument("--samples", type=int, metavar="N",
                      help="samples a step takes in, if its shapes do not tell")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
@@ -69,6 +71,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     """Runs the program once, prices it on every GPU asked for; the exit code."""
     prices = _checked(options, program)
     assert program is not None
+    if options.sweep:
+        return _sweep(options, program)
     hide_gpus()
     forecast, outcome = _record(options, program)
     if not forecast.recording.steps and outcome.failure:
@@ -107,6 +111,40 @@ def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, 
     for name in options.gpu:
         gpu(name)  # before minutes of recording
     return parse_prices(options.price)
+
+
+def _sweep(options: argparse.Namespace, program: Program) -> int:
+    from neusight.integrations.sweep import parse_sweep, sweep_table, swept
+
+    sweep = parse_sweep(options.sweep)
+    unused = [name for name in ("trace", "save") if getattr(options, name)]
+    if unused:
+        raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
+    points = swept(
+        sweep,
+        program,
+        lambda varied, path: command_of(options, varied, gpus=options.gpu, json=path),
+        tell=_teller(options),
+    )
+    print(_coloured(sweep_table(sweep, points), sys.stdout))
+    problems: list[str] = []
+    if options.json:
+        document = {
+            "schema_version": 1,
+            "argument": sweep.argument,
+            "points": [point.to_json() for point in points],
+        }
+        problems = tried(lambda: write_json(Path(options.json), document), options.json)
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+    return SCRIPT_FAILED if all(point.failure for point in points) else OK
+
+
+def _teller(options: argparse.Namespace) -> Callable[[str], object]:
+    """Says on a terminal how far it is."""
+    if options.quiet or not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: print(f"neusight: {text}", file=sys.stderr, flush=True)
 
 
 # -- recording -----------------------------------------------------------------------------------
@@ -178,6 +216,8 @@ def command_of(
         value = getattr(options, name)
         command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     command += [f"--{name}" for name in _FORWARDED_FLAGS if getattr(options, name)]
+    for text in options.price:
+        command += ["--price", text]
     for name, path in outputs.items():
         command += [f"--{name}", path]
     return [*command, *(["-m"] if program.is_module else []), program.target, *program.arguments]
@@ -280,7 +320,7 @@ def _document(forecasts: list[Forecast], prices: dict[str, float]) -> dict[str, 
     content = [forecast.to_json() for forecast in forecasts]
     compared = side_by_side(forecasts, prices).to_json()
     if len(content) == 1:
-        return {**content[0], **({"side_by_side": compared} if prices else {})}
+        return {**content[0], "side_by_side": compared}
     return {
         "schema_version": content[0]["schema_version"],
         "forecasts": content,

@@ -1,0 +1,246 @@
+"""One argument of a script over several values: the largest that fits, and the fastest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neusight.integrations.runner import Program
+from neusight.integrations.side_by_side import text_table
+from neusight.predictors.errors import OptionError
+
+__all__ = ["Sweep", "SweepPoint", "parse_sweep", "sweep_table", "swept", "with_argument"]
+
+_GIB = 2**30
+_BAR_WIDTH = 24
+_FULL, _EMPTY = "█", "·"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An argument of the script by its name without dashes, and the values it takes in turn."""
+
+    argument: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A value and what `Forecast.to_json` says on one GPU; `failure` where the script failed."""
+
+    value: str
+    gpu: str
+    latency_us: float = 0.0
+    low_us: float = 0.0
+    high_us: float = 0.0
+    bound: str = ""
+    fits: bool = False
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    cost_per_million_samples: float | None = None
+    cost_per_million_tokens: float | None = None
+    failure: str = ""
+
+    @property
+    def rate(self) -> tuple[float, str]:
+        """What a curve shows: tokens, samples or, where neither is known, steps a second."""
+        if self.tokens_per_second is not None:
+            return self.tokens_per_second, "tokens/s"
+        if self.samples_per_second is not None:
+            return self.samples_per_second, "samples/s"
+        return (1e6 / self.latency_us if self.latency_us else 0.0), "steps/s"
+
+    def to_json(self) -> dict[str, Any]:
+        """The point as plain values."""
+        return asdict(self)
+
+
+def parse_sweep(text: str) -> Sweep:
+    """An argument and its values, from "batch=1,2,4"; OptionError for anything else.
+
+    >>> parse_sweep("--batch-size=8,16")
+    Sweep(argument='batch-size', values=('8', '16'))
+    """
+    name, equals, values = text.partition("=") if not text.startswith("-") else _dashed(text)
+    found = tuple(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
+    if not equals or not name or not found:
+        raise OptionError(
+            f"--sweep got {text!r}; it wants an argument of the script and its values: "
+            "--sweep batch=1,2,4,8"
+        )
+    return Sweep(name, found)
+
+
+def _dashed(text: str) -> tuple[str, str, str]:
+    return text.lstrip("-").partition("=")
+
+
+def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """The script's arguments with one set: where it stands now, as a `{name}`, or added at the end.
+
+    >>> with_argument(["--batch", "8", "--fast"], "batch", "2")
+    ('--batch', '2', '--fast')
+    >>> with_argument(["data.batch=8"], "data.batch", "2")
+    ('data.batch=2',)
+    >>> with_argument(["{batch}"], "batch", "2"), with_argument([], "batch", "2")
+    (('2',), ('--batch', '2'))
+    """
+    spellings = {f"--{name}", f"--{name.replace('-', '_')}", f"--{name.replace('_', '-')}"}
+    if len(name) == 1:
+        spellings.add(f"-{name}")
+    found, is_set = list(arguments), False
+    for position, word in enumerate(arguments):
+        before, equals, _ = word.partition("=")
+        if equals and (before in spellings or before.lstrip("+") == name):
+            found[position] = f"{before}={value}"
+        elif word in spellings and position + 1 < len(arguments):
+            found[position + 1] = value
+        elif f"{{{name}}}" in word:
+            found[position] = word.replace(f"{{{name}}}", value)
+        else:
+            continue
+        is_set = True
+    return tuple(found) if is_set else (*found, f"--{name}", value)
+
+
+Command = Callable[[Program, str], list[str]]
+
+
+def swept(
+    sweep: Sweep,
+    program: Program,
+    command: Command,
+    *,
+    tell: Callable[[str], object] = lambda text: None,
+) -> list[SweepPoint]:
+    """A point for each value and GPU, in order; `command` is what runs a program and writes the
+    figures to a path. Each value runs in a process of its own, two at a time where there are cores;
+    `tell` hears when one has ended.
+    """
+    workers = max(1, min(2, os.cpu_count() or 1, len(sweep.values)))
+    with (
+        tempfile.TemporaryDirectory(prefix="neusight-") as folder,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        jobs = [
+            pool.submit(_points, value, sweep, program, command, Path(folder) / f"{number}.json")
+            for number, value in enumerate(sweep.values)
+        ]
+        points: list[SweepPoint] = []
+        for value, job in zip(sweep.values, jobs, strict=True):
+            points += job.result()
+            tell(f"{sweep.argument} {value} is done")
+        return points
+
+
+def _points(
+    value: str, sweep: Sweep, program: Program, command: Command, path: Path
+) -> list[SweepPoint]:
+    arguments = with_argument(program.arguments, sweep.argument, value)
+    varied = Program(program.target, arguments, program.is_module)
+    done = subprocess.run(command(varied, str(path)), capture_output=True, text=True)
+    if done.returncode or not path.exists():
+        return [SweepPoint(value, gpu="", failure=_reason(done.stderr))]
+    document = json.loads(path.read_text())
+    rows = document["side_by_side"]
+    return [
+        SweepPoint(value, **{name: row[name] for name in _TAKEN_OVER if name in row})
+        for row in rows
+    ]
+
+
+_TAKEN_OVER = tuple(
+    name for name in SweepPoint.__dataclass_fields__ if name not in ("value", "failure")
+)
+
+
+def _reason(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("neusight: ")]
+    script = [line for line in lines if not line.startswith("neusight: ")]
+    said = script[-1:] or own[:1] or ["it ended without a forecast"]
+    return said[0].removeprefix("neusight: ")
+
+
+def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    """A table with a curve for each GPU, and the largest value that fits."""
+    parts = []
+    for gpu in dict.fromkeys(point.gpu for point in points if not point.failure):
+        mine = [point for point in points if point.gpu == gpu]
+        parts.append(f"{gpu}\n{_curve(sweep, mine)}\n{_words(sweep, mine)}")
+    failed = [point for point in points if point.failure]
+    parts += [f"{sweep.argument} {point.value} failed: {point.failure}" for point in failed]
+    return "\n\n".join(parts)
+
+
+def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    top = max(point.rate[0] for point in points)
+    unit = points[0].rate[1]
+    has_cost = any(point.cost_per_million_tokens is not None for point in points)
+    header = [sweep.argument, "ms a step", "80 % range", "bound", "GiB", "fits", unit]
+    header += ["1M tokens"] if has_cost else []
+    rows = [
+        [
+            point.value,
+            f"{point.latency_us / 1e3:,.2f}",
+            f"{point.low_us / 1e3:,.2f} to {point.high_us / 1e3:,.2f}",
+            point.bound,
+            f"{point.used_bytes / _GIB:.1f} of {point.capacity_bytes / _GIB:.0f}",
+            "yes" if point.fits else "NO",
+            f"{point.rate[0]:,.0f}" if point.rate[0] >= 10 else f"{point.rate[0]:.3g}",
+            *([f"{point.cost_per_million_tokens or 0.0:.3g}"] if has_cost else []),
+        ]
+        for point in points
+    ]
+    lines = text_table(header, rows).splitlines()
+    bars = [_bar(point.rate[0] / top if top else 0.0) for point in points]
+    return "\n".join(
+        [lines[0], *(f"{line}  {bar}" for line, bar in zip(lines[1:], bars, strict=True))]
+    )
+
+
+def _bar(share: float) -> str:
+    filled = round(share * _BAR_WIDTH)
+    return _FULL * filled + _EMPTY * (_BAR_WIDTH - filled)
+
+
+def _words(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    fitting = [point for point in points if point.fits]
+    if not fitting:
+        return f"no {sweep.argument} of these fits"
+    best = max(fitting, key=lambda point: point.rate[0])
+    said = [f"most {best.rate[1]} that fit: {sweep.argument} {best.value}"]
+    numbers = [(_number(point.value), point) for point in points]
+    if all(number is not None for number, _ in numbers):
+        known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)
+        largest = max(number for number, _, point in known if point.fits)
+        said.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
+    return "; ".join(said)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _beyond(known: Sequence[tuple[float, int, SweepPoint]], capacity_bytes: int) -> str:
+    """Where the straight line through the two largest values reaches the capacity."""
+    if len(known) < 2:
+        return ""
+    (first, first_bytes, _), (second, second_bytes, _) = known[-2:]
+    if second_bytes <= first_bytes:
+        return ""
+    slope = (second_bytes - first_bytes) / (second - first)
+    reached = int(first + (capacity_bytes - first_bytes) / slope)
+    return f" (memory grows by {slope / _GIB:.3g} GiB each: full at about {reached})"

@@ -1,0 +1,142 @@
+"""An argument of the script over several values."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.runner import Program
+from neusight.integrations.sweep import (
+    Sweep,
+    SweepPoint,
+    parse_sweep,
+    sweep_table,
+    swept,
+    with_argument,
+)
+from neusight.predictors.errors import OptionError
+
+GIB = 2**30
+TRAIN = """
+import argparse, torch
+from torch import nn
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=1)
+batch = parser.parse_args().batch
+model = nn.Conv2d(3, 64, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(batch, 3, 512, 512, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def point(value: str, ms: float, used: int, *, capacity: int = 80) -> SweepPoint:
+    return SweepPoint(
+        value=value, gpu="H100", latency_us=ms * 1e3, low_us=ms * 900, high_us=ms * 1100,
+        bound="memory", fits=used <= capacity, used_bytes=used * GIB, capacity_bytes=capacity * GIB,
+        tokens_per_second=float(value) / ms * 1e3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--batch", "8", "--lr", "1"], ["--batch", "2", "--lr", "1"]),
+        (["--batch=8"], ["--batch=2"]),
+        (["train", "batch=8"], ["train", "batch=2"]),
+        (["+batch=8"], ["+batch=2"]),
+        (["--config", "{batch}.yaml"], ["--config", "2.yaml"]),
+        (["--lr", "1"], ["--lr", "1", "--batch", "2"]),
+        ([], ["--batch", "2"]),
+        (["--batch"], ["--batch", "--batch", "2"]),
+    ],
+)
+def test_an_argument_is_set_where_it_stands_or_added(
+    arguments: list[str], expected: list[str]
+) -> None:
+    assert list(with_argument(arguments, "batch", "2")) == expected
+
+
+def test_dashes_and_underscores_are_the_same_argument() -> None:
+    assert with_argument(["--batch_size", "8"], "batch-size", "2") == ("--batch_size", "2")
+    assert with_argument(["-b", "8"], "b", "2") == ("-b", "2")
+
+
+def test_a_sweep_reads_as_written() -> None:
+    assert parse_sweep("batch= 1, 2,2") == Sweep("batch", ("1", "2"))
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "=1,2", "batch=,", ""])
+def test_what_is_no_sweep_is_told(text: str) -> None:
+    with pytest.raises(OptionError, match="--sweep got"):
+        parse_sweep(text)
+
+
+def test_the_largest_that_fits_and_where_memory_ends_are_told() -> None:
+    points = [point("1", 10, 10), point("4", 20, 40), point("8", 40, 80), point("16", 90, 160)]
+
+    table = sweep_table(Sweep("batch", ("1", "4", "8", "16")), points)
+
+    assert "most tokens/s that fit: batch 4" in table  # 8 in 40 ms is as fast; the first counts
+    assert "largest that fits: 8 (memory grows by 10 GiB each: full at about 8)" in table
+    assert [line.count("█") for line in table.splitlines()[2:6]] == [12, 24, 24, 21]
+
+
+def test_values_that_are_no_numbers_have_no_largest() -> None:
+    points = [point("1", 10, 10), point("1", 20, 90)]
+    named = [SweepPoint(**{**points[0].to_json(), "value": "small"})]
+
+    assert "largest" not in sweep_table(Sweep("size", ("small",)), named)
+    assert "no size of these fits" in sweep_table(Sweep("size", ("1",)), points[1:])
+
+
+def test_a_failed_value_is_told_with_the_scripts_own_reason() -> None:
+    def command(program: Program, path: str) -> list[str]:
+        if program.arguments[-1] == "bad":
+            return [sys.executable, "-c", "raise SystemExit('no such size')"]
+        row = point("1", 1, 1).to_json()
+        text = json.dumps({"side_by_side": [{**row, "value": "?"}]})
+        return [sys.executable, "-c", f"open({path!r}, 'w').write({text!r})"]
+
+    points = swept(Sweep("size", ("1", "bad")), Program("train.py", ()), command)
+
+    assert [(item.value, item.failure) for item in points] == [("1", ""), ("bad", "no such size")]
+    assert "size bad failed: no such size" in sweep_table(Sweep("size", ("1", "bad")), points)
+
+
+def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--gpu", "T4",
+         "--sweep", "batch=2,64", "--json", "o.json", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    points = json.loads((tmp_path / "o.json").read_text())["points"]
+    assert [(item["value"], item["gpu"]) for item in points] == [
+        ("2", "H100-SXM5-80GB"), ("2", "T4"), ("64", "H100-SXM5-80GB"), ("64", "T4"),
+    ]  # fmt: skip
+    assert points[2]["latency_us"] > points[0]["latency_us"]
+    assert "H100-SXM5-80GB\nbatch" in done.stdout
+    assert "samples/s" in done.stdout
+
+
+def test_an_argument_that_the_script_does_not_take_fails(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--sweep", "width=2",
+         "train.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 3
+    assert "unrecognized arguments: --width 2" in done.stdout
