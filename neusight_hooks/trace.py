@@ -208,8 +208,13 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
     target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")
+    header = {key: value for key, value in trace.items() if key != "traceEvents"}
     try:
-        text = json.dumps({**trace, "traceName": name}, allow_nan=False, separators=(",", ":"))
+        # HTA finds a file's rank by a pattern with a space after the colon; events need none.
+        head = json.dumps(header, allow_nan=False)
+        events = json.dumps(trace["traceEvents"], allow_nan=False, separators=(",", ":"))
+        text = f'{head[:-1]}{", " if header else ""}"traceEvents": {events}, "traceName": '
+        text += json.dumps(name) + "}\n"
     except (TypeError, ValueError) as error:
         raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
     data = text.encode()

@@ -362,7 +362,7 @@ def test_the_kernels_of_a_graph_hang_on_one_launch() -> None:
     entries = (Mark("graph_begin", GRAPH_LAUNCH), *captured, Mark("graph_end", GRAPH_LAUNCH))
     recording = Recording((Step("eval", entries, 3),), gpu="H100", torch_version="2")
 
-    trace = trace_events(schedule(recording, price, PLAIN), None, H100)
+    trace: dict[str, Any] = trace_events(schedule(recording, price, PLAIN), None, H100)
 
     launches = of(trace, "cuda_runtime", GRAPH_LAUNCH)
     kernels = of(trace, "kernel")
