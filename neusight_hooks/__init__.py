@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neusight.predictors import register_gpu as register_gpu
     from neusight.predictors import register_predictor as register_predictor
     from neusight.predictors.errors import BaselineError as BaselineError
+    from neusight.predictors.errors import DataError as DataError
     from neusight.predictors.errors import ForecastStateError as ForecastStateError
     from neusight.predictors.errors import NeusightError as NeusightError
     from neusight.predictors.errors import RecordingError as RecordingError
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from neusight.predictors.errors import UnmappedOpError as UnmappedOpError
     from neusight.predictors.errors import UnsupportedKernelError as UnsupportedKernelError
     from neusight.predictors.errors import UnsupportedTorchError as UnsupportedTorchError
+    from neusight.predictors.errors import WeightsError as WeightsError
 
 # Names only: importing neusight must not import torch (a test tool that loads our pytest plugin
 # pays for it in every run).
 _HOME = {
     "BaselineError": "neusight.predictors.errors",
+    "DataError": "neusight.predictors.errors",
     "Forecast": "neusight.forecast",
     "ForecastStateError": "neusight.predictors.errors",
     "GPU": "neusight.predictors",
@@ -51,6 +54,7 @@ _HOME = {
     "UnmappedOpError": "neusight.predictors.errors",
     "UnsupportedKernelError": "neusight.predictors.errors",
     "UnsupportedTorchError": "neusight.predictors.errors",
+    "WeightsError": "neusight.predictors.errors",
     "__version__": "neusight._version",
     "compare": "neusight.integrations.comparison",
     "forecast_on": "neusight.forecast",
@@ -63,6 +67,7 @@ _HOME = {
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)
     "BaselineError",
+    "DataError",
     "Forecast",
     "ForecastStateError",
     "GPU",
@@ -75,6 +80,7 @@ __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the 
     "UnmappedOpError",
     "UnsupportedKernelError",
     "UnsupportedTorchError",
+    "WeightsError",
     "__version__",
     "compare",
     "forecast_on",

@@ -406,6 +406,8 @@ def _itemsize(dtype: str) -> float:
 
 def _require_sizes(name: str, **sizes: int) -> None:
     for label, value in sizes.items():
+        if value != int(value):
+            raise ValueError(f"{name}: {label} is {value}; a size is a whole number.")
         if value < 0:
             raise ValueError(f"{name}: {label} is {value}; a size cannot be negative.")
 
