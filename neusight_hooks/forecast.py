@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import warnings as python_warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -22,13 +24,22 @@ from neusight.host import (
     profiled_host_of,
 )
 from neusight.memory import MemoryTimeline, memory_of
-from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.calibration import Calibration
+from neusight.predictors.errors import CalibrationError, ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
-from neusight.pricing import Pricer
+from neusight.pricing import (
+    CALIBRATED_HOST,
+    Pricer,
+    calibrated,
+    calibration_of,
+    measured_host,
+    read_calibration,
+    uncalibrated,
+)
 from neusight.recording import Recording
 from neusight.saving import load_recording, save_recording
 from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
@@ -121,6 +132,11 @@ class Forecast:
         return self._pricer.predictor.name
 
     @property
+    def calibration(self) -> Calibration | None:
+        """What measurements taught the predictor and the host, if anything."""
+        return calibration_of(self._pricer.predictor)
+
+    @property
     def step_latency_us(self) -> StepLatency:
         """Median over the steady steps, with the 80 % interval that the kernels' intervals give."""
         return self.verdict.step_latency
@@ -204,19 +220,25 @@ class Forecast:
         *,
         predictor: str | Predictor | None = None,
         host: str | HostProfile | None = None,
+        calibration: Calibration | str | Path | None = None,
     ) -> Forecast:
-        """The same recording on another GPU.
+        """The same recording on another GPU, or on this one with another predictor or calibration.
 
+        The calibration of this forecast stays where GPU and predictor do.
         ForecastStateError where the program asked the GPU something that the other one answers
         differently (its attention kernel, its compute capability): record it there again.
         """
         target = find_gpu(gpu)
         if target != self.gpu:
             _require_same_answers(self.recording, target)
+        learnt = read_calibration(calibration)
+        if learnt is None and predictor is None and target == self.gpu:
+            learnt = self.calibration
+        chosen = find_predictor(self._pricer.predictor if predictor is None else predictor)
         other = Forecast(
             target,
-            self._pricer.predictor if predictor is None else find_predictor(predictor),
-            host_profile(host, target),
+            calibrated(uncalibrated(chosen), target, learnt),
+            host_profile(host, target, learnt),
             **self._options,
         )
         other._recording = self.recording
@@ -224,23 +246,32 @@ class Forecast:
 
     def save(self, path: str | Path) -> None:
         """Writes the recording, to be priced again later: JSON, gzip where the name ends in .gz."""
+        learnt = self.calibration
         save_recording(
             self.recording,
             path,
             gpu=self.gpu.name,
-            predictor=self.predictor_name,
+            predictor=uncalibrated(self._pricer.predictor).name,
             host=self.host.name,
+            **({} if learnt is None else {"calibration": json.dumps(learnt.to_json())}),
         )
 
     @classmethod
     def load(cls, path: str | Path) -> Forecast:
         """A forecast from what `save` wrote; RecordingError where that cannot be read."""
         recording, extra = load_recording(path)
-        forecast = cls(
-            find_gpu(extra.get("gpu", recording.gpu)),
-            find_predictor(extra.get("predictor")),
-            _HOSTS.get(extra.get("host", ""), PLAIN),
-        )
+        target = find_gpu(extra.get("gpu", recording.gpu))
+        priced_by = find_predictor(extra.get("predictor"))
+        host = _HOSTS.get(extra.get("host", "").removesuffix(CALIBRATED_HOST), PLAIN)
+        if "calibration" in extra:
+            try:
+                learnt = Calibration.from_json(json.loads(extra["calibration"]), source=str(path))
+                priced_by = calibrated(priced_by, target, learnt)
+                host = measured_host(host, learnt)
+            except (CalibrationError, ValueError) as error:
+                told = f"priced without the calibration it was saved with: {error}"
+                recording = replace(recording, warnings=(*recording.warnings, told))
+        forecast = cls(target, priced_by, host)
         forecast._recording = recording
         return forecast
 
@@ -279,13 +310,15 @@ class forecast_on:  # a context manager reads as a verb
 
     `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
     `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
-    `HostProfile` (default: what machines with that GPU usually have); `on_trace_ready` is called
+    `HostProfile` (default: what machines with that GPU usually have); `calibration` what
+    `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
     with the forecast when the block ends; `on_out_of_memory="raise"` raises
     torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
     each op and allocation; `strict` raises UnmappedOpError at the first op
     that nobody mapped to kernels.
 
-    UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError.
+    UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
+    CalibrationError (of another GPU, predictor or version).
     """
 
     def __init__(
@@ -293,6 +326,7 @@ class forecast_on:  # a context manager reads as a verb
         gpu: str | GPU,
         *,
         predictor: str | Predictor | None = None,
+        calibration: Calibration | str | Path | None = None,
         host: str | HostProfile | None = None,
         on_trace_ready: Callable[[Forecast], object] | None = None,
         on_out_of_memory: Literal["report", "raise"] = "report",
@@ -307,7 +341,12 @@ class forecast_on:  # a context manager reads as a verb
                 f'on_out_of_memory is {on_out_of_memory!r}; it must be "report" or "raise".'
             )
         target = find_gpu(gpu)
-        self._arguments = (target, find_predictor(predictor), host_profile(host, target))
+        learnt = read_calibration(calibration)
+        self._arguments = (
+            target,
+            calibrated(find_predictor(predictor), target, learnt),
+            host_profile(host, target, learnt),
+        )
         self._options: dict[str, Any] = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
@@ -500,19 +539,22 @@ def _warnings_of(recorder: Recorder) -> list[str]:
     return found
 
 
-def host_profile(host: str | HostProfile | None, gpu: GPU) -> HostProfile:
-    """A named profile of the host, one of your own, or (None) what machines with that GPU have."""
-    if host is None:
-        return host_of(gpu)
+def host_profile(
+    host: str | HostProfile | None, gpu: GPU, calibration: Calibration | None = None
+) -> HostProfile:
+    """A named profile of the host, one of your own, or (None) what machines with that GPU have;
+    with a calibration, the measured costs of that machine's."""
     if isinstance(host, HostProfile):
         return host
-    if host == PROFILED.name:
-        return profiled_host_of(gpu)
-    if host not in _HOSTS:
+    if host is not None and host not in _HOSTS:
         raise ValueError(
             f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile."
         )
-    return _HOSTS[host]
+    if host is None:
+        chosen = host_of(gpu)
+    else:
+        chosen = profiled_host_of(gpu) if host == PROFILED.name else _HOSTS[host]
+    return chosen if calibration is None else measured_host(chosen, calibration)
 
 
 def _require_same_answers(recording: Recording, target: GPU) -> None:

@@ -1,16 +1,38 @@
-"""From op calls to priced kernels: the registry and a predictor, asked once for equal calls."""
+"""From op calls to priced kernels: the registry and a predictor, asked once for equal calls.
+
+A calibration changes the predictor and the host before they are asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from neusight.host import OLDER, PLAIN, PROFILED, PROFILED_OLDER, HostProfile
 from neusight.ops import map_op
+from neusight.predictors.calibration import Calibrated, Calibration
+from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.recording import MathMode, OpCall, OpSignature, Recording
 
-__all__ = ["Pricer"]
+__all__ = [
+    "CALIBRATED_HOST",
+    "Pricer",
+    "calibrated",
+    "calibration_of",
+    "measured_host",
+    "read_calibration",
+    "uncalibrated",
+]
+
+#: Ends the name of a host whose costs were measured.
+CALIBRATED_HOST = ", calibrated"
+_PROFILED = (PROFILED.name, PROFILED_OLDER.name)
+_PLAIN = (PLAIN.name, OLDER.name)
 
 Priced = tuple[tuple[Kernel, Estimate], ...]
 
@@ -68,3 +90,47 @@ class Pricer:
         if fresh:
             estimates = self.predictor.predict(fresh, self.gpu)
             self._estimates.update(zip(fresh, estimates, strict=True))
+
+
+# -- calibration -----------------------------------------------------------------------------------
+
+
+def read_calibration(calibration: Calibration | str | Path | None) -> Calibration | None:
+    """The calibration, read from its file where that is given; CalibrationError."""
+    if calibration is None or isinstance(calibration, Calibration):
+        return calibration
+    return Calibration.load(calibration)
+
+
+def calibrated(predictor: Predictor, gpu: GPU, calibration: Calibration | None) -> Predictor:
+    """The predictor with what was learnt of that GPU; CalibrationError where it is of another."""
+    return predictor if calibration is None else calibration.applied_to(predictor, gpu)
+
+
+def calibration_of(predictor: Predictor) -> Calibration | None:
+    """What `calibrated` gave it."""
+    return predictor.calibration if isinstance(predictor, Calibrated) else None
+
+
+def uncalibrated(predictor: Predictor) -> Predictor:
+    """The predictor as it was before."""
+    return predictor.base if isinstance(predictor, Calibrated) else predictor
+
+
+def measured_host(host: HostProfile, calibration: Calibration) -> HostProfile:
+    """The host with the costs that were measured of it, plain or profiled; else as it is."""
+    costs = None
+    if host.name in _PROFILED:
+        costs = calibration.profiled_host
+    elif host.name in _PLAIN:
+        costs = calibration.plain_host
+    if not costs:
+        return host
+    changed: dict[str, Any] = dict(costs)
+    try:
+        return replace(host, **changed, name=host.name + CALIBRATED_HOST)
+    except TypeError as error:
+        raise CalibrationError(
+            f"The calibration names a cost of the host that this neusight does not know ({error}). "
+            "Calibrate again from the same measurements."
+        ) from error
