@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 import warnings as python_warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -125,6 +125,11 @@ class Forecast:
     def verdict(self) -> Verdict:
         """The figures of the steady step, of which the properties below are parts."""
         return verdict_of(self.recording, self.timeline, self.memory, self.gpu)
+
+    @property
+    def predictor(self) -> Predictor:
+        """Who prices the kernels, calibration included."""
+        return self._pricer.predictor
 
     @property
     def predictor_name(self) -> str:
@@ -291,9 +296,9 @@ class Forecast:
 
         return event_list(self.timeline, self.gpu)
 
-    def summary(self) -> str:
-        """The forecast in words and a few rows."""
-        return describe(self)
+    def summary(self, *, changes: Sequence[str] = ()) -> str:
+        """The forecast in words and a few rows; `changes` are lines on what to change."""
+        return describe(self, changes=changes)
 
     def to_json(self) -> dict[str, Any]:
         """All figures, as `neusight run --json` writes them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,16 @@ from neusight.timeline import KernelSpan, StepSpan, Timeline, bound_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["SCHEMA_VERSION", "Row", "StepLatency", "Verdict", "describe", "to_json", "verdict_of"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Row",
+    "StepLatency",
+    "Verdict",
+    "describe",
+    "steady_step_of",
+    "to_json",
+    "verdict_of",
+]
 
 #: Raised when a key of `to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
@@ -94,7 +103,7 @@ def verdict_of(
 ) -> Verdict:
     """The figures of a scheduled recording."""
     steady = _steady_steps(timeline)
-    step = _median_step(steady)
+    step = steady_step_of(timeline)
     if step is None:
         return _empty_verdict()
     kernels = timeline.kernels[step.first_kernel : step.last_kernel]
@@ -149,6 +158,11 @@ def _empty_verdict() -> Verdict:
         by_module=[],
         by_op=[],
     )
+
+
+def steady_step_of(timeline: Timeline) -> StepSpan | None:
+    """The step that the verdict speaks of: the median of the steady ones; None without steps."""
+    return _median_step(_steady_steps(timeline))
 
 
 def _steady_steps(timeline: Timeline) -> list[StepSpan]:
@@ -241,8 +255,9 @@ def _rows(named: Iterable[tuple[str, KernelSpan]]) -> list[Row]:
 # -- words ----------------------------------------------------------------------------------------
 
 
-def describe(forecast: Forecast) -> str:
-    """The first screen: verdict, where the time goes, memory, coverage, warnings."""
+def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
+    """The first screen: verdict, where the time goes, memory, coverage, warnings, then `changes`:
+    the lines on what to change."""
     verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
     if verdict.num_kernels == 0:
         return "\n".join([f"{gpu.name}: nothing to forecast", *_bullets(forecast.warnings)])
@@ -261,6 +276,7 @@ def describe(forecast: Forecast) -> str:
     if verdict.batch:
         lines.append(f"  batch     {_batch_words(verdict.batch)}")
     lines += _bullets(forecast.warnings)
+    lines += changes
     if forecast.trace_path:
         lines.append(f"  trace     {forecast.trace_path}")
     return "\n".join(lines)
