@@ -23,7 +23,7 @@ from neusight.host import (
     host_of,
     profiled_host_of,
 )
-from neusight.memory import MemoryTimeline, memory_of
+from neusight.memory import MemoryTimeline, memory_on
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import CalibrationError, ForecastStateError
 from neusight.predictors.gpu import GPU
@@ -115,11 +115,7 @@ class Forecast:
     @cached_property
     def memory(self) -> MemoryTimeline:
         """Every allocation placed in the GPU's memory."""
-        return memory_of(
-            self.recording,
-            capacity_bytes=self.gpu.memory_bytes,
-            context_bytes=self.gpu.context_bytes,
-        )
+        return memory_on(self.recording, self.gpu)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -285,6 +281,13 @@ class Forecast:
         from neusight.trace import write_trace
 
         write_trace(path, self.timeline, self.memory, self.gpu, **self._options)
+
+    def export_memory_snapshot(self, path: str | Path) -> None:
+        """Writes what the allocator did for pytorch.org/memory_viz, as torch's own
+        `torch.cuda.memory._dump_snapshot` does (a pickle, which that page reads)."""
+        from neusight.memory_snapshot import write_memory_snapshot
+
+        write_memory_snapshot(path, self.recording, self.gpu, times_ns=self.timeline.memory_ns)
 
     def key_averages(self, group_by_input_shape: bool = False) -> Any:
         """torch.profiler's own event list; `.table(sort_by="cuda_time_total")` prints it."""
@@ -509,7 +512,7 @@ class Session:
                 questions=tuple(sorted(self._questions.items())),
                 warnings=tuple(_warnings_of(recorder)),
                 script=self._script,
-                options=self._options,
+                options={**self._options, **recorder.options},
             )
 
 

@@ -1,233 +1,69 @@
-"""Storages placed in memory as CUDA's caching allocator would: segments, peaks, who is alive."""
+"""Storages and workspaces placed in a GPU's memory: what is held when, peaks, who is alive."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
 
-from neusight.recording import Alloc, Free, Phase, Recording, replays
+from neusight.allocator import Allocator, AllocatorSettings, settings_of
+from neusight.predictors.gpu import GPU
+from neusight.recording import (
+    Alloc,
+    EmptyCache,
+    Free,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Phase,
+    Recording,
+    replays,
+)
+from neusight.workspaces import ENVIRONMENT, Workspaces, thread_of
 
 __all__ = [
+    "ALLOCATOR_OPTION",
+    "FRACTION_OPTION",
     "AliveRow",
-    "Allocator",
+    "Category",
     "MemoryEvent",
     "MemoryTimeline",
     "OutOfMemory",
+    "Placement",
     "StepMemory",
+    "allocator_settings",
+    "category_of",
     "memory_of",
+    "memory_on",
+    "place_all",
+    "workspaces_on",
 ]
 
-# The constants of PyTorch's c10/cuda/CUDACachingAllocator.cpp (2.13), default settings.
-#: Requests are rounded up to this.
-MIN_BLOCK_BYTES = 512
-#: Requests up to this come from the small pool.
-SMALL_BYTES = 2**20
-#: A segment of the small pool.
-SMALL_SEGMENT_BYTES = 2 * 2**20
-#: A segment of the large pool, for requests below `LARGE_REQUEST_BYTES`.
-LARGE_SEGMENT_BYTES = 20 * 2**20
-#: From here on a request gets a segment of its own size, rounded to `SEGMENT_ROUND_BYTES`.
-LARGE_REQUEST_BYTES = 10 * 2**20
-SEGMENT_ROUND_BYTES = 2 * 2**20
-#: Where addresses start; CUDA maps memory thereabouts. No two segments share an address.
-FIRST_ADDRESS = 0x7F0000000000
+#: Names in `Recording.options`: what PYTORCH_ALLOC_CONF said, and the share of the GPU's memory
+#: that torch.cuda.set_per_process_memory_fraction left.
+ALLOCATOR_OPTION, FRACTION_OPTION = "PYTORCH_ALLOC_CONF", "memory_fraction"
 
+Category = Literal[
+    "parameters", "gradients", "optimizer_state", "activations", "workspaces", "other"
+]
 
-class _Block:
-    """A piece of a segment; its neighbours in the segment are `before` and `after`."""
-
-    __slots__ = ("address", "after", "before", "is_free", "is_small", "num_bytes")
-
-    def __init__(self, address: int, num_bytes: int, is_small: bool) -> None:
-        self.address = address
-        self.num_bytes = num_bytes
-        self.is_small = is_small
-        self.is_free = True
-        self.before: _Block | None = None
-        self.after: _Block | None = None
-
-
-class Allocator:
-    """PyTorch's caching allocator as arithmetic: best fit, splitting, coalescing, cached segments.
-
-    `capacity_bytes` is what the GPU has beyond the CUDA context; None is no limit. All sizes are
-    bytes. Streams are not told apart: memory freed on one is free for all.
-
-    >>> allocator = Allocator()
-    >>> allocator.allocate("weight", 1000)
-    True
-    >>> allocator.allocated, allocator.reserved
-    (1024, 2097152)
-    """
-
-    def __init__(self, capacity_bytes: int | None = None) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.allocated = 0
-        self.reserved = 0
-        self.peak_allocated = 0
-        self.peak_reserved = 0
-        self.num_retries = 0
-        self._blocks: dict[Hashable, _Block | None] = {}
-        self._free: dict[bool, list[tuple[int, int, _Block]]] = {True: [], False: []}
-        self._next_address = FIRST_ADDRESS
-
-    def allocate(self, storage: Hashable, num_bytes: int) -> bool:
-        """Places a storage; False if that exceeds the capacity (it is placed all the same).
-
-        As the real allocator does, it first gives cached segments back.
-        """
-        if storage in self._blocks:
-            raise ValueError(f"Storage {storage!r} is allocated already; free it first.")
-        if num_bytes <= 0:
-            self._blocks[storage] = None
-            return True
-        rounded = _round_up(num_bytes, MIN_BLOCK_BYTES)
-        is_small = rounded <= SMALL_BYTES
-        fits = True
-        block = self._best_fit(rounded, is_small)
-        if block is None:
-            block, fits = self._new_segment(rounded, is_small)
-        self._split(block, rounded)
-        block.is_free = False
-        self._blocks[storage] = block
-        self.allocated += block.num_bytes
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
-        return fits
-
-    def would_fit(self, num_bytes: int) -> bool:
-        """Whether `allocate` would say so; changes nothing.
-
-        >>> Allocator(capacity_bytes=2**20).would_fit(100)
-        False
-        """
-        if num_bytes <= 0 or self.capacity_bytes is None:
-            return True
-        rounded = _round_up(num_bytes, MIN_BLOCK_BYTES)
-        is_small = rounded <= SMALL_BYTES
-        pool = self._free[is_small]
-        if bisect_left(pool, (rounded,)) < len(pool):
-            return True
-        cached = sum(block.num_bytes for block in self._cached_segments())
-        return self.reserved - cached + _segment_bytes(rounded) <= self.capacity_bytes
-
-    def free(self, storage: Hashable) -> bool:
-        """Takes a storage back into the cache; False if it was not allocated."""
-        if storage not in self._blocks:
-            return False
-        block = self._blocks.pop(storage)
-        if block is None:
-            return True
-        self.allocated -= block.num_bytes
-        block.is_free = True
-        after, before = block.after, block.before
-        if after is not None and after.is_free:
-            self._forget(after)
-            self._merge(block, after)
-        if before is not None and before.is_free:
-            self._forget(before)
-            self._merge(before, block)
-            block = before
-        insort(self._free[block.is_small], (block.num_bytes, block.address, block))
-        return True
-
-    def empty_cache(self) -> None:
-        """Gives every segment without a live block back to the GPU."""
-        for block in self._cached_segments():
-            self._forget(block)
-            self.reserved -= block.num_bytes
-
-    def reset_peak(self) -> None:
-        """Peaks start anew from what is held now."""
-        self.peak_allocated = self.allocated
-        self.peak_reserved = self.reserved
-
-    def address_of(self, storage: Hashable) -> int:
-        """Where a live storage lies; 0 if it is empty or not live."""
-        block = self._blocks.get(storage)
-        return 0 if block is None else block.address
-
-    def bytes_of(self, storage: Hashable) -> int:
-        """How large the block of a live storage is; 0 if it is empty or not live."""
-        block = self._blocks.get(storage)
-        return 0 if block is None else block.num_bytes
-
-    def blocks(self) -> list[tuple[int, int]]:
-        """(address, bytes) of every live block, in order of address."""
-        live = (block for block in self._blocks.values() if block is not None)
-        return sorted((block.address, block.num_bytes) for block in live)
-
-    def _best_fit(self, rounded: int, is_small: bool) -> _Block | None:
-        pool = self._free[is_small]
-        index = bisect_left(pool, (rounded,))
-        return pool.pop(index)[2] if index < len(pool) else None
-
-    def _new_segment(self, rounded: int, is_small: bool) -> tuple[_Block, bool]:
-        num_bytes = _segment_bytes(rounded)
-        fits = True
-        if self.capacity_bytes is not None and self.reserved + num_bytes > self.capacity_bytes:
-            self.num_retries += 1
-            self.empty_cache()
-            fits = self.reserved + num_bytes <= self.capacity_bytes
-        block = _Block(self._next_address, num_bytes, is_small)
-        self._next_address += _round_up(num_bytes, SEGMENT_ROUND_BYTES)
-        self.reserved += num_bytes
-        if self.reserved > self.peak_reserved:
-            self.peak_reserved = self.reserved
-        return block, fits
-
-    def _split(self, block: _Block, rounded: int) -> None:
-        """Cuts off what the request does not need, where the rest is worth keeping."""
-        rest = block.num_bytes - rounded
-        if rest < MIN_BLOCK_BYTES if block.is_small else rest <= SMALL_BYTES:
-            return
-        tail = _Block(block.address + rounded, rest, block.is_small)
-        tail.before, tail.after = block, block.after
-        if block.after is not None:
-            block.after.before = tail
-        block.after = tail
-        block.num_bytes = rounded
-        insort(self._free[block.is_small], (rest, tail.address, tail))
-
-    def _merge(self, block: _Block, after: _Block) -> None:
-        block.num_bytes += after.num_bytes
-        block.after = after.after
-        if after.after is not None:
-            after.after.before = block
-
-    def _forget(self, block: _Block) -> None:
-        pool = self._free[block.is_small]
-        del pool[bisect_left(pool, (block.num_bytes, block.address))]
-
-    def _cached_segments(self) -> list[_Block]:
-        return [
-            block
-            for pool in self._free.values()
-            for _, _, block in pool
-            if block.before is None and block.after is None
-        ]
-
-
-def _round_up(num_bytes: int, unit: int) -> int:
-    return -(-num_bytes // unit) * unit
-
-
-def _segment_bytes(rounded: int) -> int:
-    if rounded <= SMALL_BYTES:
-        return SMALL_SEGMENT_BYTES
-    if rounded < LARGE_REQUEST_BYTES:
-        return LARGE_SEGMENT_BYTES
-    return _round_up(rounded, SEGMENT_ROUND_BYTES)
+_CATEGORY_OF: dict[str, Category] = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer_state",
+    "workspace": "workspaces",
+    "activation": "activations",
+}
 
 
 class MemoryEvent(NamedTuple):
     """An allocation (`num_bytes` > 0) or a free (< 0), and what is held after it.
 
     `mark` is its position among all `Alloc` and `Free` entries in order of replay, as in
-    `Timeline.memory_ns`; `step` the program's number of the step.
+    `Timeline.memory_ns` (of a workspace, that of the entry before it); `step` the program's number
+    of the step.
     """
 
     mark: int
@@ -265,6 +101,7 @@ class OutOfMemory:
     reserved: int
     capacity_bytes: int
     context_bytes: int
+    stack: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +119,7 @@ class MemoryTimeline:
     """Memory over the whole block, as `torch.cuda.memory_stats` would tell it. All bytes.
 
     `peak_event` is the allocation that reached the peak (None where nothing was allocated);
-    `alive` what was alive then, largest first, without rounding to blocks.
+    `alive_at_peak` what was alive then, largest first, without rounding to blocks.
     """
 
     events: tuple[MemoryEvent, ...]
@@ -290,9 +127,10 @@ class MemoryTimeline:
     peak_allocated: int
     peak_reserved: int
     peak_event: MemoryEvent | None
-    alive: tuple[AliveRow, ...]
+    alive_at_peak: tuple[Alloc, ...]
     capacity_bytes: int | None
     context_bytes: int
+    settings: AllocatorSettings
     out_of_memory: OutOfMemory | None = None
 
     @property
@@ -300,9 +138,186 @@ class MemoryTimeline:
         """Whether every allocation was served within the capacity, the CUDA context included."""
         return self.out_of_memory is None
 
+    @property
+    def total_bytes(self) -> int:
+        """What the GPU has to have: most bytes reserved, and the CUDA context."""
+        return self.peak_reserved + self.context_bytes
+
+    @cached_property
+    def alive(self) -> tuple[AliveRow, ...]:
+        """What was alive at the peak by module, phase and kind, largest first."""
+        sums: dict[tuple[str, Phase, str], list[int]] = defaultdict(lambda: [0, 0])
+        for alloc in self.alive_at_peak:
+            row = sums[(alloc.module, alloc.phase, alloc.kind)]
+            row[0] += alloc.num_bytes
+            row[1] += 1
+        rows = [AliveRow(*key, num_bytes=total, num_storages=n) for key, (total, n) in sums.items()]
+        return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row[:3])))
+
+    @cached_property
+    def by_category(self) -> dict[Category, int]:
+        """Bytes alive at the peak; activations are those of the forward pass, other is what
+        backward and optimizer need for a moment, and buffers."""
+        sums: dict[Category, int] = dict.fromkeys(
+            ("parameters", "gradients", "optimizer_state", "activations", "workspaces", "other"), 0
+        )
+        for alloc in self.alive_at_peak:
+            sums[category_of(alloc)] += alloc.num_bytes
+        return sums
+
+
+def category_of(alloc: Alloc) -> Category:
+    """What people call it.
+
+    >>> category_of(Alloc(0, 512, phase="backward"))
+    'other'
+    """
+    if alloc.kind == "activation" and alloc.phase != "forward":
+        return "other"
+    return _CATEGORY_OF.get(alloc.kind, "other")
+
+
+class Placement:
+    """Storages placed by an allocator in the order in which a program makes them, and between them
+    the workspaces that its ops take. A storage is for the stream of the op that makes it."""
+
+    def __init__(self, allocator: Allocator, workspaces: Workspaces | None = None) -> None:
+        self.allocator = allocator
+        self.workspaces = workspaces
+        #: Position of the last `Alloc` or `Free`, -1 before the first; number of the step.
+        self.mark = -1
+        self.step = 0
+        self._op = ""
+        self._stream = 0
+        self._pending: tuple[OpSignature, MathMode, Phase, str] | None = None
+        self._kept: set[Hashable] = set()
+
+    def run(
+        self, signature: OpSignature, math: MathMode, phase: Phase, stream: int, module: str
+    ) -> None:
+        """An op runs; what it returns is allocated next, then its workspaces."""
+        if self._pending is not None:
+            self.settle()
+        self._op, self._stream = signature.op, stream
+        if self.workspaces is not None and self.workspaces.of(signature, math):
+            self._pending = (signature, math, phase, module)
+
+    def allocate(self, storage: Hashable, alloc: Alloc) -> bool:
+        """Places a storage; False if the GPU could not have served it."""
+        own = alloc.op == self._op
+        if self._pending is not None and not own:
+            self.settle()
+        return self.place(storage, alloc, self._stream if own else 0)
+
+    def free(self, storage: Hashable) -> None:
+        """A storage ends."""
+        if self._pending is not None:
+            self.settle()
+        self.take_away(storage)
+
+    def settle(self) -> None:
+        """The last op takes its workspaces, and gives back what it does not keep."""
+        if self._pending is None or self.workspaces is None:
+            return
+        signature, math, phase, module = self._pending
+        self._pending = None
+        for need in self.workspaces.of(signature, math):
+            key = ("workspace", need.name, thread_of(phase), self._stream)
+            if key in self._kept:
+                continue
+            alloc = Alloc(
+                -1, need.num_bytes, f"({need.name})" if need.is_kept else module, signature.op,
+                phase, "workspace",
+            )  # fmt: skip
+            self.place(key, alloc, self._stream)
+            if need.is_kept:
+                self._kept.add(key)
+            else:
+                self.take_away(key)
+
+    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+        """Where every allocation passes."""
+        return self.allocator.allocate(storage, alloc.num_bytes, stream)
+
+    def take_away(self, storage: Hashable) -> None:
+        """Where every free passes."""
+        self.allocator.free(storage)
+
+
+class _Replayed(Placement):
+    """Writes down what happens."""
+
+    def __init__(
+        self, allocator: Allocator, workspaces: Workspaces | None, context_bytes: int
+    ) -> None:
+        super().__init__(allocator, workspaces)
+        self.events: list[MemoryEvent] = []
+        self.live: dict[Hashable, Alloc] = {}
+        self.out_of_memory: OutOfMemory | None = None
+        self.peak_allocated = 0
+        self.peak_index = -1
+        self._context_bytes = context_bytes
+
+    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+        """Allocates, and notes it."""
+        allocator = self.allocator
+        reserved, allocated = allocator.reserved, allocator.allocated
+        fits = allocator.allocate(storage, alloc.num_bytes, stream)
+        self.live[storage] = alloc
+        if not fits and self.out_of_memory is None:
+            self.out_of_memory = self._failure(alloc, allocated, reserved)
+        block = allocator.block_of(storage)
+        if block is not None:
+            if allocator.allocated > self.peak_allocated:
+                self.peak_allocated, self.peak_index = allocator.allocated, len(self.events)
+            self.events.append(
+                MemoryEvent(
+                    max(self.mark, 0), self.step, block.num_bytes, block.address,
+                    allocator.allocated, allocator.reserved, alloc,
+                )
+            )  # fmt: skip
+        return fits
+
+    def take_away(self, storage: Hashable) -> None:
+        """Frees, and notes it."""
+        allocator = self.allocator
+        block = allocator.block_of(storage)
+        source = self.live.pop(storage)
+        if block is None:
+            allocator.free(storage)
+            return
+        num_bytes, address = block.num_bytes, block.address  # its block may grow
+        allocator.free(storage)
+        self.events.append(
+            MemoryEvent(
+                max(self.mark, 0), self.step, -num_bytes, address, allocator.allocated,
+                allocator.reserved, source,
+            )
+        )  # fmt: skip
+
+    def _failure(self, alloc: Alloc, allocated: int, reserved: int) -> OutOfMemory:
+        allocator = self.allocator
+        return OutOfMemory(
+            step=self.step,
+            op=alloc.op,
+            module=alloc.module,
+            phase=alloc.phase,
+            num_bytes=alloc.num_bytes,
+            allocated=allocated,
+            reserved=min(reserved, allocator.reserved),
+            capacity_bytes=(allocator.capacity_bytes or 0) + self._context_bytes,
+            context_bytes=self._context_bytes,
+            stack=alloc.stack,
+        )
+
 
 def memory_of(
-    recording: Recording, *, capacity_bytes: int | None = None, context_bytes: int = 0
+    recording: Recording,
+    *,
+    capacity_bytes: int | None = None,
+    context_bytes: int = 0,
+    workspaces: Workspaces | None = None,
+    settings: AllocatorSettings | None = None,
 ) -> MemoryTimeline:
     """The recording's storages placed in a GPU of `capacity_bytes`, its context taken off.
 
@@ -312,44 +327,49 @@ def memory_of(
     True
     """
     available = None if capacity_bytes is None else max(0, capacity_bytes - context_bytes)
-    allocator = Allocator(available)
-    live: dict[tuple[int, int], Alloc] = {}
-    events: list[MemoryEvent] = []
+    memory = _Replayed(Allocator(available, settings), workspaces, context_bytes)
+    steps = place_all(recording, memory)
+    events, peak = memory.events, memory.peak_index
+    return MemoryTimeline(
+        events=tuple(events),
+        steps=steps,
+        peak_allocated=memory.peak_allocated,
+        peak_reserved=max((step.peak_reserved for step in steps), default=0),
+        peak_event=events[peak] if peak >= 0 else None,
+        alive_at_peak=_alive_after(events[: peak + 1]),
+        capacity_bytes=capacity_bytes,
+        context_bytes=context_bytes,
+        settings=memory.allocator.settings,
+        out_of_memory=memory.out_of_memory,
+    )
+
+
+def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, ...]:
+    """Lets all storages of a recording come and go, each folded step a few times."""
+    allocator = placement.allocator
     steps: list[StepMemory] = []
-    out_of_memory: OutOfMemory | None = None
-    peak_index, peak_allocated, peak_reserved, mark = -1, 0, 0, -1
+    live: set[Hashable] = set()
     for replay in replays(recording):
         allocator.reset_peak()
+        placement.step = replay.index
         for entry in replay.step.entries:
-            if isinstance(entry, Alloc):
-                mark += 1
+            if isinstance(entry, OpCall):
+                placement.run(entry.signature, entry.math, entry.phase, entry.stream, entry.module)
+            elif isinstance(entry, Alloc):
+                placement.mark += 1
                 storage = replay.alloc_id(entry)
-                fits = allocator.allocate(storage, entry.num_bytes)
-                live[storage] = entry
-                if not fits and out_of_memory is None:
-                    out_of_memory = _out_of_memory(entry, replay.index, allocator, context_bytes)
-                if allocator.allocated > peak_allocated:
-                    peak_allocated, peak_index = allocator.allocated, len(events)
-                change, source = allocator.bytes_of(storage), entry
-                address = allocator.address_of(storage)
+                live.add(storage)
+                placement.allocate(storage, entry)
             elif isinstance(entry, Free):
-                mark += 1
+                placement.mark += 1
                 known = replay.storage_id(entry.storage)
-                if known is None or known not in live:
-                    continue  # allocated in a step that is folded away
-                change, source = -allocator.bytes_of(known), live.pop(known)
-                address = allocator.address_of(known)
-                allocator.free(known)
-            else:
-                continue
-            if change:
-                events.append(
-                    MemoryEvent(
-                        mark, replay.index, change, address, allocator.allocated,
-                        allocator.reserved, source,
-                    )
-                )  # fmt: skip
-        peak_reserved = max(peak_reserved, allocator.peak_reserved)
+                if known is not None and known in live:
+                    live.discard(known)
+                    placement.free(known)  # others were allocated in a step that is folded away
+            elif isinstance(entry, EmptyCache):
+                placement.settle()
+                allocator.empty_cache()
+        placement.settle()
         steps.append(
             StepMemory(
                 step=replay.index,
@@ -358,47 +378,49 @@ def memory_of(
                 end_allocated=allocator.allocated,
             )
         )
-    return MemoryTimeline(
-        events=tuple(events),
-        steps=tuple(steps),
-        peak_allocated=peak_allocated,
-        peak_reserved=peak_reserved,
-        peak_event=events[peak_index] if peak_index >= 0 else None,
-        alive=_alive_after(events[: peak_index + 1]),
-        capacity_bytes=capacity_bytes,
-        context_bytes=context_bytes,
-        out_of_memory=out_of_memory,
+    return tuple(steps)
+
+
+def memory_on(
+    recording: Recording,
+    gpu: GPU,
+    *,
+    capacity_bytes: int | None = None,
+    settings: AllocatorSettings | None = None,
+) -> MemoryTimeline:
+    """The recording in the memory of `gpu` (or in that much of it), with the workspaces that the
+    libraries take there and the allocator's settings of the recorded program (or with these)."""
+    fraction = recording.options.get(FRACTION_OPTION)
+    total = gpu.memory_bytes if capacity_bytes is None else min(capacity_bytes, gpu.memory_bytes)
+    if fraction is not None:
+        # The limit counts what is reserved, the context not.
+        total = min(total, int(float(fraction) * gpu.memory_bytes) + gpu.context_bytes)
+    return memory_of(
+        recording,
+        capacity_bytes=total,
+        context_bytes=gpu.context_bytes,
+        workspaces=workspaces_on(recording, gpu),
+        settings=allocator_settings(recording) if settings is None else settings,
     )
 
 
-def _out_of_memory(
-    alloc: Alloc, step: int, allocator: Allocator, context_bytes: int
-) -> OutOfMemory:
-    rounded = _round_up(alloc.num_bytes, MIN_BLOCK_BYTES)
-    return OutOfMemory(
-        step=step,
-        op=alloc.op,
-        module=alloc.module,
-        phase=alloc.phase,
-        num_bytes=alloc.num_bytes,
-        allocated=allocator.allocated - rounded,
-        reserved=allocator.reserved - _segment_bytes(rounded),
-        capacity_bytes=(allocator.capacity_bytes or 0) + context_bytes,
-        context_bytes=context_bytes,
-    )
+def workspaces_on(recording: Recording, gpu: GPU) -> Workspaces:
+    """What the recorded program's libraries take on `gpu`."""
+    options = recording.options
+    environment = {name: options[name] for name in ENVIRONMENT if name in options}
+    return Workspaces(gpu, recording.torch_version, environment)
 
 
-def _alive_after(events: list[MemoryEvent]) -> tuple[AliveRow, ...]:
+def allocator_settings(recording: Recording) -> AllocatorSettings:
+    """The settings that the recorded program ran with."""
+    return settings_of(recording.options.get(ALLOCATOR_OPTION, ""))[0]
+
+
+def _alive_after(events: list[MemoryEvent]) -> tuple[Alloc, ...]:
     live: dict[int, Alloc] = {}
     for event in events:
         if event.num_bytes > 0:
             live[event.address] = event.source
         else:
             del live[event.address]
-    sums: dict[tuple[str, Phase, str], list[int]] = defaultdict(lambda: [0, 0])
-    for alloc in live.values():
-        row = sums[(alloc.module, alloc.phase, alloc.kind)]
-        row[0] += alloc.num_bytes
-        row[1] += 1
-    rows = [AliveRow(*key, num_bytes=total, num_storages=n) for key, (total, n) in sums.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.num_bytes, row[:3])))
+    return tuple(sorted(live.values(), key=lambda alloc: -alloc.num_bytes))

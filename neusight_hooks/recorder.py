@@ -177,6 +177,9 @@ class Recorder:
         self.cutter = StepCutter(self, steady_steps)
         self.followers: list[Callable[[list[Any]], None]] = []
         self.on_alloc: Callable[[int], None] | None = None
+        self.on_first_alloc: Callable[[], None] | None = None
+        #: What the program set outside of torch, for `Recording.options`.
+        self.options: dict[str, str] = {}
         self.on_pickled: Callable[[], None] | None = None
         self.open_entries: list[Any] = []
         self.cpu_ops = 0
@@ -559,6 +562,8 @@ class Recorder:
                 self.kinds[number] = kind
             return
         number = self._next_storage
+        if number == 0 and self.on_first_alloc is not None:
+            self.on_first_alloc()
         self._next_storage = number + 1
         self._storages[key] = number
         self._alive.add(number)

@@ -12,6 +12,7 @@ from neusight.predictors.kernel import DTYPE_BYTES
 
 __all__ = [
     "Alloc",
+    "EmptyCache",
     "Entry",
     "EventRecord",
     "EventWait",
@@ -180,7 +181,9 @@ class Alloc:
     module: str = ""
     op: str = ""
     phase: Phase = "forward"
-    kind: Literal["activation", "parameter", "gradient", "optimizer_state", "buffer"] = "activation"
+    kind: Literal[
+        "activation", "parameter", "gradient", "optimizer_state", "buffer", "workspace"
+    ] = "activation"
     stack: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -189,6 +192,11 @@ class Free:
     """The storage was freed."""
 
     storage: StorageRef
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyCache:
+    """torch.cuda.empty_cache was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +254,7 @@ class HostWork:
     count: int = 1
 
 
-Entry = Alloc | EventRecord | EventWait | Free | HostWork | Mark | OpCall | Synchronize
+Entry = Alloc | EmptyCache | EventRecord | EventWait | Free | HostWork | Mark | OpCall | Synchronize
 
 
 @dataclass(frozen=True)

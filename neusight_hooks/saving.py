@@ -13,6 +13,7 @@ from neusight.predictors.errors import RecordingError
 from neusight.recording import (
     Alloc,
     Argument,
+    EmptyCache,
     Entry,
     EventRecord,
     EventWait,
@@ -38,6 +39,7 @@ SCHEMA_VERSION = 2
 MAX_UNPACKED_BYTES = 2**31
 
 _PLAIN: dict[str, type] = {
+    "empty_cache": EmptyCache,
     "event_record": EventRecord,
     "event_wait": EventWait,
     "host_work": HostWork,

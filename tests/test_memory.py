@@ -1,161 +1,134 @@
-"""The caching allocator, worked by hand and by property."""
+"""What is held when, where the peak is and what is alive there."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from neusight.memory import Allocator, memory_of
-from neusight.recording import Alloc, Entry, Free, Recording, Step, StepKind, StorageRef
+from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION, memory_of, memory_on
+from neusight.predictors.gpu import gpu
+from neusight.recording import (
+    Alloc,
+    EmptyCache,
+    Entry,
+    Free,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Phase,
+    Recording,
+    Step,
+    StepKind,
+    StorageRef,
+    TensorSpec,
+)
+from neusight.workspaces import CUBLAS_BYTES
 
 MIB = 2**20
 
 
 def recording(*steps: tuple[Entry, ...], count: int = 1, kind: StepKind = "train") -> Recording:
     return Recording(
-        steps=tuple(Step(kind, entries, count) for entries in steps), gpu="H100", torch_version="2"
+        steps=tuple(Step(kind, entries, count) for entries in steps),
+        gpu="H100",
+        torch_version="2.13.0",
     )
 
 
-def test_small_request_takes_a_block_of_a_two_mebibyte_segment() -> None:
-    allocator = Allocator()
-
-    assert allocator.allocate("a", 1)
-
-    assert (allocator.allocated, allocator.reserved) == (512, 2 * MIB)
+def product(phase: Phase = "forward") -> OpCall:
+    matrix = TensorSpec((512, 512), (512, 1), "float32")
+    signature = OpSignature("aten::mm", "default", (("self", matrix), ("mat2", matrix)), (matrix,))
+    return OpCall(signature, MathMode(), "net", phase)
 
 
-def test_request_of_one_to_ten_mebibyte_takes_a_block_of_a_twenty_mebibyte_segment() -> None:
-    allocator = Allocator()
+def test_workspace_of_the_first_product_is_kept_and_one_for_each_thread() -> None:
+    forward, backward = product(), product("backward")
+    made, gone = Alloc(0, MIB, "net", "aten::mm"), Free(StorageRef(0, 0))
+    entries = (forward, made, forward, backward, backward, gone)
 
-    allocator.allocate("a", MIB + 1)
-    allocator.allocate("b", 9 * MIB)
+    memory = memory_on(recording(entries, count=3), gpu("H100"))
 
-    assert (allocator.allocated, allocator.reserved) == (10 * MIB + 512, 20 * MIB)
-
-
-def test_large_request_gets_a_segment_of_its_own_rounded_to_two_mebibyte() -> None:
-    allocator = Allocator()
-
-    allocator.allocate("a", 41 * MIB // 2 - 300)
-
-    assert (allocator.allocated, allocator.reserved) == (41 * MIB // 2, 22 * MIB)
-
-
-def test_a_rest_of_a_large_block_up_to_one_mebibyte_is_not_split_off() -> None:
-    allocator = Allocator()
-    allocator.allocate("a", 12 * MIB)
-    allocator.free("a")
-
-    allocator.allocate("b", 11 * MIB)
-
-    assert (allocator.allocated, allocator.reserved) == (12 * MIB, 12 * MIB)
+    assert memory.by_category["workspaces"] == 64 * MIB
+    assert memory.peak_allocated == 65 * MIB
+    assert [(event.num_bytes, event.source.kind) for event in memory.events[:5]] == [
+        (MIB, "activation"),
+        (32 * MIB, "workspace"),
+        (32 * MIB, "workspace"),
+        (-MIB, "activation"),
+        (MIB, "activation"),
+    ]
+    assert memory.steps[-1].end_allocated == 64 * MIB
 
 
-def test_best_fit_takes_the_smallest_free_block_that_is_large_enough() -> None:
-    allocator = Allocator()
-    allocator.allocate("large", 40 * MIB)
-    allocator.allocate("fitting", 30 * MIB)
-    where = allocator.address_of("fitting")
-    allocator.free("large")
-    allocator.free("fitting")
+def test_a_passing_workspace_lies_beside_what_its_op_returns() -> None:
+    """cuBLASLt's of torch 2.6, which every call gave back."""
+    bias = TensorSpec((512,), (1,), "float32")
+    call = product()
+    arguments = (("self", bias), ("mat1", TensorSpec((512, 512), (512, 1), "float32")))
+    call = replace(call, signature=replace(call.signature, op="aten::addmm", arguments=arguments))
+    program = recording((call, Alloc(0, 2 * MIB, "net", "aten::addmm")))
 
-    allocator.allocate("again", 30 * MIB)
+    memory = memory_on(replace(program, torch_version="2.6.0"), gpu("A100"))
 
-    assert allocator.address_of("again") == where
-
-
-def test_neighbours_coalesce_when_freed() -> None:
-    allocator = Allocator()
-    for name in "abc":
-        allocator.allocate(name, 6 * MIB)
-    for name in "acb":
-        allocator.free(name)
-
-    allocator.allocate("whole", 9 * MIB)
-    allocator.allocate("rest", 9 * MIB)
-
-    assert allocator.reserved == 20 * MIB
+    assert [event.num_bytes for event in memory.events] == [2 * MIB, CUBLAS_BYTES, MIB, -MIB]
+    assert memory.peak_allocated == 3 * MIB + CUBLAS_BYTES
 
 
-def test_empty_storage_takes_nothing() -> None:
-    allocator = Allocator()
+def test_emptied_cache_gives_memory_back_for_good() -> None:
+    held: tuple[Entry, ...] = (Alloc(0, 40 * MIB), Free(StorageRef(0, 0)))
+    later = Alloc(1, 64 * MIB)
 
-    allocator.allocate("a", 0)
+    kept = memory_of(recording((*held, later)))
+    emptied = memory_of(recording((*held, EmptyCache(), later)))
 
-    assert (allocator.allocated, allocator.reserved, allocator.free("a")) == (0, 0, True)
-
-
-def test_unknown_storage_is_not_freed() -> None:
-    assert Allocator().free("never") is False
+    assert (kept.peak_reserved, emptied.peak_reserved) == (104 * MIB, 64 * MIB)
 
 
-def test_a_storage_cannot_be_allocated_twice() -> None:
-    allocator = Allocator()
-    allocator.allocate("a", 1)
+def test_settings_and_fraction_of_the_program_count() -> None:
+    entries: tuple[Entry, ...] = (Alloc(0, 30 * MIB), Free(StorageRef(0, 0)), Alloc(1, 41 * MIB))
+    target = gpu("H100")
 
-    with pytest.raises(ValueError, match="'a' is allocated already"):
-        allocator.allocate("a", 1)
+    plain = memory_on(recording(entries), target)
+    expandable = memory_on(
+        replace(recording(entries), options={ALLOCATOR_OPTION: "expandable_segments:True"}), target
+    )
+    limited = memory_on(replace(recording(entries), options={FRACTION_OPTION: "0.0004"}), target)
 
-
-def test_cached_segments_are_given_back_before_memory_runs_out() -> None:
-    allocator = Allocator(capacity_bytes=64 * MIB)
-    allocator.allocate("a", 40 * MIB)
-    allocator.free("a")
-
-    predicted = allocator.would_fit(50 * MIB)
-    fits = allocator.allocate("b", 50 * MIB)
-
-    assert predicted
-    assert fits
-    assert (allocator.reserved, allocator.num_retries) == (50 * MIB, 1)
+    assert (plain.peak_reserved, expandable.peak_reserved) == (72 * MIB, 60 * MIB)
+    assert plain.fits
+    assert not limited.fits
 
 
-def test_empty_cache_keeps_segments_with_a_live_block() -> None:
-    allocator = Allocator()
-    allocator.allocate("a", 30 * MIB)
-    allocator.allocate("b", 100)
-    allocator.free("a")
+def test_storages_are_for_the_stream_of_the_op_that_makes_them() -> None:
+    """What the side stream freed does not serve the default stream."""
+    aside = replace(product(), stream=33, signature=replace(product().signature, op="aten::relu"))
+    here = replace(aside, stream=0)
+    made = Alloc(0, 30 * MIB, "net", "aten::relu")
+    entries = (aside, made, Free(StorageRef(0, 0)), here, replace(made, ordinal=1))
 
-    allocator.empty_cache()
-
-    assert allocator.reserved == 2 * MIB
-
-
-OPERATIONS = st.lists(
-    st.one_of(st.integers(1, 64 * MIB), st.integers(1, 4096), st.integers(-40, -1)), max_size=80
-)
+    assert memory_of(recording(entries)).peak_reserved == 60 * MIB
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
-@given(OPERATIONS, st.sampled_from([None, 100 * MIB]))
-def test_blocks_never_overlap_and_the_sums_hold(
-    operations: list[int], capacity: int | None
-) -> None:
-    allocator = Allocator(capacity)
-    live: list[int] = []
-    for number, operation in enumerate(operations):
-        if operation > 0:
-            expected = allocator.would_fit(operation)
-            assert allocator.allocate(number, operation) is expected
-            live.append(number)
-        elif live:
-            allocator.free(live.pop(operation % len(live)))
-        blocks = allocator.blocks()
-        assert sum(size for _, size in blocks) == allocator.allocated
-        assert all(a + n <= b for (a, n), (b, _) in pairwise(blocks))
-        assert 0 <= allocator.allocated <= allocator.reserved
-        assert allocator.allocated <= allocator.peak_allocated
-        assert allocator.reserved <= allocator.peak_reserved
+def test_categories_are_those_people_speak_of() -> None:
+    kinds: list[Entry] = [
+        Alloc(0, 512, kind="parameter"),
+        Alloc(1, 1024, kind="gradient", phase="backward"),
+        Alloc(2, 1536, kind="optimizer_state", phase="optimizer"),
+        Alloc(3, 2048),
+        Alloc(4, 2560, phase="backward"),
+        Alloc(5, 3072, kind="buffer"),
+    ]
 
-    for number in live:
-        allocator.free(number)
-    allocator.empty_cache()
+    memory = memory_of(recording(tuple(kinds)))
 
-    assert (allocator.allocated, allocator.reserved, allocator.blocks()) == (0, 0, [])
+    assert memory.by_category == {
+        "parameters": 512,
+        "gradients": 1024,
+        "optimizer_state": 1536,
+        "activations": 2048,
+        "workspaces": 0,
+        "other": 5632,
+    }
+    assert sum(memory.by_category.values()) == memory.peak_allocated
 
 
 def test_peak_and_who_is_alive_at_it() -> None:

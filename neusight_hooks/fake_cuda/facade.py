@@ -48,8 +48,32 @@ class LiveMemory(Protocol):
         """The peak starts again from here."""
         ...
 
+    def reset_accumulated(self) -> None:
+        """What came and went is counted again."""
+        ...
+
     def empty_cache(self) -> None:
         """Unused segments go back."""
+        ...
+
+    def fraction(self) -> float:
+        """The share of the GPU's memory that the program may have."""
+        ...
+
+    def set_fraction(self, fraction: float) -> None:
+        """It may have this share."""
+        ...
+
+    def set_settings(self, text: str) -> None:
+        """The allocator's settings from here on."""
+        ...
+
+    def record_history(self, enabled: str | None = "all", max_entries: int | None = None) -> None:
+        """What happens from here on is kept for snapshots."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """What torch.cuda.memory._snapshot returns."""
         ...
 
 
@@ -575,19 +599,30 @@ def _install_memory(patches: Patches, memory: LiveMemory, gpu: GPU, asked: Asked
         asked("total_memory", gpu.memory_bytes)
         return max(0, gpu.memory_bytes - gpu.context_bytes - reserved), gpu.memory_bytes
 
-    def nothing(*args: Any, **kwargs: Any) -> None:
-        return None
+    def record_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:
+        # The legacy form takes True and False.
+        wanted = enabled if isinstance(enabled, str) else ("all" if enabled else None)
+        memory.record_history(wanted, kwargs.get("max_entries"))
 
     patches.answer(module, "memory_stats", lambda device=None: memory.statistics())
     patches.answer(module, "reset_peak_memory_stats", lambda device=None: memory.reset_peak())
-    patches.answer(module, "reset_accumulated_memory_stats", nothing)
+    patches.answer(
+        module, "reset_accumulated_memory_stats", lambda device=None: memory.reset_accumulated()
+    )
     patches.answer(module, "empty_cache", lambda: memory.empty_cache())
     patches.answer(module, "mem_get_info", info)
-    patches.answer(module, "set_per_process_memory_fraction", nothing)
-    patches.answer(module, "memory_snapshot", lambda *args, **kwargs: [])
-    patches.answer(module, "_record_memory_history", nothing)
-    patches.answer(module, "_dump_snapshot", nothing)
-    patches.answer(module, "_set_allocator_settings", nothing)
+    patches.answer(
+        module,
+        "set_per_process_memory_fraction",
+        lambda fraction, device=None: memory.set_fraction(fraction),
+    )
+    patches.answer(module, "get_per_process_memory_fraction", lambda device=None: memory.fraction())
+    patches.answer(module, "memory_snapshot", lambda *args, **kwargs: memory.snapshot()["segments"])
+    patches.answer(module, "_record_memory_history", record_history)
+    patches.answer(module, "_snapshot", lambda *args, **kwargs: memory.snapshot())
+    patches.answer(module, "_set_allocator_settings", lambda env: memory.set_settings(env))
+    patches.set(torch._C, "_accelerator_setAllocatorSettings", memory.set_settings)
+    patches.answer(module, "get_allocator_backend", lambda: "native")
 
 
 def _install_random(patches: Patches) -> None:

@@ -1,0 +1,563 @@
+"""PyTorch's caching allocator as arithmetic: blocks, segments, streams and its settings."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "Allocator",
+    "AllocatorSettings",
+    "Block",
+    "Segment",
+    "SegmentChange",
+    "round_up",
+    "settings_of",
+]
+
+MIB = 2**20
+
+# The constants of torch 2.13: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp.
+#: Requests are rounded up to this.
+MIN_BLOCK_BYTES = 512
+#: Requests up to this come from the small pool.
+SMALL_BYTES = MIB
+#: A segment of the small pool.
+SMALL_SEGMENT_BYTES = 2 * MIB
+#: A segment of the large pool, for requests below `LARGE_REQUEST_BYTES` (`large_segment_size_mb`).
+LARGE_SEGMENT_BYTES = 20 * MIB
+#: From here on a request gets a segment of its own size, rounded to `SEGMENT_ROUND_BYTES`.
+LARGE_REQUEST_BYTES = 10 * MIB
+SEGMENT_ROUND_BYTES = 2 * MIB
+#: How much larger than the request a block above `max_split_size_mb` may be.
+NON_SPLIT_ROUNDING_BYTES = 20 * MIB
+#: `roundup_power2_divisions` are given for each power of two from 1 MiB to 64 GiB.
+NUM_ROUNDUP_INTERVALS = 16
+
+#: Where addresses start; CUDA maps memory thereabouts. No two segments share an address.
+FIRST_ADDRESS = 0x7F0000000000
+#: Address space between the starts of two expandable segments: more than any GPU has memory.
+EXPANDABLE_STRIDE = 2**42
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """What PYTORCH_ALLOC_CONF sets. `roundup_power2_divisions` holds one number for each power of
+    two from 1 MiB to 64 GiB, or nothing; `max_split_bytes` None is no limit."""
+
+    expandable_segments: bool = False
+    max_split_bytes: int | None = None
+    max_non_split_rounding_bytes: int = NON_SPLIT_ROUNDING_BYTES
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    roundup_power2_divisions: tuple[int, ...] = ()
+    garbage_collection_threshold: float = 0.0
+
+
+#: Settings that change speed or host memory, not the GPU's.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "pinned_num_register_threads",
+        "pinned_use_background_threads",
+        "pinned_reserve_segment_size_mb",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+        "graph_capture_record_stream_reuse",
+        "throw_on_cudamalloc_oom",
+    }
+)
+
+
+def settings_of(text: str) -> tuple[AllocatorSettings, tuple[str, ...]]:
+    """The settings in the text of PYTORCH_ALLOC_CONF, and what of it is not in the forecast.
+
+    >>> settings_of("expandable_segments:True,max_split_size_mb:128")[0].max_split_bytes
+    134217728
+    >>> settings_of("backend:cudaMallocAsync")[1]
+    ('backend:cudaMallocAsync is forecast as the native allocator',)
+    """
+    values: dict[str, object] = {}
+    ignored: list[str] = []
+    for key, value in _pairs(text):
+        try:
+            known = _setting(key, value)
+        except ValueError:
+            ignored.append(f"{key}:{value} cannot be read")
+            continue
+        if known is not None:
+            values[known[0]] = known[1]
+        elif key == "backend":
+            if value != "native":
+                ignored.append(f"backend:{value} is forecast as the native allocator")
+        elif key not in _WITHOUT_EFFECT:
+            ignored.append(f"{key} is not known")
+    if values.get("garbage_collection_threshold"):
+        ignored.append("garbage_collection_threshold acts only after a memory fraction was set")
+    return AllocatorSettings(**values), tuple(ignored)  # type: ignore[arg-type]
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """`key:value` separated by commas; a value in brackets has commas of its own."""
+    depth, start = 0, 0
+    text = "".join(text.split())
+    for position, letter in enumerate(text + ","):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth <= 0:
+            key, _, value = text[start:position].partition(":")
+            if key:
+                yield key, value
+            start = position + 1
+
+
+def _setting(key: str, value: str) -> tuple[str, object] | None:
+    if key == "expandable_segments":
+        if value not in ("True", "False"):
+            raise ValueError(value)
+        return key, value == "True"
+    if key == "max_split_size_mb":
+        return "max_split_bytes", int(value) * MIB
+    if key == "max_non_split_rounding_mb":
+        return "max_non_split_rounding_bytes", int(value) * MIB
+    if key == "large_segment_size_mb":
+        return "large_segment_bytes", int(value) * MIB
+    if key == "garbage_collection_threshold":
+        return key, float(value)
+    if key == "roundup_power2_divisions":
+        return key, _divisions(value)
+    return None
+
+
+def _divisions(value: str) -> tuple[int, ...]:
+    """`4`, or `[256:1,512:2,>:4]`: powers of two in MiB with their divisions; 0 and 1 are none."""
+    if not value.startswith("["):
+        return (int(value),) * NUM_ROUNDUP_INTERVALS
+    divisions = [0] * NUM_ROUNDUP_INTERVALS
+    last, first = 0, True
+    for pair in value.strip("[]").split(","):
+        size, _, count = pair.partition(":")
+        if size == ">":
+            divisions[last + 1 :] = [int(count)] * (NUM_ROUNDUP_INTERVALS - last - 1)
+            continue
+        index = min(max(int(size).bit_length() - 1, 0), NUM_ROUNDUP_INTERVALS - 1)
+        if first:
+            divisions[:index] = [int(count)] * index
+        divisions[index] = int(count)
+        last, first = index, False
+    return tuple(divisions)
+
+
+class Block:
+    """A piece of a segment; its neighbours in the segment are `before` and `after`."""
+
+    __slots__ = ("address", "after", "before", "is_free", "num_bytes", "pool", "requested")
+
+    def __init__(self, address: int, num_bytes: int, pool: int) -> None:
+        self.address = address
+        self.num_bytes = num_bytes
+        self.requested = 0
+        self.pool = pool
+        self.is_free = True
+        self.before: Block | None = None
+        self.after: Block | None = None
+
+    @property
+    def stream(self) -> int:
+        """The stream it is for."""
+        return self.pool >> 1
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is of the small pool."""
+        return bool(self.pool & 1)
+
+
+class Segment(NamedTuple):
+    """Memory that came from CUDA in one piece, and its blocks in order of address."""
+
+    address: int
+    num_bytes: int
+    stream: int
+    is_small: bool
+    blocks: tuple[Block, ...]
+
+
+class SegmentChange(NamedTuple):
+    """CUDA gave memory, or got it back."""
+
+    action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
+    address: int
+    num_bytes: int
+    stream: int
+    is_small: bool
+
+
+class Allocator:
+    """PyTorch's caching allocator as arithmetic: best fit, splitting, coalescing, cached segments.
+
+    `capacity_bytes` is what the GPU has beyond the CUDA context; None is no limit. All sizes are
+    bytes. What is freed on a stream is free for that stream alone. `on_segment` is told when memory
+    comes from CUDA or goes back.
+
+    >>> allocator = Allocator()
+    >>> allocator.allocate("weight", 1000)
+    True
+    >>> allocator.allocated, allocator.reserved
+    (1024, 2097152)
+    """
+
+    def __init__(
+        self, capacity_bytes: int | None = None, settings: AllocatorSettings | None = None
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.settings = settings or AllocatorSettings()
+        self.allocated = 0
+        self.reserved = 0
+        self.peak_allocated = 0
+        self.peak_reserved = 0
+        self.num_retries = 0
+        self.on_segment: Callable[[SegmentChange], None] | None = None
+        self._blocks: dict[Hashable, Block | None] = {}
+        self._free: dict[int, list[tuple[int, int, Block]]] = {}
+        self._next_address = FIRST_ADDRESS
+        #: Of expandable segments: the last mapped block of each pool, and where the next one goes.
+        self._tails: dict[int, Block] = {}
+        self._num_expandable = 0
+
+    def allocate(self, storage: Hashable, num_bytes: int, stream: int = 0) -> bool:
+        """Places a storage; False if that exceeds the capacity (it is placed all the same).
+
+        As the real allocator does, it first gives cached segments back.
+        """
+        if storage in self._blocks:
+            raise ValueError(f"Storage {storage!r} is allocated already; free it first.")
+        if num_bytes <= 0:
+            self._blocks[storage] = None
+            return True
+        rounded = self.rounded(num_bytes)
+        pool = stream << 1 | (rounded <= SMALL_BYTES)
+        fits = True
+        index = self._fitting(rounded, pool)
+        if index is None:
+            block, fits = self._new_block(rounded, pool)
+        else:
+            block = self._free[pool].pop(index)[2]
+        if block.num_bytes != rounded:
+            self._split(block, rounded)
+        block.is_free = False
+        block.requested = num_bytes
+        self._blocks[storage] = block
+        self.allocated += block.num_bytes
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+        return fits
+
+    def rounded(self, num_bytes: int) -> int:
+        """The bytes of the block that a request gets."""
+        divisions = self.settings.roundup_power2_divisions
+        if divisions:
+            interval = min(max(num_bytes.bit_length() - 21, 0), NUM_ROUNDUP_INTERVALS - 1)
+            count = divisions[interval]
+            if count > 1 and num_bytes > MIN_BLOCK_BYTES * count:
+                return _next_division(num_bytes, count)
+        return -(-num_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+
+    def would_fit(self, num_bytes: int, stream: int = 0) -> bool:
+        """Whether `allocate` would say so; changes nothing.
+
+        >>> Allocator(capacity_bytes=2**20).would_fit(100)
+        False
+        """
+        if num_bytes <= 0 or self.capacity_bytes is None:
+            return True
+        rounded = self.rounded(num_bytes)
+        pool = stream << 1 | (rounded <= SMALL_BYTES)
+        if self._fitting(rounded, pool) is not None:
+            return True
+        tail = self._tails.get(pool)
+        room = self._room(pool)
+        if self.reserved + self._new_bytes(rounded, pool, room) <= self.capacity_bytes:
+            return True
+        releasable = sum(num_bytes for _, num_bytes in map(self._releasable, self._cached()))
+        if tail is not None and tail.is_free:
+            room -= self._releasable(tail)[1]
+        needed = self._new_bytes(rounded, pool, room)
+        return self.reserved - releasable + needed <= self.capacity_bytes
+
+    def free(self, storage: Hashable) -> bool:
+        """Takes a storage back into the cache; False if it was not allocated."""
+        if storage not in self._blocks:
+            return False
+        block = self._blocks.pop(storage)
+        if block is None:
+            return True
+        self.allocated -= block.num_bytes
+        block.is_free = True
+        block.requested = 0
+        after, before = block.after, block.before
+        if after is not None and after.is_free:
+            self._forget(after)
+            self._merge(block, after)
+        if before is not None and before.is_free:
+            self._forget(before)
+            self._merge(before, block)
+            block = before
+        self._put(block)
+        return True
+
+    def empty_cache(self) -> None:
+        """Gives every segment without a live block back to the GPU."""
+        for block in self._cached():
+            self._release(block)
+
+    def reset_peak(self) -> None:
+        """Peaks start anew from what is held now."""
+        self.peak_allocated = self.allocated
+        self.peak_reserved = self.reserved
+
+    def block_of(self, storage: Hashable) -> Block | None:
+        """The block of a live storage; None if it is empty or not live."""
+        return self._blocks.get(storage)
+
+    def address_of(self, storage: Hashable) -> int:
+        """Where a live storage lies; 0 if it is empty or not live."""
+        block = self._blocks.get(storage)
+        return 0 if block is None else block.address
+
+    def bytes_of(self, storage: Hashable) -> int:
+        """How large the block of a live storage is; 0 if it is empty or not live."""
+        block = self._blocks.get(storage)
+        return 0 if block is None else block.num_bytes
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """(address, bytes) of every live block, in order of address."""
+        live = (block for block in self._blocks.values() if block is not None)
+        return sorted((block.address, block.num_bytes) for block in live)
+
+    def storages(self) -> dict[int, Hashable]:
+        """The storage that lies at each address."""
+        return {block.address: key for key, block in self._blocks.items() if block is not None}
+
+    def segments(self) -> list[Segment]:
+        """Every segment with its blocks, in order of address."""
+        free = (block for pool in self._free.values() for _, _, block in pool)
+        live = (block for block in self._blocks.values() if block is not None)
+        segments: list[Segment] = []
+        for head in (block for block in (*free, *live) if block.before is None):
+            blocks, block = [head], head
+            while block.after is not None:
+                block = block.after
+                blocks.append(block)
+            num_bytes = sum(block.num_bytes for block in blocks)
+            segments.append(
+                Segment(head.address, num_bytes, head.stream, head.is_small, tuple(blocks))
+            )
+        return sorted(segments, key=lambda segment: segment.address)
+
+    # -- blocks that are free
+
+    def _fitting(self, rounded: int, pool: int) -> int | None:
+        """Position of the smallest free block that the request may take."""
+        free = self._free.get(pool)
+        if not free:
+            return None
+        index = bisect_left(free, (rounded,))
+        if index == len(free):
+            return None
+        limit = self.settings.max_split_bytes
+        if limit is not None:
+            found = free[index][0]
+            if rounded < limit <= found:
+                return None  # what is too large to be split is kept for large requests
+            if rounded >= limit and found >= rounded + self.settings.max_non_split_rounding_bytes:
+                return None
+        return index
+
+    def _put(self, block: Block) -> None:
+        pool = self._free.get(block.pool)
+        if pool is None:
+            pool = self._free[block.pool] = []
+        insort(pool, (block.num_bytes, block.address, block))
+
+    def _forget(self, block: Block) -> None:
+        pool = self._free[block.pool]
+        del pool[bisect_left(pool, (block.num_bytes, block.address))]
+
+    def _split(self, block: Block, rounded: int) -> None:
+        """Cuts off what the request does not need, where the rest is worth keeping."""
+        rest = block.num_bytes - rounded
+        if not self._is_worth_splitting(block, rounded, rest):
+            return
+        tail = Block(block.address + rounded, rest, block.pool)
+        tail.before, tail.after = block, block.after
+        if block.after is not None:
+            block.after.before = tail
+        block.after = tail
+        block.num_bytes = rounded
+        if self._tails.get(block.pool) is block:
+            self._tails[block.pool] = tail
+        self._put(tail)
+
+    def _is_worth_splitting(self, block: Block, rounded: int, rest: int) -> bool:
+        settings = self.settings
+        if block.pool & 1 or settings.expandable_segments:
+            return rest >= MIN_BLOCK_BYTES
+        limit = settings.max_split_bytes
+        return rest > SMALL_BYTES and (limit is None or rounded < limit)
+
+    def _merge(self, block: Block, after: Block) -> None:
+        block.num_bytes += after.num_bytes
+        block.after = after.after
+        if after.after is not None:
+            after.after.before = block
+        if self._tails.get(after.pool) is after:
+            self._tails[after.pool] = block
+
+    # -- memory from CUDA, and back
+
+    def _new_block(self, rounded: int, pool: int) -> tuple[Block, bool]:
+        expands = self.settings.expandable_segments
+        num_bytes = self._new_bytes(rounded, pool, self._room(pool))
+        fits = True
+        if self.capacity_bytes is not None and self.reserved + num_bytes > self.capacity_bytes:
+            self.num_retries += 1
+            self.empty_cache()
+            num_bytes = self._new_bytes(rounded, pool, self._room(pool))
+            fits = self.reserved + num_bytes <= self.capacity_bytes
+        self.reserved += num_bytes
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
+        if expands:
+            return self._expanded(num_bytes, pool), fits
+        block = Block(self._next_address, num_bytes, pool)
+        self._next_address += round_up(num_bytes, SEGMENT_ROUND_BYTES)
+        self._tell("segment_alloc", block.address, num_bytes, pool)
+        return block, fits
+
+    def _room(self, pool: int) -> int:
+        """Bytes that are free at the end of the pool's expandable segment."""
+        tail = self._tails.get(pool)
+        return tail.num_bytes if tail is not None and tail.is_free else 0
+
+    def _new_bytes(self, rounded: int, pool: int, room: int) -> int:
+        if self.settings.expandable_segments:
+            return round_up(rounded - room, self._page_bytes(pool))
+        if pool & 1:
+            return SMALL_SEGMENT_BYTES
+        if rounded < LARGE_REQUEST_BYTES:
+            return self.settings.large_segment_bytes
+        return round_up(rounded, SEGMENT_ROUND_BYTES)
+
+    def _page_bytes(self, pool: int) -> int:
+        """What an expandable segment grows by."""
+        return SMALL_SEGMENT_BYTES if pool & 1 else self.settings.large_segment_bytes
+
+    def _expanded(self, num_bytes: int, pool: int) -> Block:
+        """The pool's expandable segment grows at its end, into the free block there if any."""
+        tail = self._tails.get(pool)
+        if tail is None:
+            address = FIRST_ADDRESS + self._num_expandable * EXPANDABLE_STRIDE
+            self._num_expandable += 1
+        else:
+            address = tail.address + tail.num_bytes
+        self._tell("segment_map", address, num_bytes, pool)
+        if tail is not None and tail.is_free:
+            self._forget(tail)
+            tail.num_bytes += num_bytes
+            return tail
+        block = Block(address, num_bytes, pool)
+        if tail is not None:
+            block.before, tail.after = tail, block
+        self._tails[pool] = block
+        return block
+
+    def _cached(self) -> list[Block]:
+        """Free blocks of which something can go back."""
+        return [
+            block
+            for pool in self._free.values()
+            for _, _, block in pool
+            if self._releasable(block)[1]
+        ]
+
+    def _releasable(self, block: Block) -> tuple[int, int]:
+        """What of a free block can go back: address and bytes. Of expandable segments whole pages,
+        of others whole segments."""
+        if not self.settings.expandable_segments:
+            whole = block.before is None and block.after is None
+            return block.address, block.num_bytes if whole else 0
+        page = self._page_bytes(block.pool)
+        base = FIRST_ADDRESS + (block.address - FIRST_ADDRESS) // EXPANDABLE_STRIDE * (
+            EXPANDABLE_STRIDE
+        )
+        start = base + round_up(block.address - base, page)
+        end = base + (block.address + block.num_bytes - base) // page * page
+        return start, max(0, end - start)
+
+    def _release(self, block: Block) -> None:
+        start, num_bytes = self._releasable(block)
+        self._forget(block)
+        self.reserved -= num_bytes
+        expands = self.settings.expandable_segments
+        self._tell("segment_unmap" if expands else "segment_free", start, num_bytes, block.pool)
+        if expands:
+            self._unmap(block, start, num_bytes)
+
+    def _unmap(self, block: Block, start: int, num_bytes: int) -> None:
+        """Leaves of a free block what lies before and after the pages that went back. Pages are not
+        mapped again where they were: the segment grows at its end, which costs as much."""
+        left, right = start - block.address, block.address + block.num_bytes - start - num_bytes
+        neighbours = [block.before, block.after]
+        pieces = [
+            Block(address, size, block.pool)
+            for address, size in ((block.address, left), (start + num_bytes, right))
+            if size
+        ]
+        if self._tails.get(block.pool) is block:
+            last = pieces[-1] if pieces else block.before
+            if last is None:
+                del self._tails[block.pool]
+            else:
+                self._tails[block.pool] = last
+        for piece in pieces:
+            self._put(piece)
+        if left and neighbours[0] is not None:
+            neighbours[0].after, pieces[0].before = pieces[0], neighbours[0]
+        elif neighbours[0] is not None:
+            neighbours[0].after = None
+        if right and neighbours[1] is not None:
+            neighbours[1].before, pieces[-1].after = pieces[-1], neighbours[1]
+        elif neighbours[1] is not None:
+            neighbours[1].before = None
+
+    def _tell(
+        self,
+        action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"],
+        address: int,
+        num_bytes: int,
+        pool: int,
+    ) -> None:
+        if self.on_segment is not None:
+            self.on_segment(SegmentChange(action, address, num_bytes, pool >> 1, bool(pool & 1)))
+
+
+def _next_division(num_bytes: int, divisions: int) -> int:
+    """Up to the next of `divisions` equal parts between two powers of two."""
+    power = 1 << (num_bytes.bit_length() - 1)
+    if num_bytes == power:
+        return num_bytes
+    part = power // (1 << (divisions.bit_length() - 1))
+    return round_up(num_bytes, part) if part else power * 2
+
+
+def round_up(num_bytes: int, unit: int) -> int:
+    """The next multiple of `unit`.
+
+    >>> round_up(513, 512)
+    1024
+    """
+    return -(-num_bytes // unit) * unit

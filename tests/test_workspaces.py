@@ -1,0 +1,177 @@
+"""What cuBLAS, cuDNN and attention take for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neusight.predictors.gpu import gpu
+from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.workspaces import Need, Workspaces
+
+MIB = 2**20
+MATH = MathMode()
+
+
+def tensor(*shape: int, dtype: str = "float32") -> TensorSpec:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return TensorSpec(shape, tuple(reversed(strides)), dtype)
+
+
+def product(op: str = "aten::mm", **more: TensorSpec) -> OpSignature:
+    arguments = {"self": tensor(8, 8), "mat2": tensor(8, 8), **more}
+    return OpSignature(op, "default", tuple(arguments.items()), (tensor(8, 8),))
+
+
+def bias_product() -> OpSignature:
+    return product("aten::addmm", self=tensor(8), mat1=tensor(8, 8))
+
+
+def convolution(
+    channels: int, size: int, *, stride: int = 1, dtype: str = "float32", backward: bool = False
+) -> OpSignature:
+    image = tensor(32, channels, size, size, dtype=dtype)
+    weight = tensor(channels, channels, 3, 3, dtype=dtype)
+    result = tensor(32, channels, size // stride, size // stride, dtype=dtype)
+    shared = (("stride", (stride, stride)), ("padding", (1, 1)), ("dilation", (1, 1)))
+    if backward:
+        arguments = (("grad_output", result), ("input", image), ("weight", weight), *shared,
+                     ("transposed", False), ("output_mask", (True, True, False)))  # fmt: skip
+        return OpSignature("aten::convolution_backward", "default", arguments, (image, weight))
+    arguments = (("input", image), ("weight", weight), ("bias", None), *shared,
+                 ("transposed", False), ("groups", 1))  # fmt: skip
+    return OpSignature("aten::convolution", "default", arguments, (result,))
+
+
+def attention_backward(op: str, *, key_heads: int = 8) -> OpSignature:
+    query = tensor(2, 8, 200, 72, dtype="bfloat16")
+    key = tensor(2, key_heads, 200, 72, dtype="bfloat16")
+    arguments = (("grad_out", query), ("query", query), ("key", key), ("value", key))
+    return OpSignature(op, "default", arguments, (query, key, key))
+
+
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [
+        ("V100", Need("cuBLAS", 8519680, is_kept=True)),
+        ("A100", Need("cuBLAS", 8519680, is_kept=True)),
+        ("H100", Need("cuBLAS", 32 * MIB, is_kept=True)),
+        ("B200", Need("cuBLAS", 32 * MIB, is_kept=True)),
+        ("RTX-5090", Need("cuBLAS", 32 * MIB, is_kept=True)),
+        ("MI300X", Need("hipBLASLt", 76 * MIB, is_kept=True)),
+        ("MI100", Need("hipBLAS", 32 * MIB, is_kept=True)),
+    ],
+)
+def test_a_product_takes_the_workspace_that_torch_sets(name: str, need: Need) -> None:
+    assert Workspaces(gpu(name), "2.13.0").of(product(), MATH) == (need,)
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_bytes"),
+    [(":4096:8", 32 * MIB), (":16:8", 128 * 1024), (":4096:2:16:8", 8519680), ("nonsense", None)],
+)
+def test_the_size_is_what_the_environment_says(setting: str, num_bytes: int | None) -> None:
+    found = Workspaces(gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": setting})
+
+    assert found.of(product(), MATH)[0].num_bytes == (num_bytes or 8519680)
+
+
+def test_no_workspace_where_the_environment_forbids_it() -> None:
+    found = Workspaces(gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": ":0:0"})
+
+    assert found.of(product(), MATH) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "lt"),
+    [
+        ("2.6.0", [Need("cuBLASLt", MIB)]),
+        ("2.9.1", [Need("cuBLASLt", MIB, is_kept=True)]),
+        ("2.13.0+cpu", []),
+        ("", []),
+    ],
+)
+def test_a_bias_in_the_epilogue_is_cublaslt_whose_workspace_depends_on_torch(
+    version: str, lt: list[Need]
+) -> None:
+    needs = Workspaces(gpu("H100"), version).of(bias_product(), MATH)
+
+    assert needs == (Need("cuBLAS", 32 * MIB, is_kept=True), *lt)
+
+
+def test_separate_workspaces_on_request() -> None:
+    environment = {"TORCH_CUBLASLT_UNIFIED_WORKSPACE": "0", "CUBLASLT_WORKSPACE_SIZE": "4096"}
+
+    needs = Workspaces(gpu("H100"), "2.13.0", environment).of(bias_product(), MATH)
+
+    assert needs[1] == Need("cuBLASLt", 4 * MIB, is_kept=True)
+
+
+def test_torch_before_2_took_none_from_the_allocator() -> None:
+    assert Workspaces(gpu("V100"), "1.9.0").of(product(), MATH) == ()
+
+
+def test_an_empty_product_takes_nothing() -> None:
+    empty = replace(product(), outputs=(tensor(0, 8),))
+
+    assert Workspaces(gpu("H100"), "2.13.0").of(empty, MATH) == ()
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "num_bytes"), [(256, 14, 47185920), (512, 7, 56623104)]
+)
+def test_winograd_workspaces_are_those_of_a_public_profile(
+    channels: int, size: int, num_bytes: int
+) -> None:
+    """ResNet-50, batch 32, FP32, on a V100: forward and both gradients."""
+    found = Workspaces(gpu("V100"), "1.9.0")
+
+    for backward in (False, True):
+        call = convolution(channels, size, backward=backward)
+        assert found.of(call, MathMode(cudnn_tf32=False)) == (Need("cuDNN", num_bytes),)
+
+
+def test_no_winograd_with_a_stride_or_on_tensor_cores() -> None:
+    found = Workspaces(gpu("A100"), "2.13.0")
+
+    assert found.of(convolution(256, 14, stride=2), MathMode(cudnn_tf32=False)) == ()
+    assert found.of(convolution(256, 14), MathMode(cudnn_tf32=True)) == ()
+
+
+def test_half_precision_in_nchw_is_copied_to_nhwc_and_back() -> None:
+    image, weight = 32 * 256 * 14 * 14 * 2, 256 * 256 * 9 * 2
+
+    needs = Workspaces(gpu("H100"), "2.13.0").of(convolution(256, 14, dtype="bfloat16"), MATH)
+
+    assert needs == (Need("cuDNN", image + weight + image),)
+
+
+def test_flash_backward_sums_dq_in_float() -> None:
+    found = Workspaces(gpu("H100"), "2.13.0")
+    op = "aten::_scaled_dot_product_flash_attention_backward"
+    accumulated = 2 * 8 * 256 * (96 + 1) * 4
+    expanded = 2 * 2 * 8 * 200 * 72 * 2
+
+    assert found.of(attention_backward(op), MATH) == (Need("attention", accumulated),)
+    assert found.of(attention_backward(op, key_heads=2), MATH) == (
+        Need("attention", accumulated + expanded),
+    )
+
+
+@pytest.mark.parametrize("kind", ["efficient", "cudnn"])
+def test_other_attention_backwards_sum_dq_in_float(kind: str) -> None:
+    op = f"aten::_scaled_dot_product_{kind}_attention_backward"
+
+    needs = Workspaces(gpu("H100"), "2.13.0").of(attention_backward(op), MATH)
+
+    assert needs == (Need("attention", 2 * 8 * 200 * (72 + 1) * 4),)
+
+
+def test_most_ops_take_nothing() -> None:
+    relu = OpSignature("aten::relu", "default", (("self", tensor(8)),), (tensor(8),))
+
+    assert Workspaces(gpu("H100"), "2.13.0").of(relu, MATH) == ()
