@@ -369,6 +369,8 @@ class _Writer:
             args["Fwd thread id"] = 0
         if self._record_shapes and span.call is not None:
             args.update(self._shapes_of(span.call.signature))
+        if span.call is not None and span.call.stack:
+            args["Call stack"] = ";".join(span.call.stack)
         args["Ev Idx"] = self._index()
         self._complete("cpu_op", span.name, span.thread, start, end, args)
         collective = self._collective_of(position, launched)
