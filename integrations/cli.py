@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
-from neusight.integrations import run_command
+from neusight.integrations import calibrate_command, run_command
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
 from neusight.predictors.errors import NeusightError
@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _evaluate(options)
         if options.command == "fit":
             return _fit(options)
+        if options.command == "calibrate":
+            return calibrate_command.run(options)
         return _gpus(options)
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
@@ -85,6 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
     fit.add_argument("--date", default="", help="date to note in the weights")
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="learn from a real GPU's profile or measurements",
+        description="Learn the constants of a GPU, corrections by kernel class and dtype, and the "
+        "costs of its host. A correction is kept only where it makes measurements come out nearer "
+        "that were left out of its fit.",
+    )
+    calibrate_command.add_arguments(calibrate)
     return parser
 
 

@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
-from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
+from neusight.predictors.calibration import Calibration
+from neusight.predictors.errors import (
+    CalibrationError,
+    ForecastStateError,
+    OptionError,
+    TraceError,
+)
+from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.predictor import predictors
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.predictors.gpu import GPU
 
 __all__ = ["add_arguments", "command_of", "run", "tried", "write_json"]
 
@@ -54,6 +62,8 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="samples a step takes in, if its shapes do not tell")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
+                     help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--host", choices=("plain", "older", "profiled"),
                      help="cost of the host (default: what machines with that GPU usually have); "
                      "profiled: slowed by a profiler")  # fmt: skip
@@ -92,8 +102,6 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, float]:
     """OptionError or UnknownGPUError for what cannot be run; the prices."""
-    from neusight.predictors.gpu import gpu
-
     if program is None:
         raise OptionError("give the script to run: neusight run --gpu H100 train.py")
     if not program.is_module and not Path(program.target).is_file():
@@ -108,9 +116,23 @@ def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, 
         value = getattr(options, name)
         if value is not None and value <= 0:
             raise OptionError(f"--{name} is {value}; it must be a number above 0")
-    for name in options.gpu:
-        gpu(name)  # before minutes of recording
+    targets = [find_gpu(name) for name in options.gpu]  # before minutes of recording
+    if options.calibration and not any(_learnt(options, target) for target in targets):
+        of = Calibration.load(options.calibration).gpu
+        raise CalibrationError(
+            f"{options.calibration} is of {of}, which is not among the GPUs asked for: "
+            f"{', '.join(target.name for target in targets)}. Calibrate for one of them, or "
+            "leave --calibration out."
+        )
     return parse_prices(options.price)
+
+
+def _learnt(options: argparse.Namespace, target: GPU) -> Calibration | None:
+    """What the calibration file says of that GPU; None for all others."""
+    if not options.calibration:
+        return None
+    calibration = Calibration.load(options.calibration)
+    return calibration if calibration.gpu == target.name else None
 
 
 def _sweep(options: argparse.Namespace, program: Program) -> int:
@@ -152,11 +174,16 @@ def _teller(options: argparse.Namespace) -> Callable[[str], object]:
 
 def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
     from neusight.forecast import Forecast, Session, host_profile
-    from neusight.predictors.gpu import gpu
     from neusight.predictors.predictor import predictor
+    from neusight.pricing import calibrated
 
-    target = gpu(options.gpu[0])
-    forecast = Forecast(target, predictor(options.predictor), host_profile(options.host, target))
+    target = find_gpu(options.gpu[0])
+    learnt = _learnt(options, target)
+    forecast = Forecast(
+        target,
+        calibrated(predictor(options.predictor), target, learnt),
+        host_profile(options.host, target, learnt),
+    )
     session = Session(
         forecast,
         strict=options.strict,
@@ -182,7 +209,7 @@ def _priced_on(
 ) -> Forecast:
     """The same recording on another GPU, or a new one where the program would take another path."""
     try:
-        return forecast.on(name, host=options.host)
+        return forecast.on(name, host=options.host, calibration=_learnt(options, find_gpu(name)))
     except ForecastStateError:
         return _recorded_again(name, options, program)
 
@@ -216,6 +243,8 @@ def command_of(
         value = getattr(options, name)
         command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     command += [f"--{name}" for name in _FORWARDED_FLAGS if getattr(options, name)]
+    if any(_learnt(options, find_gpu(name)) for name in gpus):
+        command += ["--calibration", options.calibration]
     for text in options.price:
         command += ["--price", text]
     for name, path in outputs.items():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from neusight._version import __version__ as __version__
     from neusight.forecast import Forecast as Forecast
     from neusight.forecast import forecast_on as forecast_on
+    from neusight.integrations.calibration import calibrate as calibrate
     from neusight.integrations.comparison import compare as compare
     from neusight.integrations.tensorboard import trace_handler as trace_handler
     from neusight.ops import register_op as register_op
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from neusight.predictors import register_gpu as register_gpu
     from neusight.predictors import register_predictor as register_predictor
     from neusight.predictors.errors import BaselineError as BaselineError
+    from neusight.predictors.errors import CalibrationError as CalibrationError
     from neusight.predictors.errors import DataError as DataError
     from neusight.predictors.errors import ForecastStateError as ForecastStateError
     from neusight.predictors.errors import NeusightError as NeusightError
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 # pays for it in every run).
 _HOME = {
     "BaselineError": "neusight.predictors.errors",
+    "CalibrationError": "neusight.predictors.errors",
     "DataError": "neusight.predictors.errors",
     "Forecast": "neusight.forecast",
     "ForecastStateError": "neusight.predictors.errors",
@@ -56,6 +59,7 @@ _HOME = {
     "UnsupportedTorchError": "neusight.predictors.errors",
     "WeightsError": "neusight.predictors.errors",
     "__version__": "neusight._version",
+    "calibrate": "neusight.integrations.calibration",
     "compare": "neusight.integrations.comparison",
     "forecast_on": "neusight.forecast",
     "gpus": "neusight.predictors",
@@ -67,6 +71,7 @@ _HOME = {
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)
     "BaselineError",
+    "CalibrationError",
     "DataError",
     "Forecast",
     "ForecastStateError",
@@ -82,6 +87,7 @@ __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the 
     "UnsupportedTorchError",
     "WeightsError",
     "__version__",
+    "calibrate",
     "compare",
     "forecast_on",
     "gpus",

@@ -525,7 +525,7 @@ def _rows(calibration: Calibration) -> list[str]:
                 f"{row.spread:.0%}",
                 f"{row.loo_error_before:.1%}",
                 f"{row.loo_error_after:.1%}",
-                "" if row.is_applied else "no factor: it would not help",
+                _why_not(row),
             )
         )
     widths = [max(len(line[column]) for line in table) for column in range(len(head))]
@@ -537,6 +537,16 @@ def _rows(calibration: Calibration) -> list[str]:
         ).rstrip()
         for line in table
     ]
+
+
+def _why_not(row: ClassCorrection) -> str:
+    if row.is_applied:
+        return ""
+    return (
+        "no factor: one problem proves nothing"
+        if row.num_samples == 1
+        else ("no factor: it would not help")
+    )
 
 
 def _host_lines(calibration: Calibration) -> list[str]:

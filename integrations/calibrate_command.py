@@ -1,0 +1,46 @@
+"""`neusight calibrate`: learns a GPU's calibration from profiles and folders of measurements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from neusight.predictors.errors import OptionError
+from neusight.predictors.predictor import predictors
+
+__all__ = ["add_arguments", "run"]
+
+OK, WRONG_USE = 0, 2
+
+
+def add_arguments(calibrate: argparse.ArgumentParser) -> None:
+    """The options of `neusight calibrate`."""
+    calibrate.add_argument("source", metavar="FILE|DIR", nargs="+",
+                           help="a trace of torch.profiler with shapes, a folder of traces, or one "
+                           "of `neusight measure`; also several of one GPU")  # fmt: skip
+    calibrate.add_argument("--gpu", metavar="NAME", help="the GPU, if the source does not tell")
+    calibrate.add_argument("--out", required=True, metavar="FILE", help="file for what was learnt")
+    calibrate.add_argument("--predictor", metavar="NAME", help="whom to correct (tiled)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what was learnt and what it gains, and writes the file."""
+    from neusight.integrations.calibration import calibrate
+    from neusight.integrations.run_command import tried
+
+    if options.predictor is not None and options.predictor not in predictors():
+        raise OptionError(
+            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
+        )
+    made = calibrate(options.source, options.gpu, predictor=options.predictor)
+    print(made.table())
+    for note in made.source.get("notes", ()):
+        print(f"  note        {note}")
+    if made.source.get("left_out"):
+        print(f"  note        left out: {made.source['left_out']}")
+    problems = tried(lambda: made.save(options.out), options.out)
+    if not problems:
+        print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+    return WRONG_USE if problems else OK

@@ -1,0 +1,210 @@
+"""`neusight.calibrate`: from profiles and folders of measurements to a calibration of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
+from neusight.integrations.measurements import measurements_of
+from neusight.integrations.profile import Profile, read_profile
+from neusight.predictors.calibration import Calibration, Measurement
+from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.predictor import Predictor
+
+__all__ = ["Source", "calibrate"]
+
+#: What `calibrate` learns from: a trace or a folder (by path), a profile, or measurements.
+Source = str | Path | Profile | Measurement
+
+#: A time between events holds launches and gaps too; they are a small part of longer ones.
+_LEAST_EVENT_US = 100.0
+
+_TRACES = ("*.json", "*.json.gz")
+
+
+@dataclass
+class _Evidence:
+    """What was found, source after source."""
+
+    gpu: GPU | None
+    measurements: list[Measurement] = field(default_factory=list)
+    hosts: list[dict[str, float]] = field(default_factory=list)
+    #: A step without the profiler over one with it, of programs that their host bounds.
+    unprofiled: list[float] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    torch_versions: set[str] = field(default_factory=set)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def meet_gpu(self, name: str, source: str) -> GPU:
+        """The GPU that is calibrated, now that a source names one; CalibrationError for another."""
+        try:
+            there = find_gpu(name)
+        except UnknownGPUError:
+            if self.gpu is None:
+                raise CalibrationError(
+                    f"{source} was measured on {name or 'a GPU that it does not name'}, which "
+                    "neusight does not know. Say which it was: --gpu NAME, or gpu= in Python."
+                ) from None
+            if name:
+                self.notes.append(f"{source}: {name!r} is taken to be {self.gpu.name}, as asked")
+            return self.gpu
+        if self.gpu is not None and self.gpu.name != there.name:
+            raise CalibrationError(
+                f"{source} was measured on {there.name}, the calibration is for {self.gpu.name}. "
+                "Measurements of one GPU say nothing of another."
+            )
+        if self.gpu is None:
+            self.gpu = there
+        return self.gpu
+
+
+def calibrate(
+    source: Source | Sequence[Source],
+    gpu: str | GPU | None = None,
+    *,
+    predictor: str | Predictor | None = None,
+) -> Calibration:
+    """What measurements of a GPU teach: its constants, corrections by class, its host's costs.
+
+    `source` is the path of a torch.profiler trace (recorded with record_shapes=True) or of a
+    folder that `neusight measure` wrote, a `Profile` read with its arguments, a
+    `predictors.Measurement`, or several of those. `gpu` may be left out where the source names
+    it. Each correction is kept only where it makes left-out problems come out nearer.
+
+    CalibrationError where there is nothing to learn from, the source is of another GPU, or a trace
+    has no shapes; TraceError and DataError where a file cannot be read.
+    """
+    items = [source] if isinstance(source, (str, Path, Profile, Measurement)) else list(source)
+    if not items:
+        raise CalibrationError("There is nothing to calibrate with: no measurements were given.")
+    found = _Evidence(None if gpu is None else find_gpu(gpu))
+    for item in items:
+        if isinstance(item, Measurement):
+            found.measurements.append(item)
+        elif isinstance(item, Profile):
+            _learn_profile(found, item, Path(item.source).name)
+        else:
+            _learn_path(found, Path(item))
+    if found.gpu is None:
+        raise CalibrationError("Say of which GPU these measurements are: calibrate(..., gpu=NAME).")
+    if len(found.torch_versions) > 1:
+        raise CalibrationError(
+            f"The measurements are of several versions of torch: "
+            f"{', '.join(sorted(found.torch_versions))}. Calibrate with those of one."
+        )
+    return _fitted(found, found.gpu, predictor)
+
+
+def _fitted(found: _Evidence, gpu: GPU, predictor: str | Predictor | None) -> Calibration:
+    from neusight.predictors.training.calibrate import fit_calibration
+
+    profiled = merged_costs(found.hosts)
+    plain = None
+    if profiled is not None and found.unprofiled:
+        plain = scaled_costs(profiled, median(found.unprofiled))
+    return fit_calibration(
+        found.measurements,
+        gpu,
+        predictor=predictor,
+        plain_host=plain,
+        profiled_host=profiled,
+        torch_version=min(found.torch_versions, default=""),
+        source={**found.about, "files": found.files, "notes": found.notes},
+    )
+
+
+def _learn_path(found: _Evidence, path: Path) -> None:
+    if path.is_dir():
+        if (path / "environment.json").exists():
+            _learn_folder(found, path)
+            return
+        traces = sorted({trace for pattern in _TRACES for trace in path.glob(pattern)})
+        if not traces:
+            raise CalibrationError(
+                f"{path} holds neither environment.json (which `neusight measure` writes) nor "
+                "profiler traces (.json, .json.gz)."
+            )
+        for trace in traces:
+            _learn_one_of_many(found, trace)
+        if not found.files:
+            raise CalibrationError(f"{path} holds no profiler trace: {'; '.join(found.notes)}")
+        return
+    if path.name == "quick.json" and (path.parent / "environment.json").exists():
+        _learn_folder(found, path.parent, only_quick=True)
+        return
+    _learn_profile(found, read_profile(path, keep_arguments=True), path.name)
+
+
+def _learn_one_of_many(found: _Evidence, path: Path) -> None:
+    """A trace in a folder; other files there are told and left out."""
+    try:
+        profile = read_profile(path, keep_arguments=True)
+    except TraceError as error:
+        found.notes.append(f"{path.name} is left out: {error}")
+    else:
+        _learn_profile(found, profile, path.name)
+
+
+def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
+    gpu = found.meet_gpu(profile.device_name, name)
+    heard = measurements_of(profile, gpu)
+    found.files.append(name)
+    found.measurements += heard.measurements
+    found.notes.append(f"{name}: {heard.share:.1%} of the kernel time is used")
+    found.notes += [f"{name}: {note}" for note in heard.notes]
+    costs = costs_of(profile, gpu)
+    if costs is None:
+        found.notes.append(f"{name}: shows no launches, so nothing of its host")
+    else:
+        found.hosts.append(costs)
+
+
+def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -> None:
+    from neusight.predictors.training.measured import read_measured
+
+    measured = read_measured(folder)
+    environment = measured.environment
+    found.meet_gpu(environment.gpu, folder.name)
+    found.files.append(folder.name)
+    found.torch_versions.add(environment.torch)
+    found.about.update(driver=environment.driver, date=environment.date, host=environment.host)
+    found.notes += [f"{folder.name}: {note}" for note in measured.notes]
+    samples = () if only_quick else measured.samples
+    quick = () if measured.quick is None else (sample for _, sample in measured.quick.samples)
+    found.measurements += _of_samples([*samples, *quick], found.notes)
+    for workload in () if only_quick else measured.workloads:
+        if workload.host_bound and workload.profiled_step_us:
+            found.unprofiled.append(workload.step_us["median"] / workload.profiled_step_us)
+        trace = folder / "workloads" / workload.trace
+        if workload.trace and trace.exists():
+            _learn_profile(found, read_profile(trace, keep_arguments=True), workload.trace)
+
+
+def _of_samples(samples: Iterable[Any], notes: list[str]) -> list[Measurement]:
+    """Kernel samples as measurements: of a case both cold and hot the hot one, as forecasts are of
+    kernels in a row."""
+    chosen: dict[tuple[str, str], Any] = {}
+    too_short = 0
+    for sample in samples:
+        if sample.kernel_us is None and sample.event_us < _LEAST_EVENT_US:
+            too_short += 1
+            continue
+        key = (sample.case, sample.clock_regime)
+        if key not in chosen or sample.l2 == "hot":
+            chosen[key] = sample
+    if too_short:
+        notes.append(
+            f"{too_short} samples below {_LEAST_EVENT_US:.0f} µs were left out: only the time "
+            "between events is known, of which launches are too large a part"
+        )
+    return [
+        Measurement(sample.kernels, sample.latency_us, sample.clock_regime == "sustained")
+        for sample in chosen.values()
+    ]

@@ -1,0 +1,433 @@
+"""From a profile to measurements: operators are called again, in a forecast, to hear their kernels.
+
+A profile shows how long an operator's kernels took, not what problem they solved. Called again with
+the recorded shapes, strides, types and values, it describes its kernels as in any forecast.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from neusight.integrations.kernel_aliases import class_of_name
+from neusight.integrations.profile import DeviceEvent, Profile
+from neusight.ops import is_mapped, map_op
+from neusight.predictors.calibration import Measurement
+from neusight.predictors.errors import CalibrationError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording import Mark, OpCall, Recording
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["TraceMeasurements", "measurements_of", "outermost_ops"]
+
+_HOST_COPIES = ("HtoD", "DtoH")
+
+#: Operators that torch takes apart before a forecast (or a GPU) sees them.
+_TAKEN_APART = frozenset({"aten::linear", "aten::contiguous", "aten::softmax", "aten::log_softmax"})
+
+#: Share of the kernel time from which on a reason is told by itself.
+_TOLD = 0.01
+
+#: Marks the calls in the recording.
+_MARK = "neusight call "
+
+#: Kernels that compute in TF32 say so by their name (cuBLAS, cuDNN, CUTLASS).
+_TF32_NAMES = ("tf32", "s1688")
+
+#: C++ names of element types, as profiles write them ("Int" and "Bool" are values, not tensors).
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+}
+#: c10::ScalarType by its number (c10/core/ScalarType.h), for arguments named dtype.
+_SCALAR_TYPES = (
+    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32",
+    "complex64", "complex128", "bool", "", "", "", "bfloat16",
+)  # fmt: skip
+#: c10::MemoryFormat by its number (c10/core/MemoryFormat.h).
+_MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+
+
+@dataclass(frozen=True)
+class TraceMeasurements:
+    """What a profile measured, and what of it is of no use, in words.
+
+    `share` is the part of the profile's kernel time that the measurements hold.
+    """
+
+    measurements: tuple[Measurement, ...]
+    share: float
+    notes: tuple[str, ...] = ()
+
+
+class _Call(NamedTuple):
+    """An operator with all that a profile says of its arguments."""
+
+    name: str
+    dims: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+    is_tf32: bool
+
+
+class _Unusable(Exception):
+    """The call cannot be made again; the text says why."""
+
+
+def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
+    """What each operator's kernels took, as measurements for `neusight.calibrate`.
+
+    The profile must have been read with `keep_arguments=True`. CalibrationError where it has no
+    kernels, no shapes, or is itself a forecast.
+    """
+    _require_shapes(profile)
+    owners = outermost_ops(profile)
+    calls: dict[_Call, list[int]] = defaultdict(list)
+    reasons: Counter[str] = Counter()
+    for position, events in _events_by_op(profile, owners).items():
+        spent_ns = sum(event.duration_ns for event in events)
+        if all(class_of_name(event.name) is KernelClass.COLLECTIVE for event in events):
+            reasons["collectives, which wait for the other GPUs"] += spent_ns
+            continue
+        if position < 0:
+            reasons["kernels of operators that neusight does not know"] += spent_ns
+            continue
+        if spent_ns <= 0:  # shorter than the clock of older profiles, a microsecond
+            continue
+        call = _call_of(profile, position, events)
+        if call is None:
+            reasons["copies to and from the host"] += spent_ns
+            continue
+        calls[call].append(spent_ns)
+    # Times in whole microseconds are right on average, not one by one.
+    is_coarse = all(event.duration_ns % 1000 == 0 for event in profile.events)
+    typical_ns = mean if is_coarse else median
+    described = dict(zip(calls, _described(list(calls), gpu), strict=True))
+    found = []
+    used_ns = 0
+    for call, times_ns in calls.items():
+        kernels = described[call]
+        if isinstance(kernels, str):
+            reasons[kernels] += sum(times_ns)
+            continue
+        used_ns += sum(times_ns)
+        found.append(Measurement(kernels, typical_ns(times_ns) / 1000))
+    total_ns = sum(event.duration_ns for event in profile.events)
+    return TraceMeasurements(
+        measurements=tuple(found),
+        share=used_ns / total_ns if total_ns else 0.0,
+        notes=tuple(_notes(reasons, total_ns)),
+    )
+
+
+def _require_shapes(profile: Profile) -> None:
+    if profile.is_forecast:
+        raise CalibrationError(
+            f"{profile.source} is a forecast itself, not a profile. Calibrate with what "
+            "torch.profiler wrote on the real GPU."
+        )
+    if not profile.events:
+        raise CalibrationError(
+            f"{profile.source} holds no kernels: it was made without a GPU, or without "
+            "ProfilerActivity.CUDA. There is nothing to calibrate with."
+        )
+    if not any(op.shapes for op in profile.ops):
+        raise CalibrationError(
+            f"{profile.source} has no shapes: what its kernels computed cannot be told. Profile "
+            "again with torch.profiler.profile(record_shapes=True), or use `neusight measure`."
+        )
+
+
+def outermost_ops(profile: Profile) -> list[int]:
+    """For each operator of the profile the outermost one around it, itself included, that
+    neusight can describe; -1 where there is none."""
+    known: dict[str, bool] = {}
+    owners = [-1] * len(profile.ops)
+    open_ops: dict[str, list[int]] = defaultdict(list)
+    for position, op in enumerate(profile.ops):  # in order of start, longer ones first
+        stack = open_ops[op.thread]
+        while stack and profile.ops[stack[-1]].end_ns <= op.start_ns:
+            stack.pop()
+        owner = owners[stack[-1]] if stack else -1
+        if op.name not in known:
+            is_whole = "::" in op.name and op.name not in _TAKEN_APART
+            known[op.name] = is_whole and is_mapped(op.name)
+        owners[position] = position if owner < 0 and known[op.name] else owner
+        stack.append(position)
+    return owners
+
+
+def _events_by_op(profile: Profile, owners: Sequence[int]) -> dict[int, list[DeviceEvent]]:
+    found: dict[int, list[DeviceEvent]] = defaultdict(list)
+    for event in profile.events:
+        found[owners[event.op] if event.op >= 0 else -1].append(event)
+    return found
+
+
+def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> _Call | None:
+    """The call of that operator; None where the host's link carried it."""
+    if any(word in event.name for event in events for word in _HOST_COPIES):
+        return None
+    op = profile.ops[position]
+    known = op.arguments or {}
+    names = [event.name.lower() for event in events]
+    return _Call(
+        name=op.name,
+        dims=_frozen(known.get("Input Dims", known.get("Input dims"))),
+        strides=_frozen(known.get("Input Strides")),
+        types=tuple(map(str, _listed(known.get("Input type")))),
+        values=tuple(map(str, _listed(known.get("Concrete Inputs")))),
+        is_tf32=any(word in name for name in names for word in _TF32_NAMES),
+    )
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _frozen(value: object) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value if value else ()
+
+
+def _notes(reasons: Mapping[str, int], total_ns: int) -> Iterator[str]:
+    rest_ns = 0
+    for reason, spent_ns in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        if spent_ns < _TOLD * total_ns:
+            rest_ns += spent_ns
+        else:
+            yield f"{spent_ns / total_ns:.1%} of the kernel time was left out: {reason}"
+    if rest_ns:
+        yield f"{rest_ns / total_ns:.1%} of the kernel time was left out for smaller reasons"
+
+
+# -- calling again ---------------------------------------------------------------------------------
+
+
+def _described(calls: Sequence[_Call], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
+    """The kernels of each call, or why they cannot be told."""
+    import torch
+
+    from neusight.forecast import Forecast, Session
+    from neusight.predictors.predictor import predictor
+
+    dtypes = _only_dtypes(calls)
+    reasons: dict[int, str] = {}
+    forecast = Forecast(gpu, predictor(), _any_host())
+    session = Session(forecast)
+    session.open()
+    try:
+        with torch.no_grad(), _quiet():
+            for number, call in enumerate(calls):
+                try:
+                    overload, arguments, options = _bound(call, dtypes)
+                    with torch.profiler.record_function(f"{_MARK}{number}"):
+                        overload(*arguments, **options)
+                except _Unusable as error:
+                    reasons[number] = str(error)
+                except Exception as error:  # torch refuses what was not recorded whole
+                    reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
+    finally:
+        session.close()
+    heard = _heard(forecast.recording)
+    return [reasons.get(n) or _kernels(calls[n], heard.get(n, [])) for n in range(len(calls))]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from printing the calls that it refuses."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
+
+
+def _any_host() -> Any:
+    """Kernels are asked for here, not times: the host does not matter."""
+    from neusight.host import PLAIN
+
+    return PLAIN
+
+
+def _heard(recording: Recording) -> dict[int, list[OpCall]]:
+    """The ops between the marks of each call."""
+    found: dict[int, list[OpCall]] = defaultdict(list)
+    current = -1
+    for step in recording.steps:
+        for entry in step.entries:
+            if isinstance(entry, Mark) and entry.name.startswith(_MARK):
+                begins = entry.kind == "annotation_begin"
+                current = int(entry.name.removeprefix(_MARK)) if begins else -1
+            elif isinstance(entry, OpCall) and current >= 0:
+                found[current].append(entry)
+    return found
+
+
+def _kernels(call: _Call, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
+    kernels: list[Kernel] = []
+    for item in heard:
+        math = replace(item.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32)
+        mapping = map_op(item.signature, math)
+        if not mapping.is_mapped:
+            return f"{item.signature.op} is not described"
+        kernels += mapping.kernels
+    if not kernels:
+        return f"{call.name} launches kernels that neusight does not expect"
+    return tuple(kernels)
+
+
+def _only_dtypes(calls: Sequence[_Call]) -> dict[tuple[int, ...], str]:
+    """The type of all tensors of a shape, where they agree, and under () that of all floating
+    ones: lists of tensors are recorded without types."""
+    found: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    for call in calls:
+        for shape, kind in zip(call.dims, call.types, strict=False):
+            dtype = _DTYPES.get(kind)
+            if dtype is not None and shape and "float" in dtype:
+                found[shape].add(dtype)
+                found[()].add(dtype)
+    return {shape: min(dtypes) for shape, dtypes in found.items() if len(dtypes) == 1}
+
+
+def _bound(
+    call: _Call, dtypes: Mapping[tuple[int, ...], str]
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The overload that takes those arguments, and the arguments; _Unusable where none does."""
+    import torch
+
+    namespace, _, name = call.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    problem = f"{call.name} is no operator of this torch, or has other arguments"
+    for overload_name in packet.overloads() if packet is not None else ():
+        overload = getattr(packet, overload_name)
+        schema = overload._schema.arguments
+        if len(schema) != len(call.types):
+            continue
+        try:
+            values = [
+                (item, _value(item, index, call, dtypes)) for index, item in enumerate(schema)
+            ]
+        except _Unusable as error:
+            problem = str(error)
+            continue
+        arguments = [value for item, value in values if not item.kwarg_only]
+        return overload, arguments, {i.name: value for i, value in values if i.kwarg_only}
+    raise _Unusable(problem)
+
+
+def _value(item: Any, index: int, call: _Call, dtypes: Mapping[tuple[int, ...], str]) -> Any:
+    """What to pass for a parameter of the schema."""
+    kind, wanted = call.types[index], str(item.real_type)
+    shape = call.dims[index] if index < len(call.dims) else ()
+    strides = call.strides[index] if index < len(call.strides) else None
+    if wanted in ("Tensor", "Optional[Tensor]"):
+        return _tensor_or_none(kind, shape, strides, wanted, call)
+    if "Tensor" in wanted:
+        if kind != "TensorList":
+            raise _Unusable(f"{call.name} was recorded without its list of tensors")
+        return [_listed_tensor(one, item.name, call, dtypes) for one in shape]
+    if kind in _DTYPES or kind == "TensorList":
+        raise _Unusable(f"{call.name} takes no tensor there")
+    if item.name == "device":
+        return None
+    return _plain_value(item, wanted, call.values[index] if index < len(call.values) else "", call)
+
+
+def _plain_value(item: Any, wanted: str, text: str, call: _Call) -> Any:
+    """A number, a list of them or a setting. Older profiles tell none: scale factors, epsilons and
+    thresholds change no time, and become 1."""
+    if not text:
+        if item.has_default_value() and (call.values or wanted.startswith("Optional[")):
+            return item.default_value
+        if wanted.startswith("Optional["):
+            return None
+        if wanted in ("number", "float"):
+            return 1 if wanted == "number" else 1.0
+        raise _Unusable(
+            f"{call.name} was recorded without the values of its arguments (torch 2.1 and later "
+            "record them)"
+        )
+    value = _literal(text)
+    if "ScalarType" in wanted:
+        return _setting(_SCALAR_TYPES, value)
+    if "MemoryFormat" in wanted:
+        return _setting(_MEMORY_FORMATS, value)
+    if "Layout" in wanted:
+        return None
+    return value
+
+
+def _setting(names: Sequence[str], value: object) -> Any:
+    import torch
+
+    if isinstance(value, int) and 0 <= value < len(names) and names[value]:
+        return getattr(torch, names[value])
+    raise _Unusable(f"setting {value!r} is not known")
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        try:
+            return float(text)
+        except ValueError:
+            raise _Unusable(f"value {text!r} is not known") from None
+
+
+def _tensor_or_none(
+    kind: str, shape: Any, strides: Any, wanted: str, call: _Call
+) -> torch.Tensor | None:
+    dtype = _DTYPES.get(kind)
+    if dtype is None:
+        if not kind and wanted.startswith("Optional"):
+            return None
+        raise _Unusable(f"{call.name} was recorded without one of its tensors")
+    # A Python number is recorded as a tensor without dimensions, of Python's own types.
+    is_number = shape == () and dtype in ("float64", "int64") and any(call.dims)
+    return _tensor(shape, strides, dtype, device="cpu" if is_number else "cuda")
+
+
+def _listed_tensor(
+    shape: Any, name: str, call: _Call, dtypes: Mapping[tuple[int, ...], str]
+) -> torch.Tensor:
+    dtype = "int64" if name == "indices" else dtypes.get(shape, dtypes.get(()))
+    if dtype is None:
+        raise _Unusable(f"{call.name} was recorded without the types in its list of tensors")
+    return _tensor(shape, None, dtype, device="cuda")
+
+
+def _tensor(shape: Any, strides: Any, dtype: str, *, device: str) -> torch.Tensor:
+    import torch
+
+    kind = getattr(torch, dtype)
+    if device == "cpu":
+        return torch.ones((), dtype=kind)
+    if not isinstance(strides, tuple) or len(strides) != len(shape):
+        return torch.empty(shape, dtype=kind, device=device)
+    return torch.empty_strided(shape, strides, dtype=kind, device=device)
