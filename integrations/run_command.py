@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
+from neusight.integrations.advice import advice_for, advice_lines
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.predictors.calibration import Calibration
@@ -292,8 +293,11 @@ def _print_screen(
 ) -> None:
     lines = [""]
     compared = side_by_side(forecasts, prices)
-    for forecast in forecasts if len(forecasts) == 1 else ():
-        lines.append(forecast.summary())
+    ended = f"  note      the script was ended after {options.steps} steady steps (--steps)"
+    notes = [ended] if outcome.stopped_early else []
+    if len(forecasts) == 1:
+        changes = [*notes, *advice_lines(advice_for(forecasts[0]))]
+        lines.append(forecasts[0].summary(changes=changes))
     if len(forecasts) > 1 or prices:
         lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
@@ -346,7 +350,10 @@ def _coloured(text: str, stream: TextIO) -> str:
 
 
 def _document(forecasts: list[Forecast], prices: dict[str, float]) -> dict[str, Any]:
-    content = [forecast.to_json() for forecast in forecasts]
+    content = [
+        {**forecast.to_json(), "advice": [item.to_json() for item in advice_for(forecast)]}
+        for forecast in forecasts
+    ]
     compared = side_by_side(forecasts, prices).to_json()
     if len(content) == 1:
         return {**content[0], "side_by_side": compared}

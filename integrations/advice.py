@@ -1,0 +1,240 @@
+"""What to change in a program, each change computed by pricing its recorded step again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from neusight.integrations.what_if import (
+    GOOD_MULTIPLE,
+    Entries,
+    WhatIf,
+    as_cuda_graphs,
+    compiled,
+    in_channels_last,
+    odd_sizes,
+    waits_by_source,
+    with_fused_optimizer,
+    with_low_precision,
+    with_padding,
+    with_tf32,
+    without_waits,
+)
+from neusight.predictors.kernel import KernelClass
+from neusight.recording import Mark, OpCall, Synchronize
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines"]
+
+#: Changes that gain less of the step are not told: the forecast itself is no surer.
+SMALLEST_GAIN = 0.03
+#: Lines on the first screen.
+LINES_SHOWN = 3
+#: Lines of the program that are named in one piece of advice.
+_SOURCES_SHOWN = 3
+
+_US_PER_MS = 1000
+#: Batch, channels, height, width.
+_IMAGE_RANK = 4
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change: what the step would take with it alone, and what that assumes.
+
+    `gain` is the share of the step's time that goes. `kind` is a short stable name for programs.
+    """
+
+    kind: str
+    what: str
+    latency_us: float
+    gain: float
+    assumes: str
+
+    @property
+    def line(self) -> str:
+        """One line of the first screen."""
+        latency = f"{self.latency_us / _US_PER_MS:,.2f} ms"
+        return f"    {latency:>11} {-self.gain:>6.0%}  {self.what}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The advice as plain values."""
+        return {**asdict(self), "gain": round(self.gain, 6)}
+
+
+@dataclass(frozen=True)
+class _Idea:
+    kind: str
+    what: str
+    assumes: str
+    entries: Entries
+
+
+def advice_for(forecast: Forecast, *, smallest_gain: float = SMALLEST_GAIN) -> list[Advice]:
+    """Changes that gain at least `smallest_gain` of the steady step, the largest first."""
+    what_if = WhatIf(forecast)
+    before_us = what_if.latency_us
+    if before_us <= 0:
+        return []
+    found = []
+    for idea in _ideas(what_if, forecast, smallest_gain):
+        latency_us = what_if.latency_of(idea.entries)
+        gain = 1 - latency_us / before_us
+        if gain >= smallest_gain:
+            # As a share of what the verdict says: the step repeated alone may differ slightly.
+            latency_us = forecast.step_latency_us.median * (1 - gain)
+            found.append(Advice(idea.kind, idea.what, round(latency_us, 3), gain, idea.assumes))
+    return sorted(found, key=lambda advice: (-advice.gain, advice.kind))
+
+
+def advice_lines(advice: Iterable[Advice]) -> list[str]:
+    """The first few, for the first screen; empty where there are none."""
+    shown = list(advice)[:LINES_SHOWN]
+    if not shown:
+        return []
+    heading = "  what to change (each alone, computed by pricing the recording again)"
+    return [heading, *(advice.line for advice in shown)]
+
+
+def _ideas(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterator[_Idea]:
+    """Every change worth computing: one whose upper bound is large enough."""
+    verdict = forecast.verdict
+    shares: dict[KernelClass, float] = defaultdict(float)
+    for row in verdict.by_kernel_class:
+        shares[KernelClass(row.name)] += row.share
+    idle = 1 - verdict.gpu_busy_us / max(verdict.step_latency.median, verdict.gpu_busy_us)
+    if idle >= smallest_gain:
+        yield from _of_host(what_if)
+    if idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain:
+        yield _of_compiler(what_if)
+    if shares[KernelClass.OPTIMIZER] >= smallest_gain:
+        yield from _of_optimizer(what_if)
+    if shares[KernelClass.CONVOLUTION] >= smallest_gain:
+        yield from _of_memory_format(what_if)
+    if shares[KernelClass.GEMM] >= smallest_gain:
+        yield from _of_sizes(what_if)
+    yield from _of_precision(what_if, forecast, smallest_gain)
+
+
+def _of_host(what_if: WhatIf) -> Iterator[_Idea]:
+    entries = what_if.entries
+    sources = [source for source in waits_by_source(entries) if source]
+    if any(isinstance(entry, Synchronize) for entry in entries):
+        yield _Idea(
+            kind="waits",
+            what="do not make the host wait for the GPU" + _at(sources),
+            assumes="values are read or printed rarely, and timers do not synchronize",
+            entries=without_waits(entries),
+        )
+    if not any(isinstance(entry, Mark) and entry.kind == "graph_begin" for entry in entries):
+        yield _Idea(
+            kind="cuda_graphs",
+            what='CUDA graphs: torch.compile(mode="reduce-overhead") or torch.cuda.graph',
+            assumes="shapes stay the same from step to step, the optimizer is capturable, every "
+            "stretch of ops without a wait or a copy from the host is one graph",
+            entries=as_cuda_graphs(entries),
+        )
+
+
+def _at(sources: list[str]) -> str:
+    if not sources:
+        return ""
+    more = ", …" if len(sources) > _SOURCES_SHOWN else ""
+    return f": {', '.join(sources[:_SOURCES_SHOWN])}{more}"
+
+
+def _of_compiler(what_if: WhatIf) -> _Idea:
+    return _Idea(
+        kind="compile",
+        what="torch.compile, at least: pointwise chains fused, no Python between ops",
+        assumes="chains of pointwise ops over equally many elements become one kernel, with one "
+        "norm, softmax or sum among them; products and attention keep their kernels",
+        entries=compiled(what_if, what_if.entries),
+    )
+
+
+def _of_optimizer(what_if: WhatIf) -> Iterator[_Idea]:
+    entries, name = with_fused_optimizer(what_if.entries)
+    if name:
+        yield _Idea(
+            kind="fused_optimizer",
+            what=f"{name}(…, fused=True): each tensor is read and written once",
+            assumes="all parameters are on the GPU and of a floating dtype",
+            entries=entries,
+        )
+
+
+def _of_memory_format(what_if: WhatIf) -> Iterator[_Idea]:
+    is_image = any(
+        call.signature.input_tensors[0].is_contiguous
+        and len(call.signature.input_tensors[0].shape) == _IMAGE_RANK
+        for call in _calls(what_if)
+        if call.phase == "forward" and _launches(what_if, call, KernelClass.CONVOLUTION)
+    )
+    attends = any(_launches(what_if, call, KernelClass.ATTENTION) for call in _calls(what_if))
+    if is_image and not attends:  # attention's [batch, heads, sequence, width] is no image
+        yield _Idea(
+            kind="channels_last",
+            what="model and images .to(memory_format=torch.channels_last)",
+            assumes="every op of the model keeps that order",
+            entries=in_channels_last(what_if.entries),
+        )
+
+
+def _launches(what_if: WhatIf, call: OpCall, kernel_class: KernelClass) -> bool:
+    return any(kernel.kernel_class is kernel_class for kernel, _ in what_if.kernels_of(call))
+
+
+def _of_sizes(what_if: WhatIf) -> Iterator[_Idea]:
+    for size, module in odd_sizes(what_if.entries).items():
+        padded = -(-size // GOOD_MULTIPLE) * GOOD_MULTIPLE
+        yield _Idea(
+            kind="padding",
+            what=f"pad {size:,} to {padded:,} in {module}, a multiple of {GOOD_MULTIPLE}",
+            assumes="the added rows are never targets",
+            entries=with_padding(what_if.entries, size, padded),
+        )
+
+
+def _of_precision(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterator[_Idea]:
+    gpu = forecast.gpu
+    times: dict[str, float] = defaultdict(float)
+    for call in _calls(what_if):
+        for kernel, estimate in what_if.kernels_of(call):
+            if kernel.kernel_class in (
+                KernelClass.GEMM,
+                KernelClass.CONVOLUTION,
+                KernelClass.ATTENTION,
+            ):
+                times[kernel.compute] += estimate.latency_us
+    least_us = smallest_gain * what_if.latency_us
+    if times["fp32"] >= least_us and gpu.has_matrix_unit("tf32"):
+        yield _Idea(
+            kind="tf32",
+            what='TF32 products: torch.set_float32_matmul_precision("high")',
+            assumes="10 bits of mantissa are enough for products; sums stay in FP32",
+            entries=with_tf32(what_if.entries),
+        )
+    half = _half_of(gpu.has_matrix_unit)
+    if half and times["fp32"] + times["tf32"] >= least_us:
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}[half]
+        scaler = " with torch.amp.GradScaler" if half == "fp16" else ""
+        yield _Idea(
+            kind="autocast",
+            what=f'torch.autocast("cuda", torch.{dtype}){scaler}',
+            assumes="products, convolutions and attention take that dtype, with a cast of every "
+            "operand and result; all else stays",
+            entries=with_low_precision(what_if, what_if.entries, dtype),
+        )
+
+
+def _half_of(has_unit: Callable[[str], bool]) -> str:
+    return next((unit for unit in ("bf16", "fp16") if has_unit(unit)), "")
+
+
+def _calls(what_if: WhatIf) -> Iterator[OpCall]:
+    return (entry for entry in what_if.entries if isinstance(entry, OpCall))

@@ -1,0 +1,517 @@
+"""A recorded step with one thing changed, priced again: entries in, entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.pricing import Priced, Pricer
+from neusight.recording import (
+    Alloc,
+    Argument,
+    Entry,
+    Free,
+    HostWork,
+    Mark,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    Synchronize,
+    TensorSpec,
+)
+from neusight.summary import steady_step_of
+from neusight.timeline import schedule
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = [
+    "Entries",
+    "WhatIf",
+    "as_cuda_graphs",
+    "compiled",
+    "in_channels_last",
+    "odd_sizes",
+    "waits_by_source",
+    "with_fused_optimizer",
+    "with_low_precision",
+    "with_padding",
+    "with_tf32",
+    "without_waits",
+]
+
+Entries = tuple[Entry, ...]
+
+#: Steps that are scheduled to reach the steady one: the first differs, the rest repeat.
+_REPEATS = 4
+_OPTIMIZER_STEP = "Optimizer.step#"
+_READS_A_VALUE = ("aten::_local_scalar_dense", "aten::item")
+_ROW_CLASSES = (KernelClass.NORMALIZATION, KernelClass.SOFTMAX, KernelClass.REDUCTION)
+_MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
+
+
+class WhatIf:
+    """The steady step of a forecast, scheduled again with changed entries on the same GPU and host,
+    its kernels priced by the same predictor."""
+
+    def __init__(self, forecast: Forecast) -> None:
+        step = steady_step_of(forecast.timeline)
+        self.entries: Entries = () if step is None else step.replay.step.entries
+        self._kind = "eval" if step is None else step.replay.step.kind
+        self._forecast = forecast
+        self._pricer = Pricer(forecast.gpu, forecast.predictor)
+        self._own: dict[int, Priced] = {}
+        self._keep: list[OpCall] = []
+        self.latency_us = self.latency_of(self.entries)
+
+    def kernels_of(self, call: OpCall) -> Priced:
+        """The kernels that the call launches, priced."""
+        own = self._own.get(id(call.signature))
+        return self._pricer(call) if own is None else own
+
+    def launching(self, call: OpCall, kernels: Sequence[Kernel]) -> OpCall:
+        """A call in place of others that launches these kernels, whatever its op is."""
+        stand_in = replace(call, signature=replace(call.signature))
+        estimates = self._forecast.predictor.predict(list(kernels), self._forecast.gpu)
+        self._own[id(stand_in.signature)] = tuple(zip(kernels, estimates, strict=True))
+        self._keep.append(stand_in)  # identities must not be used again
+        return stand_in
+
+    def latency_of(self, entries: Entries) -> float:
+        """Microseconds that a loop of such steps takes for each."""
+        if not entries:
+            return 0.0
+        recording = self._forecast.recording
+        repeated = Recording(
+            steps=(Step(self._kind, entries, count=_REPEATS),),
+            gpu=recording.gpu,
+            torch_version=recording.torch_version,
+        )
+        timeline = schedule(repeated, self.kernels_of, self._forecast.host)
+        return timeline.steps[-1].latency_ns / 1000
+
+
+# -- the host --------------------------------------------------------------------------------------
+
+
+def waits_by_source(entries: Entries) -> dict[str, int]:
+    """How often each line of the program makes the host wait in the step.
+
+    >>> waits_by_source((Synchronize("item", "train.py:7"), Synchronize("item", "train.py:7")))
+    {'train.py:7': 2}
+    """
+    counts: dict[str, int] = {}
+    for entry in entries:
+        if isinstance(entry, Synchronize):
+            counts[entry.source] = counts.get(entry.source, 0) + 1
+    return counts
+
+
+def without_waits(entries: Entries) -> Entries:
+    """The host never waits for the GPU; what it copied is copied all the same."""
+    return tuple(entry for entry in entries if not isinstance(entry, Synchronize))
+
+
+def as_cuda_graphs(entries: Entries) -> Entries:
+    """Each stretch of ops without a wait, a copy from or to the host or work on the CPU becomes one
+    graph launch; the CPU's own work in the optimizer goes (capturable=True). Module and annotation
+    marks go, for no Python runs."""
+    found: list[Entry] = []
+    stretch: list[Entry] = []
+
+    def end_stretch() -> None:
+        if any(isinstance(entry, OpCall) for entry in stretch):
+            name = "what if"
+            found.extend((Mark("graph_begin", name), *stretch, Mark("graph_end", name)))
+        else:
+            found.extend(stretch)
+        stretch.clear()
+
+    for entry, in_optimizer in _with_optimizer_steps(entries):
+        if isinstance(entry, Mark):
+            continue
+        if isinstance(entry, HostWork) and in_optimizer:
+            continue
+        if _ends_a_graph(entry):
+            end_stretch()
+            found.append(entry)
+        else:
+            stretch.append(entry)
+    end_stretch()
+    return tuple(found)
+
+
+def _ends_a_graph(entry: Entry) -> bool:
+    if isinstance(entry, OpCall):
+        if entry.signature.op in _READS_A_VALUE:
+            return True
+        specs = (*entry.signature.input_tensors, *entry.signature.output_tensors)
+        return len({spec.device for spec in specs if spec.shape}) > 1
+    return isinstance(entry, (Synchronize, HostWork))
+
+
+def _with_optimizer_steps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, bool]]:
+    """Each entry, and whether it lies in an optimizer's step."""
+    depth = 0
+    for entry in entries:
+        if isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP):
+            depth += 1 if entry.kind == "annotation_begin" else -1
+        yield entry, depth > 0
+
+
+# -- fewer kernels ---------------------------------------------------------------------------------
+
+
+class _Link(NamedTuple):
+    """A call in a chain of calls that become one kernel: where it stands, its kernels, and which of
+    them writes its result; the others stay beside."""
+
+    position: int
+    call: OpCall
+    kernels: tuple[Kernel, ...]
+    main: int
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.kernels[self.main]
+
+
+def compiled(what_if: WhatIf, entries: Entries) -> Entries:
+    """As torch.compile would run it, at least: between products, convolutions and other kernels
+    that stay, calls that read what another wrote, over equally many elements, become one kernel:
+    pointwise ones and casts, with one norm, softmax or sum among them. It reads what the first
+    reads and what the others read besides its result, and writes what is still needed after it.
+    Views, modules and autograd nodes cost the host nothing. The optimizer stays as it is."""
+    found: list[Entry] = []
+    chains: list[list[_Link]] = []
+    short_lived = _short_lived(what_if, entries)
+
+    def end_chains() -> None:
+        found.extend(_joined(what_if, chain, short_lived) for chain in chains)
+        chains.clear()
+
+    for position, (entry, in_optimizer) in enumerate(_with_optimizer_steps(entries)):
+        if not isinstance(entry, OpCall) or in_optimizer:
+            if isinstance(entry, (OpCall, Synchronize, HostWork)) or _is_of_optimizer(entry):
+                end_chains()
+            if not isinstance(entry, Mark) or in_optimizer or _is_of_optimizer(entry):
+                found.append(entry)
+            continue
+        priced = what_if.kernels_of(entry)
+        if not priced:
+            continue
+        call = replace(entry, node="") if entry.node else entry
+        link = _link(position, call, tuple(kernel for kernel, _ in priced))
+        if link is None:
+            end_chains()
+            found.append(call)
+            continue
+        chain = next((chain for chain in chains if _continues(chain, link)), None)
+        if chain is None:
+            chains.append([link])
+        else:
+            chain.append(link)
+    end_chains()
+    return tuple(found)
+
+
+def _is_of_optimizer(entry: Entry) -> bool:
+    return isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP)
+
+
+def _link(position: int, call: OpCall, kernels: tuple[Kernel, ...]) -> _Link | None:
+    """The call as part of a chain; None where the compiler does not write all its kernels itself,
+    and where nothing of it is a tensor of the GPU's own."""
+    if not all(map(_is_joinable, kernels)) or not call.signature.output_tensors:
+        return None
+    main = max(range(len(kernels)), key=lambda index: kernels[index].bytes_written)
+    return _Link(position, call, kernels, main)
+
+
+def _is_joinable(kernel: Kernel) -> bool:
+    is_cast = kernel.kernel_class is KernelClass.COPY and not kernel.name.startswith("mem")
+    return is_cast or kernel.kernel_class in (KernelClass.ELEMENTWISE, *_ROW_CLASSES)
+
+
+def _continues(chain: Sequence[_Link], link: _Link) -> bool:
+    """Whether the call reads what the last one wrote, as many elements of the same dtype, and they
+    can be one kernel."""
+    last = chain[-1]
+    result = last.call.signature.output_tensors[0]
+    if link.kernel.kernel_class in _ROW_CLASSES and any(_is_by_row(item) for item in chain):
+        return False
+    return last.call.stream == link.call.stream and any(
+        spec.numel == result.numel and spec.dtype == result.dtype
+        for spec in link.call.signature.input_tensors
+    )
+
+
+def _is_by_row(link: _Link) -> bool:
+    return link.kernel.kernel_class in _ROW_CLASSES
+
+
+def _joined(what_if: WhatIf, chain: Sequence[_Link], short_lived: set[int]) -> OpCall:
+    """One call that launches what the chain would."""
+    first = chain[0].call
+    if len(chain) == 1:
+        return first
+    beside = [
+        kernel for link in chain for index, kernel in enumerate(link.kernels) if index != link.main
+    ]
+    return what_if.launching(first, [*beside, _fused(chain, short_lived)])
+
+
+def _short_lived(what_if: WhatIf, entries: Entries) -> set[int]:
+    """Positions of calls whose result is freed before two more calls launch kernels: what only the
+    next kernel reads, so that a fused one need not write it."""
+    found: set[int] = set()
+    maker: dict[int, int] = {}  # ordinal of a storage of this step -> position of its call
+    before: list[Alloc] = []
+    recent: list[int] = []
+    last = -1
+    for position, entry in enumerate(entries):
+        if isinstance(entry, Alloc):
+            call = entries[last] if last >= 0 else None
+            if isinstance(call, OpCall) and call.signature.op == entry.op:
+                maker[entry.ordinal] = last
+            else:
+                before.append(entry)
+        elif isinstance(entry, OpCall):
+            maker |= {item.ordinal: position for item in before if item.op == entry.signature.op}
+            before.clear()
+            last = position
+            if what_if.kernels_of(entry):
+                recent = [*recent[-1:], position]
+        elif isinstance(entry, Free) and entry.storage.age == 0:
+            made_at = maker.get(entry.storage.ordinal, -1)
+            if made_at in recent:
+                found.add(made_at)
+    return found
+
+
+def _fused(chain: Sequence[_Link], short_lived: set[int]) -> Kernel:
+    kernels = [link.kernel for link in chain]
+    last = kernels[-1]
+    read, written = kernels[0].bytes_read, last.bytes_written
+    for link, after in zip(chain, kernels[1:], strict=False):
+        read += max(0, after.bytes_read - link.kernel.bytes_written)
+        written += 0 if link.position in short_lived else link.kernel.bytes_written
+    flops = sum(kernel.flops for kernel in kernels)
+    by_row = next((kernel for kernel in kernels if kernel.kernel_class in _ROW_CLASSES), None)
+    if by_row is not None:
+        return replace(by_row, bytes_read=read, bytes_written=written, flops=flops)
+    return Kernel.rows(
+        KernelClass.ELEMENTWISE,
+        "fused",
+        1,
+        chain[-1].call.signature.output_tensors[0].numel,
+        dtype=kernels[0].dtype,
+        out_dtype=last.out_dtype,
+        bytes_read=read,
+        bytes_written=written,
+        flops=flops,
+    )
+
+
+#: The fused optimizer that takes the place of a multi-tensor one, its tensor lists in the order of
+#: torch's schema, and the op and arguments of the multi-tensor one that hold them.
+_FUSED_OPTIMIZERS = {
+    "Adam": ("aten::_fused_adam_", ("self", "grads", "exp_avgs", "exp_avg_sqs")),
+    "AdamW": ("aten::_fused_adamw_", ("self", "grads", "exp_avgs", "exp_avg_sqs")),
+}
+_UPDATE = "aten::_foreach_addcdiv_"
+
+
+def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
+    """The steps of Adam and AdamW by their fused kernels, which read and write each tensor once;
+    and the name of the optimizer ("" where there is none to change)."""
+    found: list[Entry] = []
+    name = changed = ""
+    held: list[Entry] = []
+    updates: list[OpCall] = []
+    for entry in entries:
+        if isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP):
+            if entry.kind == "annotation_begin":
+                name = entry.name.removeprefix(_OPTIMIZER_STEP).partition(".")[0]
+                held, updates = [], []
+                found.append(entry)
+                continue
+            fused = [_fused_update(call, name) for call in updates]
+            changed = name if fused else changed
+            found.extend(fused if fused else held)
+            found.append(entry)
+            name = ""
+        elif name in _FUSED_OPTIMIZERS:
+            held.append(entry)
+            if isinstance(entry, OpCall) and entry.signature.op == _UPDATE:
+                updates.append(entry)
+        else:
+            found.append(entry)
+    return tuple(found), changed
+
+
+def _fused_update(call: OpCall, name: str) -> OpCall:
+    """All lists have the shapes and dtypes of the parameters, as Adam makes them."""
+    parameters = call.signature.by_name["self"]
+    op, lists = _FUSED_OPTIMIZERS[name]
+    signature = OpSignature(op, "default", tuple((label, parameters) for label in lists), ())
+    return replace(call, signature=signature)
+
+
+# -- other shapes and types ------------------------------------------------------------------------
+
+Change = Callable[[TensorSpec], TensorSpec]
+
+
+class _Signatures:
+    """Changed signatures, one for all equal calls, so that they are priced once."""
+
+    def __init__(self, change: Callable[[OpSignature], OpSignature]) -> None:
+        self._change = change
+        self._known: dict[int, tuple[OpSignature, OpSignature]] = {}
+
+    def __call__(self, signature: OpSignature) -> OpSignature:
+        known = self._known.get(id(signature))
+        if known is None:
+            known = self._known[id(signature)] = (signature, self._change(signature))
+        return known[1]
+
+
+def _changed(value: Argument, change: Change) -> Argument:
+    if isinstance(value, TensorSpec):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_changed(item, change) for item in value)
+    return value
+
+
+def _with_tensors(signature: OpSignature, change: Change) -> OpSignature:
+    return replace(
+        signature,
+        arguments=tuple((name, _changed(value, change)) for name, value in signature.arguments),
+        outputs=tuple(_changed(value, change) for value in signature.outputs),
+    )
+
+
+def with_tf32(entries: Entries) -> Entries:
+    """Matrix products of float32 in TF32."""
+    modes: dict[int, tuple[MathMode, MathMode]] = {}
+
+    def changed(entry: Entry) -> Entry:
+        if not isinstance(entry, OpCall):
+            return entry
+        known = modes.setdefault(
+            id(entry.math), (entry.math, replace(entry.math, matmul_tf32=True))
+        )
+        return replace(entry, math=known[1])
+
+    return tuple(changed(entry) for entry in entries)
+
+
+def with_low_precision(what_if: WhatIf, entries: Entries, dtype: str) -> Entries:
+    """Matrix products, convolutions and attention of float32 in `dtype`, each with a cast of every
+    operand before and of every result after it: autocast casts no more than that."""
+
+    def lowered(spec: TensorSpec) -> TensorSpec:
+        return spec._replace(dtype=dtype) if spec.dtype == "float32" else spec
+
+    signatures = _Signatures(lambda signature: _with_tensors(signature, lowered))
+    casts: dict[tuple[TensorSpec, str], OpSignature] = {}
+
+    def cast(call: OpCall, spec: TensorSpec, to: str) -> OpCall:
+        target = spec._replace(dtype=to)
+        signature = casts.setdefault(
+            (spec, to), OpSignature("aten::_to_copy", "default", (("self", spec),), (target,))
+        )
+        return replace(call, signature=signature)
+
+    found: list[Entry] = []
+    for entry in entries:
+        if not isinstance(entry, OpCall) or not _is_matrix_op(what_if, entry):
+            found.append(entry)
+            continue
+        inputs = dict.fromkeys(s for s in entry.signature.input_tensors if s.dtype == "float32")
+        outputs = [s for s in entry.signature.output_tensors if s.dtype == "float32"]
+        found.extend(cast(entry, spec, dtype) for spec in inputs)
+        found.append(replace(entry, signature=signatures(entry.signature)))
+        found.extend(cast(entry, lowered(spec), "float32") for spec in outputs)
+    return tuple(found)
+
+
+def _is_matrix_op(what_if: WhatIf, call: OpCall) -> bool:
+    return call.phase != "optimizer" and any(
+        kernel.kernel_class in _MATRIX_CLASSES for kernel, _ in what_if.kernels_of(call)
+    )
+
+
+#: Sizes below this may equal another dimension by chance, and are not padded.
+SMALLEST_ODD_SIZE = 1000
+#: What sizes of weights should be a multiple of (NVIDIA, "Matrix Multiplication Background User's
+#: Guide", table 1: 64 elements of 16 bits on A100 and later for the best efficiency).
+GOOD_MULTIPLE = 64
+_WEIGHTS_OF = {"aten::addmm": "mat2", "aten::mm": "mat2", "aten::embedding": "weight"}
+
+
+def odd_sizes(entries: Entries) -> dict[int, str]:
+    """Sizes of weights that are no multiple of `GOOD_MULTIPLE`, with the module that has each."""
+    found: dict[int, str] = {}
+    for entry in entries:
+        if not isinstance(entry, OpCall) or entry.phase != "forward" or not entry.module:
+            continue
+        name = _WEIGHTS_OF.get(entry.signature.op)
+        weight = entry.signature.optional_tensor(name) if name else None
+        for size in weight.shape if weight is not None else ():
+            if size >= SMALLEST_ODD_SIZE and size % GOOD_MULTIPLE:
+                found.setdefault(size, entry.module)
+    return found
+
+
+def with_padding(entries: Entries, size: int, padded: int) -> Entries:
+    """Every dimension of that size, or a multiple of it, is padded; strides follow."""
+
+    def scaled(value: int) -> int:
+        return value // size * padded if value and value % size == 0 else value
+
+    def change(spec: TensorSpec) -> TensorSpec:
+        return spec._replace(
+            shape=tuple(map(scaled, spec.shape)), stride=tuple(map(scaled, spec.stride))
+        )
+
+    def changed(signature: OpSignature) -> OpSignature:
+        wider = _with_tensors(signature, change)
+        numbers = tuple(
+            (name, padded if value == size and isinstance(value, int) else value)
+            for name, value in wider.arguments
+        )
+        return replace(wider, arguments=numbers)
+
+    signatures = _Signatures(changed)
+    return tuple(
+        replace(entry, signature=signatures(entry.signature))
+        if isinstance(entry, OpCall)
+        else entry
+        for entry in entries
+    )
+
+
+def in_channels_last(entries: Entries) -> Entries:
+    """Every dense tensor of four dimensions in NHWC order, as model.to(memory_format=...) makes."""
+
+    def change(spec: TensorSpec) -> TensorSpec:
+        if len(spec.shape) != 4 or not spec.is_contiguous:
+            return spec
+        _, channels, height, width = spec.shape
+        stride = (channels * height * width, 1, width * channels, channels)
+        return spec._replace(stride=stride)
+
+    signatures = _Signatures(lambda signature: _with_tensors(signature, change))
+    return tuple(
+        replace(entry, signature=signatures(entry.signature))
+        if isinstance(entry, OpCall)
+        else entry
+        for entry in entries
+    )

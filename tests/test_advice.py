@@ -1,0 +1,167 @@
+"""What to change: only what pricing the recording again shows to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.advice import Advice, advice_for, advice_lines
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import GemmSize, Kernel
+from neusight.predictors.predictor import Estimate, predictor
+from neusight.recording import Recording
+from neusight.saving import save_recording
+
+
+def train(
+    model: nn.Module, data: torch.Tensor, *, gpu: str = "H100", priced_by: object = None,
+    fused: bool | None = None,
+) -> Forecast:  # fmt: skip
+    with neusight.forecast_on(gpu, predictor=priced_by) as forecast:  # type: ignore[arg-type]
+        model.cuda()
+        adam = torch.optim.Adam(model.parameters(), fused=fused)
+        for _ in range(3):
+            model(data.cuda()).float().mean().backward()
+            adam.step()
+            adam.zero_grad()
+    return forecast
+
+
+def kinds(advice: Sequence[Advice]) -> list[str]:
+    return [item.kind for item in advice]
+
+
+def test_a_host_bound_loop_is_told_of_graphs_and_of_its_waits() -> None:
+    with neusight.forecast_on("H100") as forecast, torch.inference_mode():
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20))).cuda()
+        data = torch.randn(4, 64, device="cuda")
+        for _ in range(4):
+            model(data).sum().item()
+            forecast.step()
+
+    found = advice_for(forecast)
+
+    assert forecast.bound == "host"
+    assert found[0].kind == "cuda_graphs"
+    assert found[0].latency_us < 0.9 * forecast.step_latency_us.median
+    assert found[0].gain == pytest.approx(
+        1 - found[0].latency_us / forecast.step_latency_us.median, abs=1e-3
+    )
+
+
+def test_a_needless_read_is_told_with_its_line() -> None:
+    with neusight.forecast_on("H100") as forecast, torch.inference_mode():
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).cuda()
+        data = torch.randn(2048, 1024, device="cuda")
+        for _ in range(4):
+            model(data).sum().item()
+            forecast.step()
+
+    [waits] = [item for item in advice_for(forecast, smallest_gain=0.001) if item.kind == "waits"]
+
+    assert "test_advice.py:" in waits.what
+
+
+def test_float32_products_are_told_of_tf32_and_autocast_where_the_gpu_has_them() -> None:
+    model, data = nn.Linear(4096, 4096), torch.randn(4096, 4096)
+
+    h100 = advice_for(train(model, data, fused=True))
+    t4 = advice_for(train(nn.Linear(4096, 4096), data, gpu="T4", fused=True))
+
+    assert {"tf32", "autocast"} <= set(kinds(h100))
+    assert "tf32" not in kinds(t4)
+    [autocast] = [item for item in t4 if item.kind == "autocast"]
+    assert "torch.float16" in autocast.what
+    assert "GradScaler" in autocast.what
+
+
+def test_an_optimizer_of_many_passes_is_told_of_the_fused_one() -> None:
+    data = torch.zeros(8, dtype=torch.long)
+
+    plain = advice_for(train(nn.Embedding(50_000, 512), data))
+    fused = advice_for(train(nn.Embedding(50_000, 512), data, fused=True))
+
+    assert plain[0].kind == "fused_optimizer"
+    assert "Adam(" in plain[0].what
+    assert "fused_optimizer" not in kinds(fused)
+
+
+def test_convolutions_in_half_precision_are_told_of_channels_last() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).half()
+    data = torch.randn(32, 64, 56, 56, dtype=torch.float16)
+
+    assert "channels_last" in kinds(advice_for(train(model, data)))
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+    last = train(model, data.to(memory_format=torch.channels_last))
+    assert "channels_last" not in kinds(advice_for(last))
+
+
+class Misaligned:
+    """A predictor for which odd sizes cost ten times as much, as on real tensor cores."""
+
+    name = "misaligned"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        return [
+            replace(estimate, latency_us=estimate.latency_us * 10)
+            if isinstance(kernel.size, GemmSize) and any(part % 8 for part in kernel.size[1:])
+            else estimate
+            for kernel, estimate in zip(kernels, predictor().predict(kernels, gpu), strict=True)
+        ]
+
+
+def test_an_odd_vocabulary_is_told_of_padding_where_odd_sizes_cost() -> None:
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(512, 5003)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.log_softmax(self.head(x), -1)
+
+    data = torch.randn(1024, 512)
+
+    found = advice_for(train(Head(), data, priced_by=Misaligned()))
+
+    assert "padding" in kinds(found)
+    [padding] = [item for item in found if item.kind == "padding"]
+    assert padding.what == "pad 5,003 to 5,056 in Head.head, a multiple of 64"
+    assert "padding" not in kinds(advice_for(train(Head(), data)))
+
+
+def test_only_gains_above_the_threshold_are_told_largest_first() -> None:
+    forecast = train(nn.Linear(2048, 2048), torch.randn(256, 2048))
+
+    found = advice_for(forecast, smallest_gain=0.1)
+
+    assert all(item.gain >= 0.1 for item in found)
+    assert found == sorted(found, key=lambda item: -item.gain)
+    assert advice_for(forecast, smallest_gain=0.999) == []
+
+
+def test_the_first_screen_shows_three_at_most() -> None:
+    items = [Advice(str(n), f"change {n}", 1000.0, 0.5, "nothing") for n in range(5)]
+
+    lines = advice_lines(items)
+
+    assert len(lines) == 4
+    assert lines[1] == "        1.00 ms   -50%  change 0"
+    assert advice_lines([]) == []
+
+
+def test_nothing_recorded_is_nothing_to_change(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.json"
+    save_recording(Recording((), gpu="H100", torch_version=torch.__version__), path)
+    nothing = Forecast.load(path)
+
+    assert advice_for(nothing) == []
