@@ -26,7 +26,6 @@ from neusight.fake_cuda.values import HANDLERS, Values
 from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording import (
-    Argument,
     Entry,
     EventRecord,
     EventWait,
@@ -35,11 +34,11 @@ from neusight.recording import (
     MathMode,
     OpSignature,
     Synchronize,
-    TensorSpec,
 )
+from neusight.signature import signature_of
 from neusight.steps import EnoughSteps, StepCutter
 
-__all__ = ["EnoughSteps", "Recorder", "RecordingMode", "RunawayLoop", "signature_of", "spec_of"]
+__all__ = ["EnoughSteps", "Recorder", "RecordingMode", "RunawayLoop"]
 
 aten = torch.ops.aten
 
@@ -97,58 +96,6 @@ class _StorageWatch(weakref.ref):  # type: ignore[type-arg]
 
     __slots__ = ("key",)
     key: int
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype)[6:]
-
-
-def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Shape, stride, dtype and device type of a tensor."""
-    if tensor.layout is not torch.strided:
-        return TensorSpec(
-            tuple(tensor.shape), (1,) * tensor.dim(), _dtype_name(tensor.dtype), tensor.device.type
-        )
-    return TensorSpec(
-        tuple(tensor.shape), tensor.stride(), _dtype_name(tensor.dtype), tensor.device.type
-    )
-
-
-def _argument(value: Any) -> Argument:
-    if isinstance(value, torch.Tensor):
-        return spec_of(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(_argument(item) for item in value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, torch.dtype):
-        return _dtype_name(value)
-    if isinstance(value, torch.device):
-        return value.type
-    return str(value).removeprefix("torch.")
-
-
-def signature_of(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
-) -> OpSignature:
-    """The op and its arguments by name, defaults filled in, as plain values."""
-    schema = func._schema
-    arguments: list[tuple[str, Argument]] = []
-    for position, parameter in enumerate(schema.arguments):
-        if position < len(args) and not parameter.kwarg_only:
-            value = args[position]
-        elif parameter.name in kwargs:
-            value = kwargs[parameter.name]
-        else:
-            value = parameter.default_value if parameter.has_default_value() else None
-        arguments.append((parameter.name, _argument(value)))
-    outputs = out if isinstance(out, (list, tuple)) else (out,)
-    return OpSignature(
-        op=schema.name,
-        overload=schema.overload_name or "default",
-        arguments=tuple(arguments),
-        outputs=tuple(_argument(item) for item in outputs),
-    )
 
 
 class Recorder:

@@ -25,6 +25,7 @@ NEEDS_TORCH = (
     "neusight.forecast",
     "neusight.questions",
     "neusight.recorder",
+    "neusight.signature",
     "neusight.steps",
 )
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.

@@ -17,7 +17,7 @@ from neusight.fake_cuda.session import fake_cuda
 from neusight.host import PLAIN
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
-from neusight.recorder import Recorder, signature_of, spec_of
+from neusight.recorder import Recorder
 from neusight.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
 
 
@@ -38,19 +38,6 @@ def named(found: list[OpCall], op: str) -> list[OpCall]:
 # -- signatures ------------------------------------------------------------------------------------
 
 
-def test_a_signature_holds_every_argument_by_name_with_defaults() -> None:
-    x = torch.ones(2, 3, dtype=torch.float16)
-    out = torch.ones(2, 3)
-
-    signature = signature_of(torch.ops.aten.add.Tensor, (x, 1.5), {}, out)
-
-    assert (signature.op, signature.overload) == ("aten::add", "Tensor")
-    assert signature.arguments == (
-        ("self", TensorSpec((2, 3), (3, 1), "float16", "cpu")), ("other", 1.5), ("alpha", 1)
-    )  # fmt: skip
-    assert signature.outputs == (TensorSpec((2, 3), (3, 1), "float32", "cpu"),)
-
-
 def test_arguments_are_plain_values() -> None:
     def program() -> None:
         x = torch.ones(2, 3, device="cuda")
@@ -66,15 +53,6 @@ def test_arguments_are_plain_values() -> None:
     assert ones.signature.by_name["device"] == "cuda"
     for call in found:
         hash(call)
-
-
-def test_strides_are_those_of_the_tensor() -> None:
-    with neusight.forecast_on("H100"):
-        x = torch.empty(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)
-        spec = spec_of(x)
-
-    assert spec == TensorSpec((2, 3, 4, 5), (60, 1, 15, 3), "float32", "cuda")
-    assert spec.is_channels_last
 
 
 # -- the cache -------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def _never_reached(*args: Any) -> Any:
 
 
 def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
-    from neusight.recorder import spec_of
+    from neusight.signature import spec_of
 
     usual_order = torch._C._get_sdp_priority_order()
 

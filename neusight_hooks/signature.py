@@ -1,0 +1,124 @@
+"""An op call as plain values, out of torch's own: by public names only, so any torch will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neusight.ops import map_op
+from neusight.predictors.kernel import Kernel
+from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+
+__all__ = [
+    "kernels_launched_by",
+    "kernels_of_calls",
+    "listening",
+    "math_mode",
+    "signature_of",
+    "spec_of",
+]
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype)[6:]
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, stride, dtype and device type of a tensor."""
+    stride = tensor.stride() if tensor.layout is torch.strided else (1,) * tensor.dim()
+    return TensorSpec(tuple(tensor.shape), stride, _dtype_name(tensor.dtype), tensor.device.type)
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(item) for item in value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, torch.dtype):
+        return _dtype_name(value)
+    if isinstance(value, torch.device):
+        return value.type
+    return str(value).removeprefix("torch.")
+
+
+def signature_of(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+) -> OpSignature:
+    """The op and its arguments by name, defaults filled in, as plain values."""
+    schema = func._schema
+    arguments: list[tuple[str, Argument]] = []
+    for position, parameter in enumerate(schema.arguments):
+        if position < len(args) and not parameter.kwarg_only:
+            value = args[position]
+        elif parameter.name in kwargs:
+            value = kwargs[parameter.name]
+        else:
+            value = parameter.default_value if parameter.has_default_value() else None
+        arguments.append((parameter.name, _argument(value)))
+    outputs = out if isinstance(out, (list, tuple)) else (out,)
+    return OpSignature(
+        op=schema.name,
+        overload=schema.overload_name or "default",
+        arguments=tuple(arguments),
+        outputs=tuple(_argument(item) for item in outputs),
+    )
+
+
+def math_mode() -> MathMode:
+    """The switches of torch that decide which kernels run, as they stand now."""
+    return MathMode(
+        matmul_tf32=torch.get_float32_matmul_precision() != "highest",
+        cudnn_tf32=torch.backends.cudnn.allow_tf32,
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        cudnn_enabled=torch.backends.cudnn.enabled,
+    )
+
+
+def kernels_launched_by(function: Callable[[], object]) -> tuple[tuple[Kernel, ...], list[str]]:
+    """The kernels, as a forecast describes them, of one call on whatever device it runs on, and
+    the names of the ops that nobody described."""
+    with listening() as calls:
+        function()
+    return kernels_of_calls(calls)
+
+
+def kernels_of_calls(
+    calls: Sequence[tuple[OpSignature, MathMode]],
+) -> tuple[tuple[Kernel, ...], list[str]]:
+    """The kernels of what was heard, and the names of the ops that nobody described."""
+    mappings = [(signature, map_op(signature, math)) for signature, math in calls]
+    unmapped = [signature.op for signature, mapping in mappings if not mapping.is_mapped]
+    return tuple(kernel for _, mapping in mappings for kernel in mapping.kernels), unmapped
+
+
+@contextmanager
+def listening() -> Iterator[list[tuple[OpSignature, MathMode]]]:
+    """Hears every op that is dispatched inside, also by a backward pass."""
+    with _Listener() as listener:
+        yield listener.calls
+
+
+class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
+    """Keeps what is dispatched while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.calls: list[tuple[OpSignature, MathMode]] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((signature_of(func, args, kwargs or {}, out), math_mode()))
+        return out
