@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
-from neusight.integrations import calibrate_command, run_command
+from neusight.integrations import calibrate_command, check_command, run_command
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
 from neusight.predictors.errors import NeusightError
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "run":
             return run_command.run(options, program)
+        if options.command == "check":
+            return check_command.check(options, program)
         if options.command == "compare":
             return _compare(options)
         if options.command == "evaluate":
@@ -65,6 +67,15 @@ def _parser() -> argparse.ArgumentParser:
         "script is the script's. Exit codes: 0 ok, 2 wrong use, 3 the script itself failed.",
     )
     run_command.add_arguments(run)
+    check = commands.add_parser(
+        "check",
+        help="judge a script's forecast by a baseline",
+        usage="neusight check [--gpu GPU] [options] [SCRIPT.py|-m MODULE [args…]]",
+        description="Forecast a script, or all cases of the project, and compare with the baseline "
+        "under version control. Exit codes: 0 ok, 1 a regression, 2 wrong use, 3 the script itself "
+        "failed.",
+    )
+    check_command.add_arguments(check)
     comparison = commands.add_parser(
         "compare",
         help="lay a forecast beside a real profile",
@@ -98,11 +109,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+#: Commands that run a program, and who knows their options.
+_WITH_PROGRAM = {"run": run_command.add_arguments, "check": check_command.add_arguments}
+
+
 def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
     """Our own arguments, and the program with its own: all after the script is the script's."""
-    if not arguments or arguments[0] != "run":
+    if not arguments or arguments[0] not in _WITH_PROGRAM:
         return arguments, None
-    without_value = _options_without_value()
+    without_value = _options_without_value(arguments[0])
     position = 1
     while position < len(arguments):
         word = arguments[position]
@@ -117,9 +132,9 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
     return arguments, None
 
 
-def _options_without_value() -> set[str]:
+def _options_without_value(command: str) -> set[str]:
     probe = argparse.ArgumentParser()
-    run_command.add_arguments(probe)
+    _WITH_PROGRAM[command](probe)
     return {
         option
         for action in probe._actions  # no public name lists them; argparse has had it since 2.7

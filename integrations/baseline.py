@@ -1,0 +1,450 @@
+"""A baseline: the figures of programs, and the work they come from, as text that reviewers read."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from neusight.predictors.errors import BaselineError
+from neusight.saving import write_atomically
+
+__all__ = [
+    "METRICS",
+    "SCHEMA_VERSION",
+    "Case",
+    "MemoryRow",
+    "Metric",
+    "OpRow",
+    "WaitRow",
+    "baseline_text",
+    "figures_text",
+    "folded",
+    "read_baseline",
+    "unfolded",
+    "update_baseline",
+]
+
+#: Raised when the form of the file changes.
+SCHEMA_VERSION = 1
+
+#: Modules that one row may stand for: more is no model, but a slip of the hand.
+_MOST_MODULES = 100_000
+
+
+class Metric(NamedTuple):
+    """A figure that is judged; less is better. `unit` is "us", "bytes", "flops" or ""."""
+
+    name: str
+    title: str
+    unit: str
+
+
+#: What is judged, in the order of reports. Times are microseconds of the steady step.
+METRICS = (
+    Metric("step_latency_us", "step latency", "us"),
+    Metric("gpu_busy_us", "GPU busy time", "us"),
+    Metric("peak_memory_bytes", "peak memory", "bytes"),
+    Metric("peak_reserved_bytes", "peak reserved memory", "bytes"),
+    Metric("num_kernels", "kernels", ""),
+    Metric("num_synchronizations", "synchronizations", ""),
+    Metric("flops", "FLOPs", "flops"),
+    Metric("communication_bytes", "communication", "bytes"),
+)
+
+
+class OpRow(NamedTuple):
+    """Equal ops of a module in a phase of the steady step.
+
+    `work` names their kernels, `signature` is a digest of what they were called with: ops of one
+    signature cost the same. Times are nanoseconds of all `num_ops` together; `host_ns` is what
+    they cost the host, about.
+    """
+
+    module: str
+    phase: str
+    op: str
+    work: str
+    signature: str
+    num_ops: int
+    num_kernels: int
+    kernel_ns: int
+    host_ns: int
+
+
+class MemoryRow(NamedTuple):
+    """Storages of a module that are alive at the peak; bytes of all of them together."""
+
+    module: str
+    phase: str
+    kind: str
+    op: str
+    num_storages: int
+    num_bytes: int
+
+
+class WaitRow(NamedTuple):
+    """Times that the host waits for the GPU in the steady step, and the line of code that asks."""
+
+    reason: str
+    code: str
+    num_waits: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program on one GPU, as a baseline keeps it.
+
+    `program` is the script and its arguments (empty in a test), `settings` what was chosen for the
+    forecast, `metrics` the figures by name (see `METRICS`), `bound` what limits the step. `tool`
+    says what made the forecast; `work` is a digest of all that was recorded, prices aside, `files`
+    one of the program's own files. `peak` is where memory is fullest.
+    """
+
+    gpu: str
+    program: tuple[str, ...]
+    settings: dict[str, str]
+    metrics: dict[str, float]
+    bound: str
+    tool: dict[str, str]
+    work: str
+    files: str
+    peak: str
+    ops: tuple[OpRow, ...]
+    memory: tuple[MemoryRow, ...]
+    waits: tuple[WaitRow, ...]
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the rows give the figures; they do not where somebody edited one of them."""
+        return (
+            sum(row.num_kernels for row in self.ops) == self.metrics["num_kernels"]
+            and sum(row.num_bytes for row in self.memory) == self.metrics["peak_memory_bytes"]
+            and sum(row.num_waits for row in self.waits) == self.metrics["num_synchronizations"]
+        )
+
+
+# -- equal layers in one row ---------------------------------------------------------------------
+
+R = TypeVar("R", OpRow, MemoryRow)
+_RANGES = re.compile(r"\[\d+(-\d+)?(,\d+(-\d+)?)*\]")
+
+
+def folded(modules: Iterable[str]) -> list[str]:
+    """Module paths with runs of numbers written together, sorted.
+
+    >>> folded(["Net.0.up", "Net.1.up", "Net.2.up", "Net.head"])
+    ['Net.[0-2].up', 'Net.head']
+    """
+    paths = {tuple(module.split(".")) for module in modules}
+    for position in range(max(map(len, paths), default=0)):
+        groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        rest: set[tuple[str, ...]] = set()
+        for path in paths:
+            if position < len(path) and _is_number(path[position]):
+                groups[(*path[:position], "", *path[position + 1 :])].append(int(path[position]))
+            else:
+                rest.add(path)
+        for path, numbers in groups.items():
+            rest.add((*path[:position], _ranges(sorted(numbers)), *path[position + 1 :]))
+        paths = rest
+    return sorted((".".join(path) for path in paths), key=_natural)
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdigit() and str(int(part)) == part
+
+
+def _ranges(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    parts: list[str] = []
+    first = last = numbers[0]
+    for number in [*numbers[1:], -1]:
+        if number == last + 1:
+            last = number
+            continue
+        parts.append(str(first) if first == last else f"{first}-{last}")
+        first = last = number
+    return f"[{','.join(parts)}]"
+
+
+def unfolded(module: str) -> list[str]:
+    """The module paths that `folded` wrote together; BaselineError where there are too many.
+
+    >>> unfolded("Net.[0-1,7].up")
+    ['Net.0.up', 'Net.1.up', 'Net.7.up']
+    """
+    choices = [_numbers(part) if _RANGES.fullmatch(part) else [part] for part in module.split(".")]
+    if math.prod(map(len, choices)) > _MOST_MODULES:
+        raise BaselineError(f"{module!r} stands for more than {_MOST_MODULES} modules.")
+    return [".".join(parts) for parts in product(*choices)]
+
+
+def _numbers(part: str) -> list[str]:
+    found: list[str] = []
+    for piece in part[1:-1].split(","):
+        first, _, last = piece.partition("-")
+        span = range(int(first), int(last or first) + 1)
+        if len(span) > _MOST_MODULES:
+            raise BaselineError(f"{part!r} stands for more than {_MOST_MODULES} modules.")
+        found.extend(map(str, span))
+    return found
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Sorts "Net.2" before "Net.10"."""
+    return [
+        (0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part)
+        for part in re.split(r"(\d+)", text)
+    ]
+
+
+def _fold_rows(rows: Iterable[R]) -> list[R]:
+    modules: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    kind: type[R] | None = None
+    for row in rows:
+        kind = type(row)
+        modules[tuple(row[1:])].append(row.module)
+    if kind is None:
+        return []
+    found = [
+        kind(module, *rest) for rest, modules_of in modules.items() for module in folded(modules_of)
+    ]
+    return sorted(found, key=lambda row: (_natural(row[0]), *(str(part) for part in row[1:])))
+
+
+def _unfold_rows(rows: Iterable[R]) -> tuple[R, ...]:
+    return tuple(row._replace(module=module) for row in rows for module in unfolded(row.module))
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+_SIMPLE = ("gpu", "program", "settings", "bound", "tool", "work", "files", "peak")
+_ROWS: dict[str, type[tuple[Any, ...]]] = {"ops": OpRow, "memory": MemoryRow, "waits": WaitRow}
+
+
+def baseline_text(cases: Mapping[str, Case]) -> str:
+    """The file: a block for each case, sorted by name, a line for each figure and row.
+
+    >>> print(baseline_text({}))
+    {
+     "schema_version": 1,
+     "cases": {}
+    }
+    <BLANKLINE>
+    """
+    blocks = [f"  {json.dumps(name)}: {_case_text(cases[name])}" for name in sorted(cases)]
+    body = "{\n" + ",\n".join(blocks) + "\n }" if blocks else "{}"
+    return f'{{\n "schema_version": {SCHEMA_VERSION},\n "cases": {body}\n}}\n'
+
+
+def figures_text(case: Case) -> str:
+    """The lines of a case that hold its figures, to paste into the file."""
+    figures = [f'    "{m.name}": {_number(case.metrics[m.name])}' for m in METRICS]
+    return '   "metrics": {\n' + ",\n".join(figures) + "\n   }"
+
+
+def _case_text(case: Case) -> str:
+    parts = [
+        f'   "{name}": {json.dumps(getattr(case, name), sort_keys=True)}'
+        for name in _SIMPLE
+        if name != "peak"
+    ]
+    parts.insert(3, figures_text(case))
+    parts.append(f'   "peak": {json.dumps(case.peak)}')
+    rows: dict[str, list[Any]] = {
+        "ops": _fold_rows(case.ops),
+        "memory": _fold_rows(case.memory),
+        "waits": sorted(case.waits),
+    }
+    for name, lines in rows.items():
+        text = ",\n".join(f"    {json.dumps(line, ensure_ascii=False)}" for line in lines)
+        parts.append(f'   "{name}": [\n{text}\n   ]' if lines else f'   "{name}": []')
+    return "{\n" + ",\n".join(parts) + "\n  }"
+
+
+def _number(value: float) -> str:
+    return json.dumps(int(value) if float(value).is_integer() else value)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_baseline(path: Path) -> dict[str, Case]:
+    """The cases of a baseline; BaselineError says what is wrong with it and where."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BaselineError(
+            f"There is no baseline {path}. Write it with --update, look at it and commit it."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"The baseline {path} cannot be read: {error}.") from error
+    if any(line.startswith(("<<<<<<<", ">>>>>>>")) for line in text.splitlines()):
+        raise BaselineError(
+            f"The baseline {path} holds the conflict markers of a merge. Take either side and "
+            "write it again with --update."
+        )
+    try:
+        document = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_constant)
+    except RecursionError:
+        raise BaselineError(f"The baseline {path} is nested too deep to be one.") from None
+    except ValueError as error:
+        raise BaselineError(
+            f"The baseline {path} is no JSON as neusight writes it: {error}. Mend it, or write it "
+            "again with --update."
+        ) from error
+    return _cases_of(document, path)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no figure")
+
+
+def _cases_of(document: Any, path: Path) -> dict[str, Case]:
+    if not isinstance(document, dict) or "cases" not in document:
+        raise BaselineError(f"{path} is not a baseline that neusight wrote.")
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise BaselineError(
+            f"The baseline {path} has schema version {version!r}, this neusight reads version "
+            f"{SCHEMA_VERSION}. Write it again with --update, or use the neusight that wrote it."
+        )
+    if not isinstance(document["cases"], dict):
+        raise BaselineError(f'{path}: "cases" must be an object, a block for each case.')
+    return {name: _case_of(value, f"{path}, {name!r}") for name, value in document["cases"].items()}
+
+
+def _case_of(value: Any, where: str) -> Case:
+    if not isinstance(value, dict):
+        raise BaselineError(f"{where}: a case must be an object.")
+    names = [item.name for item in fields(Case)]
+    missing = [name for name in names if name not in value]
+    unknown = sorted(set(value) - set(names))
+    if missing or unknown:
+        problem = f"lacks {missing[0]!r}" if missing else f"has an unknown entry {unknown[0]!r}"
+        raise BaselineError(f"{where} {problem}. Write it again with --update.")
+    rows = {name: _rows_of(value[name], kind, f"{where}, {name}") for name, kind in _ROWS.items()}
+    return Case(
+        gpu=_text(value["gpu"], f"{where}, gpu"),
+        program=tuple(_texts(value["program"], f"{where}, program")),
+        settings=_text_by_name(value["settings"], f"{where}, settings"),
+        metrics=_metrics_of(value["metrics"], f"{where}, metrics"),
+        bound=_text(value["bound"], f"{where}, bound"),
+        tool=_text_by_name(value["tool"], f"{where}, tool"),
+        work=_text(value["work"], f"{where}, work"),
+        files=_text(value["files"], f"{where}, files"),
+        peak=_text(value["peak"], f"{where}, peak"),
+        ops=_unfold_rows(rows["ops"]),
+        memory=_unfold_rows(rows["memory"]),
+        waits=tuple(rows["waits"]),
+    )
+
+
+def _metrics_of(value: Any, where: str) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise BaselineError(f"{where} must be an object of figures.")
+    found: dict[str, float] = {}
+    for metric in METRICS:
+        if metric.name not in value:
+            raise BaselineError(f"{where} lacks {metric.name!r}. Write it again with --update.")
+        figure = value[metric.name]
+        if isinstance(figure, bool) or not isinstance(figure, (int, float)) or figure < 0:
+            raise BaselineError(
+                f"{where}: {metric.name} is {figure!r}; it must be a number, not below 0."
+            )
+        found[metric.name] = figure
+    return found
+
+
+def _rows_of(value: Any, kind: type[tuple[Any, ...]], where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BaselineError(f"{where} must be a list of rows.")
+    types = get_type_hints(kind)
+    rows = []
+    for number, row in enumerate(value, start=1):
+        fits = isinstance(row, list) and len(row) == len(types)
+        if not fits or not all(map(_is_entry, row, types.values())):
+            names = ", ".join(types)
+            raise BaselineError(f"{where}: row {number} is {row!r}; it must be [{names}].")
+        rows.append(kind(*row))
+    return rows
+
+
+def _is_entry(value: Any, annotation: object) -> bool:
+    if annotation is str:
+        return isinstance(value, str)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise BaselineError(f"{where} is {value!r}; it must be a text.")
+    return value
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list):
+        raise BaselineError(f"{where} is {value!r}; it must be a list of texts.")
+    return [_text(item, where) for item in value]
+
+
+def _text_by_name(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise BaselineError(f"{where} is {value!r}; it must be an object of texts.")
+    return {name: _text(item, where) for name, item in value.items()}
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def update_baseline(path: Path, change: Callable[[dict[str, Case]], Mapping[str, Case]]) -> bool:
+    """Replaces the file by what `change` makes of its cases; whether it is another file now.
+
+    Runs at the same time wait for each other, none loses what another wrote. A file that is there
+    and cannot be read stays as it is: BaselineError.
+    """
+    target = path.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(target.parent):
+            cases = read_baseline(target) if target.exists() else {}
+            data = baseline_text(change(cases)).encode()
+            if target.exists() and target.read_bytes() == data:
+                return False
+            write_atomically(target, data)
+    except OSError as error:
+        raise BaselineError(
+            f"The baseline {path} cannot be written: {error.strerror or error}."
+        ) from error
+    return True
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Holds a lock on the folder itself, so that no lock file stays behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,395 @@
+"""What a check saw: the case that a baseline would keep, and the lines of code behind its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from neusight._version import __version__
+from neusight.host import dispatch_us
+from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.recording import (
+    Alloc,
+    Entry,
+    EventRecord,
+    EventWait,
+    Free,
+    HostWork,
+    OpCall,
+    Recording,
+    Synchronize,
+    TensorSpec,
+)
+from neusight.summary import steady_step_of
+from neusight.timeline import KernelSpan, StepSpan
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["Observation", "Wait", "code_at", "digest_of_files", "observe", "tool"]
+
+#: Hex digits of the digests in a baseline: enough against chance, short enough to read.
+_DIGITS, _SIGNATURE_DIGITS = 16, 8
+#: Kernels that are named in an op's row.
+_KERNELS_NAMED = 3
+_SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+#: Sizes that say nothing.
+_ONE = (("batch", 1), ("rows", 1))
+#: Waits whose cost is computed, each by scheduling the recording again.
+_WAITS_PRICED = 16
+#: What an op without a kernel is called: views of one module are one row.
+VIEWS = "views"
+
+CallStack = tuple[str, ...]
+
+
+class Wait(NamedTuple):
+    """A line that waits for the GPU; `cost_us` is how much faster the step is without."""
+
+    stack: CallStack
+    cost_us: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A case, and where its rows come from. Keys are rows without their numbers."""
+
+    case: Case
+    op_stacks: Mapping[tuple[str, ...], CallStack]
+    memory_stacks: Mapping[tuple[str, ...], CallStack]
+    waits: Mapping[tuple[str, str], Wait]
+    warnings: tuple[str, ...] = ()
+
+
+def observe(
+    forecast: Forecast,
+    *,
+    program: Iterable[str] = (),
+    settings: Mapping[str, str] | None = None,
+    files: str = "",
+    folder: Path | None = None,
+    known_waits: Collection[tuple[str, str]] = (),
+) -> Observation:
+    """The case of a forecast. `folder` is what the files of its call stacks are relative to.
+
+    What waits cost is computed only for those that are not `known_waits`, (reason, code) of rows.
+    ForecastStateError where the program launched no kernel: there is nothing to judge.
+    """
+    folder = folder or Path.cwd()
+    step = steady_step_of(forecast.timeline)
+    if step is None or step.first_kernel == step.last_kernel:
+        raise ForecastStateError(
+            "The program launched no kernel, so there is nothing to check. "
+            + " ".join(forecast.warnings)
+        )
+    digests = _Digests()
+    ops, op_stacks = _ops_of(forecast, step, digests)
+    memory, memory_stacks, peak = _memory_of(forecast)
+    waits, wait_stacks = _waits_of(step.replay.step.entries, folder)
+    verdict = forecast.verdict
+    figures = {
+        "step_latency_us": verdict.step_latency.median,
+        "gpu_busy_us": round(verdict.gpu_busy_us, 3),
+        "peak_memory_bytes": forecast.peak_memory_bytes,
+        "peak_reserved_bytes": forecast.peak_reserved_bytes,
+        "num_kernels": verdict.num_kernels,
+        "num_synchronizations": verdict.num_synchronizations,
+        "flops": verdict.flops,
+        "communication_bytes": _communication_bytes(_kernels_of(forecast, step)),
+    }
+    case = Case(
+        gpu=forecast.gpu.name,
+        program=tuple(program),
+        settings={
+            "host": forecast.host.name,
+            "predictor": forecast.predictor_name,
+            **(settings or {}),
+        },
+        metrics={metric.name: figures[metric.name] for metric in METRICS},
+        bound=forecast.bound,
+        tool=tool(forecast.recording.torch_version, forecast.gpu),
+        work=_work_digest(forecast.recording, digests),
+        files=files,
+        peak=peak,
+        ops=ops,
+        memory=memory,
+        waits=waits,
+    )
+    fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
+    costs = {
+        key: Wait(stack, _cost_of_wait(forecast, step, key, folder) if key in fresh else 0.0)
+        for key, stack in wait_stacks.items()
+    }
+    return Observation(case, op_stacks, memory_stacks, costs, tuple(forecast.warnings))
+
+
+# -- what made the forecast ----------------------------------------------------------------------
+
+
+def tool(torch_version: str, gpu: GPU) -> dict[str, str]:
+    """What can change a forecast without the program: versions, and digests of code and data."""
+    import neusight
+    from neusight import predictors
+
+    folders = [Path(str(package.__file__)).parent for package in (neusight, predictors)]
+    return {
+        "neusight": __version__,
+        "torch": torch_version.partition("+")[0],  # the same ops in a build for CPU or CUDA
+        "code": _folder_digest(tuple(folders), (".py",)),
+        "weights": _folder_digest(tuple(folders), (".npz",)),
+        "gpu": hashlib.sha256(repr(gpu).encode()).hexdigest()[:_DIGITS],
+    }
+
+
+@cache
+def _folder_digest(folders: tuple[Path, ...], endings: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        # One folder may lie within another, as the rooms of an installed package do.
+        inner = [other for other in folders if other != folder and folder in other.parents]
+        inner.append(folder / "integrations")  # shows forecasts, changes none
+        found = {
+            path.relative_to(folder).as_posix(): path
+            for path in folder.rglob("*")
+            if path.suffix in endings and not any(place in path.parents for place in inner)
+        }
+        for name in sorted(found):
+            digest.update(f"{name}\0".encode() + found[name].read_bytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """A digest of what these files hold; their names do not matter, nor those that are gone."""
+    contents = []
+    for path in set(paths):
+        try:
+            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError:
+            continue
+    return hashlib.sha256("".join(sorted(contents)).encode()).hexdigest()[:_DIGITS]
+
+
+# -- what was recorded, prices aside -------------------------------------------------------------
+
+
+def _work_digest(recording: Recording, digests: _Digests) -> str:
+    digest = hashlib.sha256()
+    known: dict[int, bytes] = {}
+    for step in recording.steps:
+        digest.update(f"{step.kind} {step.count}\n".encode())
+        for entry in step.entries:
+            text = known.get(id(entry))
+            if text is None:
+                text = known[id(entry)] = _entry_text(entry, digests).encode()
+            digest.update(text)
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _entry_text(entry: Entry, digests: _Digests) -> str:
+    """What a step does, without where in the program it does it, nor the host's own work."""
+    if isinstance(entry, OpCall):
+        return f"{digests.of(entry)} {entry.phase} {entry.stream}\n"
+    if isinstance(entry, Alloc):
+        return f"+{entry.num_bytes} {entry.kind}\n"
+    if isinstance(entry, Free):
+        return f"-{entry.storage.age} {entry.storage.ordinal}\n"
+    if isinstance(entry, Synchronize):
+        return f"wait {entry.reason} {entry.stream}\n"
+    if isinstance(entry, (EventRecord, EventWait)):
+        return f"{type(entry).__name__} {entry.event} {entry.stream}\n"
+    if isinstance(entry, HostWork) and entry.name != "cpu ops":  # those are estimates
+        return f"{entry.name} {entry.duration_us}\n"
+    return ""
+
+
+class _Digests:
+    """A short digest of what each op was called with, made once for each signature."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
+
+    def of(self, call: OpCall) -> str:
+        key = (id(call.signature), id(call.math))
+        known = self._known.get(key)
+        if known is None:
+            signature = call.signature
+            operands = _plain(signature.arguments), _plain(signature.outputs)
+            text = f"{signature.op} {signature.overload} {operands} {call.math}"
+            known = self._known[key] = hashlib.sha256(text.encode()).hexdigest()[:_SIGNATURE_DIGITS]
+        return known
+
+
+def _plain(value: object) -> object:
+    """Floats are left out: another learning rate is the same work."""
+    if isinstance(value, TensorSpec):
+        return (value.shape, value.stride, value.dtype, value.device)
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return "float" if isinstance(value, float) else value
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def _kernels_of(forecast: Forecast, step: StepSpan) -> tuple[KernelSpan, ...]:
+    return forecast.timeline.kernels[step.first_kernel : step.last_kernel]
+
+
+def _ops_of(
+    forecast: Forecast, step: StepSpan, digests: _Digests
+) -> tuple[tuple[OpRow, ...], dict[tuple[str, ...], CallStack]]:
+    launched: dict[int, list[KernelSpan]] = defaultdict(list)
+    for span in _kernels_of(forecast, step):
+        launched[id(span.call)].append(span)
+    sums: dict[tuple[str, str, str, str, str], tuple[int, int, int, int]] = {}
+    stacks: dict[tuple[str, ...], CallStack] = {}
+    costs: dict[tuple[int, int, str], tuple[str, str, int]] = {}
+    counts: dict[int, int] = defaultdict(int)
+    calls: dict[int, OpCall] = {}
+    for entry in step.replay.step.entries:
+        if isinstance(entry, OpCall):
+            counts[id(entry)] += 1
+            calls[id(entry)] = entry
+    for number, call in calls.items():
+        spans = launched.get(number, [])
+        count = counts[number]
+        each = spans[: len(spans) // count]
+        cost_key = (id(call.signature), id(call.math), call.phase)
+        if cost_key not in costs:
+            kernels = [span.kernel for span in each]
+            classes = tuple(kernel.kernel_class for kernel in kernels)
+            host_us = dispatch_us(call, classes, host=forecast.host)
+            host_us += len(each) * forecast.host.launch_us
+            signature = digests.of(call) if each else ""
+            costs[cost_key] = (_work_text(kernels), signature, round(host_us * 1000))
+        work, signature, host_ns = costs[cost_key]
+        op = call.signature.op if each else VIEWS
+        key = (call.module, call.phase, op, work, signature)
+        kernel_ns = sum(span.duration_ns for span in spans)
+        old = sums.get(key, (0, 0, 0, 0))
+        sums[key] = (
+            old[0] + count, old[1] + len(spans), old[2] + kernel_ns, old[3] + host_ns * count
+        )  # fmt: skip
+        stacks.setdefault(key, call.stack)
+    rows = tuple(OpRow(*key, *numbers) for key, numbers in sums.items())
+    return rows, stacks
+
+
+def _work_text(kernels: list[Kernel]) -> str:
+    if not kernels:
+        return "no kernel"
+    texts: dict[str, int] = defaultdict(int)
+    for kernel in kernels:
+        texts[_kernel_text(kernel)] += 1
+    named = [text if count == 1 else f"{count} {text}" for text, count in texts.items()]
+    more = len(named) - _KERNELS_NAMED
+    return " + ".join(named[:_KERNELS_NAMED]) + (f" + {more} more" if more > 0 else "")
+
+
+def _kernel_text(kernel: Kernel) -> str:
+    """A kernel in words: what it computes, its size, its type."""
+    size = kernel.size
+    if isinstance(size, CollectiveSize):
+        return f"{kernel.name} {size.num_bytes} bytes on {size.world_size} GPUs"
+    parts = [part for name, part in size._asdict().items() if (name, part) not in _ONE]
+    numbers = "x".join(_size_text(part) for part in parts if not isinstance(part, (bool, str)))
+    return f"{kernel.name} {numbers} {_SHORT_TYPES.get(kernel.dtype, kernel.dtype)}"
+
+
+def _size_text(part: object) -> str:
+    return ",".join(map(str, part)) if isinstance(part, tuple) else str(part)
+
+
+def _communication_bytes(kernels: Iterable[KernelSpan]) -> int:
+    return sum(
+        span.kernel.size.num_bytes
+        for span in kernels
+        if span.kernel.kernel_class is KernelClass.COLLECTIVE
+        and isinstance(span.kernel.size, CollectiveSize)
+    )
+
+
+def _memory_of(
+    forecast: Forecast,
+) -> tuple[tuple[MemoryRow, ...], dict[tuple[str, ...], CallStack], str]:
+    """What is alive at the peak, in bytes asked for; and where the peak is, in words."""
+    peak = forecast.memory.peak_event
+    if peak is None:
+        return (), {}, ""
+    alive: dict[int, Alloc] = {}
+    for event in forecast.memory.events:
+        if event.num_bytes > 0:
+            alive[event.address] = event.source
+        else:
+            del alive[event.address]
+        if event is peak:
+            break
+    sums: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    stacks: dict[tuple[str, ...], CallStack] = {}
+    for source in alive.values():
+        key = (source.module, source.phase, source.kind, source.op)
+        num_storages, num_bytes = sums.get(key, (0, 0))
+        sums[key] = (num_storages + 1, num_bytes + source.num_bytes)
+        stacks.setdefault(key, source.stack)
+    rows = [MemoryRow(*key, *numbers) for key, numbers in sums.items()]
+    # Blocks are rounded up, and what is left of one may be too small to cut off.
+    slack = peak.allocated - sum(row.num_bytes for row in rows)
+    if slack:
+        rows.append(MemoryRow("(allocator)", "", "slack", "", 0, slack))
+    return tuple(rows), stacks, f"{peak.source.op} in {peak.source.module or '(no module)'}"
+
+
+# -- waits ---------------------------------------------------------------------------------------
+
+
+def code_at(place: str, folder: Path) -> str:
+    """The line of code at "file.py:12"; "" where the file is not there."""
+    name, _, number = place.rpartition(":")
+    return linecache.getline(str(folder / name), int(number)).strip() if number.isdigit() else ""
+
+
+def _wait_key(entry: Synchronize, folder: Path) -> tuple[str, str]:
+    place = entry.stack[0] if entry.stack else ""
+    return entry.reason, code_at(place, folder) or entry.source.rpartition(":")[0]
+
+
+def _waits_of(
+    entries: Iterable[Entry], folder: Path
+) -> tuple[tuple[WaitRow, ...], dict[tuple[str, str], CallStack]]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    stacks: dict[tuple[str, str], CallStack] = {}
+    for entry in entries:
+        if isinstance(entry, Synchronize):
+            key = _wait_key(entry, folder)
+            counts[key] += 1
+            stacks.setdefault(key, entry.stack or ((entry.source,) if entry.source else ()))
+    return tuple(WaitRow(*key, count) for key, count in sorted(counts.items())), stacks
+
+
+def _cost_of_wait(forecast: Forecast, step: StepSpan, key: tuple[str, str], folder: Path) -> float:
+    """How many microseconds the steady step gains where this wait is left out."""
+    recording = forecast.recording
+    steps = tuple(
+        replace(
+            item,
+            entries=tuple(
+                entry
+                for entry in item.entries
+                if not (isinstance(entry, Synchronize) and _wait_key(entry, folder) == key)
+            ),
+        )
+        for item in recording.steps
+    )
+    without = steady_step_of(forecast.of(replace(recording, steps=steps)).timeline)
+    if without is None:
+        return 0.0
+    return (step.latency_ns - without.latency_ns) / 1000

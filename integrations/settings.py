@@ -1,0 +1,139 @@
+"""What a project says about its checks, in [tool.neusight] of its pyproject.toml."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from neusight.predictors.errors import OptionError
+
+__all__ = ["DEFAULT_BASELINE", "Settings", "read_settings"]
+
+#: Where baselines are where nothing is said.
+DEFAULT_BASELINE = "neusight.json"
+
+_NAMES = ("baseline", "cases", "gpu", "host", "predictor", "steps", "tolerance")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The project's choices; `cases` are command lines by name, `tolerance` as it was written.
+
+    [tool.neusight]
+    gpu = "H100"                      # or several: ["H100", "L40S"]
+    baseline = "neusight.json"
+    [tool.neusight.tolerance]
+    step_latency = "1 %"
+    [tool.neusight.cases]
+    small = "train.py --size small"
+    """
+
+    gpus: tuple[str, ...] = ()
+    baseline: str = DEFAULT_BASELINE
+    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tolerance: Mapping[str, object] = field(default_factory=dict)
+    host: str | None = None
+    predictor: str | None = None
+    steps: str | None = None
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of the pyproject.toml in `folder`; OptionError says what in it means nothing."""
+    path = folder / "pyproject.toml"
+    table = _table(path)
+    unknown = sorted(set(table) - set(_NAMES))
+    if unknown:
+        raise OptionError(
+            f"{path} has an unknown setting {unknown[0]!r} in [tool.neusight]; known: "
+            f"{', '.join(_NAMES)}."
+        )
+    gpu = table.get("gpu", [])
+    return Settings(
+        gpus=tuple(_texts([gpu] if isinstance(gpu, str) else gpu, "gpu", path)),
+        baseline=_text(table.get("baseline", DEFAULT_BASELINE), "baseline", path),
+        cases={
+            name: _command(value, f"cases.{name}", path)
+            for name, value in _mapping(table.get("cases", {}), "cases", path).items()
+        },
+        tolerance=_mapping(table.get("tolerance", {}), "tolerance", path),
+        host=_optional(table.get("host"), "host", path),
+        predictor=_optional(table.get("predictor"), "predictor", path),
+        steps=_optional(_as_text(table.get("steps")), "steps", path),
+    )
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}.") from error
+    if "neusight" not in text:
+        return {}
+    try:
+        document = _toml(text)
+    except ValueError as error:
+        raise OptionError(f"{path} is no TOML: {error}.") from error
+    tools = document.get("tool", {})
+    return _mapping(tools.get("neusight", {}) if isinstance(tools, dict) else {}, "", path)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    for name in ("tomllib", "tomli"):  # in Python since 3.11; before, pytest brings the other
+        try:
+            reader = import_module(name)
+        except ModuleNotFoundError:
+            continue
+        parsed: dict[str, Any] = reader.loads(text)
+        return parsed
+    raise OptionError(
+        "Python 3.10 has no reader for pyproject.toml: pip install tomli, or give the settings on "
+        "the command line from a folder without that file."
+    )
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise OptionError(f"{path}: [{_full(name)}] must be a table, not {value!r}.")
+    return value
+
+
+def _text(value: Any, name: str, path: Path) -> str:
+    if not isinstance(value, str) or not value:
+        raise OptionError(f"{path}: {_full(name)} is {value!r}; it must be a text.")
+    return value
+
+
+def _optional(value: Any, name: str, path: Path) -> str | None:
+    return None if value is None else _text(value, name, path)
+
+
+def _texts(value: Any, name: str, path: Path) -> list[str]:
+    if not isinstance(value, list):
+        raise OptionError(f"{path}: {_full(name)} is {value!r}; it must be a text or several.")
+    return [_text(item, name, path) for item in value]
+
+
+def _command(value: Any, name: str, path: Path) -> tuple[str, ...]:
+    words = _texts(value, name, path) if isinstance(value, list) else None
+    if words is None:
+        try:
+            words = shlex.split(_text(value, name, path))
+        except ValueError as error:
+            raise OptionError(f"{path}: {_full(name)} is {value!r}: {error}.") from error
+    if not words or words == ["-m"]:
+        raise OptionError(f"{path}: {_full(name)} names no script.")
+    return tuple(words)
+
+
+def _full(name: str) -> str:
+    return f"tool.neusight.{name}".rstrip(".")

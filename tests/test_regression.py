@@ -1,0 +1,373 @@
+"""A judgement names what got worse, by how much and where; the tool's doing is no regression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import neusight
+from neusight.integrations.baseline import Case, OpRow
+from neusight.integrations.observation import Observation, digest_of_files, observe
+from neusight.integrations.regression import (
+    DEFAULT_TOLERANCES,
+    Judgement,
+    Tolerance,
+    judge,
+    parse_tolerance,
+    parse_tolerances,
+)
+from neusight.predictors.errors import ForecastStateError, OptionError
+
+HERE = Path(__file__)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(self.up(x))
+        down: torch.Tensor = self.down(hidden)
+        return x + down
+
+
+class Net(nn.Module):
+    def __init__(self, hidden: tuple[int, ...], *, checkpointed: bool) -> None:
+        super().__init__()
+        self.checkpointed = checkpointed
+        self.blocks = nn.ModuleList(Block(1024, size) for size in hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x) if not self.checkpointed else checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+class NeedlessGelus(Net):
+    """Two needless kernels, forward and backward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.gelu(super().forward(x)))
+
+
+class Renamed(Net):
+    """The same work under another name."""
+
+
+def train(
+    hidden: tuple[int, ...] = (4096,) * 4,
+    *,
+    kind: type[Net] = Net,
+    checkpointed: bool = False,
+    reads_loss: bool = False,
+    rows: int = 8192,
+) -> None:
+    model = kind(hidden, checkpointed=checkpointed).cuda().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.ones(rows, 1024, device="cuda", dtype=torch.bfloat16)).sum()
+        if reads_loss:
+            print("loss", loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def seen(program: Callable[[], None] = train, gpu: str = "H100", **options: str) -> Observation:
+    with neusight.forecast_on(gpu, with_stack=True) as forecast:
+        program()
+    return observe(forecast, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def before() -> Case:
+    return seen().case
+
+
+def judged(before: Case, program: Callable[[], None]) -> Judgement:
+    return judge("train", before, seen(program))
+
+
+def line_of(text: str) -> int:
+    lines = HERE.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def is_at(place: str, text: str) -> bool:
+    """Whether "file.py:12" is the line with this text."""
+    return place.endswith(f"{HERE.name}:{line_of(text)}")
+
+
+def status(judgement: Judgement, name: str) -> str:
+    return next(change.status for change in judgement.metrics if change.name == name)
+
+
+# -- what a check sees
+
+
+def test_the_rows_of_a_case_add_up_to_its_figures(before: Case) -> None:
+    assert before.adds_up
+    total_us = sum(row.kernel_ns for row in before.ops) / 1000
+    assert total_us == pytest.approx(before.metrics["gpu_busy_us"])
+
+
+def test_equal_programs_give_equal_cases(before: Case) -> None:
+    assert seen().case == before
+
+
+def test_a_program_without_kernels_cannot_be_checked() -> None:
+    def nothing() -> None:
+        torch.ones(3)
+
+    with (
+        pytest.warns(UserWarning, match="no CUDA work"),
+        pytest.raises(ForecastStateError, match="launched no kernel"),
+    ):
+        seen(nothing)
+
+
+def test_another_learning_rate_is_the_same_work(before: Case) -> None:
+    def program() -> None:
+        layer = nn.Linear(8, 8).cuda()
+        torch.optim.SGD(layer.parameters(), lr=rate).zero_grad()
+        layer(torch.ones(8, 8, device="cuda") * rate).sum().backward()
+
+    rate = 0.1
+    first = seen(program).case.work
+    rate = 0.2
+
+    assert seen(program).case.work == first
+
+
+def test_a_digest_of_files_is_of_what_they_hold(tmp_path: Path) -> None:
+    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).write_text(text)
+
+    digests = [digest_of_files([tmp_path / name]) for name in "abc"]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+# -- what is no regression
+
+
+def test_an_unchanged_program_passes(before: Case) -> None:
+    judgement = judged(before, train)
+
+    assert judgement.is_unchanged
+    assert not judgement.is_regression
+    assert (judgement.time_causes, judgement.memory_causes, judgement.notes) == ((), (), ())
+
+
+def test_a_refactoring_that_renames_modules_passes_unchanged(before: Case) -> None:
+    judgement = judged(before, lambda: train(kind=Renamed))
+
+    assert judgement.is_unchanged
+    assert (judgement.time_causes, judgement.memory_causes) == ((), ())
+    assert "modules were renamed" in judgement.notes[0]
+
+
+def test_less_work_is_better_not_worse(before: Case) -> None:
+    judgement = judged(before, lambda: train((4096, 4096, 4096, 2048)))
+
+    assert judgement.is_improved
+    assert not judgement.is_regression
+
+
+# -- regressions, and where
+
+
+def test_one_percent_more_time_is_found_in_the_right_module(before: Case) -> None:
+    def program() -> None:
+        train(kind=NeedlessGelus)
+
+    judgement = judged(before, program)
+
+    latency = judgement.metrics[0]
+    assert 0.007 < latency.after / latency.before - 1 < 0.015
+    assert latency.status == "worse"
+    added = [cause.amount for cause in judgement.time_causes if cause.module == "NeedlessGelus"]
+    assert sum(added) >= latency.after - latency.before
+    assert is_at(judgement.time_stack[0], "F.gelu(F.gelu(super")
+
+
+def test_one_megabyte_more_is_found_in_the_right_module(before: Case) -> None:
+    # 64 more columns over 8192 rows in bf16 are 1 MiB for each of two activations.
+    judgement = judged(before, lambda: train((4096, 4096 + 64, 4096, 4096)))
+
+    assert status(judgement, "peak_memory_bytes") == "worse"
+    causes = [cause for cause in judgement.memory_causes if cause.module != "(allocator)"]
+    named = {cause.module for cause in causes if cause.amount >= 2**20}
+    assert named == {"Net.blocks.1.up", "Net.blocks.1"}
+    [up] = [cause for cause in judgement.memory_causes if cause.module == "Net.blocks.1.up"]
+    assert up.amount == 2**20
+    assert is_at(up.stack[0], "hidden = F.gelu")
+
+
+def test_equal_changes_in_equal_layers_are_told_once(before: Case) -> None:
+    judgement = judged(before, lambda: train((5120,) * 4))
+
+    modules = {cause.module for cause in judgement.time_causes}
+    assert {"Net.blocks.[0-3].up", "Net.blocks.[0-3].down", "Net.blocks.[0-3]"} <= modules
+    [up] = [
+        cause
+        for cause in judgement.time_causes
+        if (cause.module, cause.phase) == ("Net.blocks.[0-3].up", "forward")
+    ]
+    assert (up.was, up.now) == ("gemm 8192x4096x1024 bf16", "gemm 8192x5120x1024 bf16")
+    assert ("gelu 41943040 bf16", 4) in judgement.new_kernels
+    assert ("gelu 33554432 bf16", 4) in judgement.gone_kernels
+
+
+def test_a_new_wait_is_named_with_its_line_and_its_cost(before: Case) -> None:
+    judgement = judged(before, lambda: train(reads_loss=True))
+
+    [wait] = judgement.new_waits
+    assert status(judgement, "num_synchronizations") == "worse"
+    assert (wait.reason, wait.code) == ("item", 'print("loss", loss.item())')
+    assert is_at(wait.stack[0], 'print("loss", loss.item())')
+    latency = judgement.metrics[0]
+    assert 0 < wait.cost_us <= latency.after - latency.before + 10
+
+
+def test_a_dropped_checkpoint_is_found_at_the_line_that_calls_the_blocks() -> None:
+    with_checkpoint = seen(lambda: train(checkpointed=True)).case
+
+    judgement = judged(with_checkpoint, train)
+
+    assert status(judgement, "peak_memory_bytes") == "worse"
+    assert status(judgement, "step_latency_us") == "better"
+    assert is_at(judgement.memory_stack[0], "x = block(x) if")
+    assert judgement.memory_causes[0].module.startswith("Net.blocks.[")
+
+
+def test_causes_add_up_to_the_change(before: Case) -> None:
+    judgement = judged(before, lambda: train((5120, 4096, 4096, 4096)))
+    by_name = {change.name: change for change in judgement.metrics}
+
+    memory, busy = by_name["peak_memory_bytes"], by_name["gpu_busy_us"]
+    assert sum(c.amount for c in judgement.memory_causes) == memory.after - memory.before
+    assert sum(c.amount for c in judgement.time_causes) == pytest.approx(busy.after - busy.before)
+
+
+# -- the tool's doing
+
+
+def with_prices(case: Case, factor: float, op: str = "") -> Case:
+    """The case as another version of the tool would have forecast it."""
+
+    def dearer(row: OpRow) -> OpRow:
+        return row._replace(kernel_ns=round(row.kernel_ns * factor)) if op in row.op else row
+
+    ops = tuple(map(dearer, case.ops))
+    change = sum(row.kernel_ns for row in ops) / sum(row.kernel_ns for row in case.ops)
+    times = {name: case.metrics[name] * change for name in ("step_latency_us", "gpu_busy_us")}
+    return replace(
+        case, ops=ops, metrics={**case.metrics, **times}, tool={**case.tool, "neusight": "0.0.1"}
+    )
+
+
+def test_other_prices_for_the_same_work_are_no_regression(before: Case) -> None:
+    judgement = judged(with_prices(before, 0.8), train)
+
+    assert not judgement.is_regression
+    assert judgement.is_moved_by_tool
+    assert status(judgement, "step_latency_us") == "tool"
+    assert judgement.tool_changes == (f"neusight 0.0.1 → {before.tool['neusight']}",)
+    assert judgement.price_changes[0] == ("aten::mm", pytest.approx(0.25, abs=1e-4))
+
+
+def test_a_regression_is_found_beside_other_prices(before: Case) -> None:
+    judgement = judged(with_prices(before, 0.8), lambda: train((5120,) * 4))
+
+    latency = judgement.metrics[0]
+    assert judgement.is_regression
+    assert latency.by_program == pytest.approx(
+        latency.after - before.metrics["step_latency_us"], rel=0.02
+    )
+
+
+def test_lower_prices_do_not_hide_a_regression(before: Case) -> None:
+    judgement = judged(with_prices(before, 2.0), lambda: train((5120,) * 4))
+
+    assert judgement.metrics[0].after < judgement.metrics[0].before
+    assert status(judgement, "step_latency_us") == "worse"
+
+
+def test_a_changed_price_of_a_program_whose_tool_is_the_same_is_the_programs(before: Case) -> None:
+    cheaper = replace(with_prices(before, 0.8), tool=before.tool)
+
+    assert judged(cheaper, train).is_regression
+
+
+def test_other_ops_of_an_unchanged_program_are_torchs() -> None:
+    now = seen(lambda: train(kind=Renamed, hidden=(5120,) * 4), files="same")
+    older = replace(seen(files="same").case, tool={**now.case.tool, "torch": "2.12.0"})
+
+    judgement = judge("train", older, now)
+
+    assert not judgement.is_regression
+    assert judgement.is_moved_by_tool
+    assert judgement.tool_changes == (f"torch 2.12.0 → {now.case.tool['torch']}",)
+
+
+def test_figures_edited_by_hand_are_judged_and_the_rows_are_doubted(before: Case) -> None:
+    edited = replace(before, metrics={**before.metrics, "num_kernels": 1})
+
+    judgement = judged(edited, train)
+
+    assert status(judgement, "num_kernels") == "worse"
+    assert "do not add up" in judgement.notes[0]
+
+
+# -- tolerances
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("step_latency", "0.5 %", Tolerance(share=0.005)),
+        ("step_latency", "2%", Tolerance(share=0.02)),
+        ("step_latency", "0.1 ms", Tolerance(absolute=100)),
+        ("peak_memory", "1 MiB", Tolerance(absolute=2**20)),
+        ("peak_memory", 0, Tolerance()),
+        ("num_kernels", 3, Tolerance(absolute=3)),
+        ("num_kernels", "1e1", Tolerance(absolute=10)),
+    ],
+)
+def test_a_tolerance_is_a_share_or_an_amount(name: str, text: object, expected: Tolerance) -> None:
+    assert parse_tolerance(name, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("step_latency", "much", "is 'much'; it must be a number"),
+        ("step_latency", "5", "is '5'"),
+        ("step_latency", "nan %", "is 'nan %'"),
+        ("step_latency", "-1 %", "is '-1 %'"),
+        ("step_latency", "1 MiB", "is '1 MiB'"),
+        ("step_latency", None, "is None"),
+        ("num_kernels", True, "is True"),
+        ("num_kernels", "3 %%", "is '3 %%'"),
+        ("speed", "1 %", "There is no tolerance 'speed'; known: step_latency"),
+    ],
+)
+def test_a_tolerance_that_is_no_number_is_refused(name: str, text: object, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        parse_tolerance(name, text)
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    found = parse_tolerances({"flops": "1 %"})
+
+    assert found == {**DEFAULT_TOLERANCES, "flops": Tolerance(share=0.01)}
