@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
-from neusight.integrations import calibrate_command, check_command, run_command
+from neusight.integrations import calibrate_command, check_command, doctor, run_command
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
 from neusight.predictors.errors import NeusightError
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fit(options)
         if options.command == "calibrate":
             return calibrate_command.run(options)
+        if options.command == "doctor":
+            return doctor.run(options)
         return _gpus(options)
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)

@@ -1,0 +1,247 @@
+"""`neusight doctor`: what this environment can do, what it lacks, and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Finding", "add_arguments", "examine", "report", "run"]
+
+OK, JUDGED = 0, 1
+
+State = Literal["ok", "absent", "problem"]
+
+#: The name under which pip knows neusight.
+_DISTRIBUTION = "neusight-hooks"
+#: Free bytes below which traces of large models may not fit.
+_LITTLE_SPACE_BYTES = 2**30
+_GIB = 2**30
+_MARKS: dict[State, str] = {"ok": "ok", "absent": "--", "problem": "!!"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: "absent" only costs the extra it names, a "problem" stops forecasts."""
+
+    name: str
+    state: State
+    text: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line, and a second where there is something to do."""
+        line = f"  {_MARKS[self.state]}  {self.name:<12} {self.text}"
+        return f"{line}\n{'':<19}{self.remedy}" if self.remedy else line
+
+
+def add_arguments(doctor: argparse.ArgumentParser) -> None:
+    """The options of `neusight doctor`."""
+    doctor.add_argument("--json", metavar="FILE", help="write all findings there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the findings; 0 where forecasts work here, 1 where they do not."""
+    from neusight.integrations.run_command import tried, write_json
+
+    findings = examine()
+    print(report(findings))
+    if options.json:
+        document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
+        for problem in tried(lambda: write_json(Path(options.json), document), options.json):
+            print(f"neusight: {problem}", file=sys.stderr)
+    return JUDGED if _problems(findings) else OK
+
+
+def examine() -> list[Finding]:
+    """Looks at everything; never raises for what it finds."""
+    return [_safely(name, look) for name, look in _EXAMINATIONS.items()]
+
+
+def report(findings: Iterable[Finding]) -> str:
+    """The findings, and the verdict below them."""
+    findings = list(findings)
+    problems = _problems(findings)
+    verdict = (
+        f"forecasts do not work here: {', '.join(item.name for item in problems)}"
+        if problems
+        else "forecasts work here: neusight run --gpu H100 train.py"
+    )
+    return "\n".join([*(finding.line for finding in findings), "", verdict])
+
+
+def _problems(findings: Iterable[Finding]) -> list[Finding]:
+    return [item for item in findings if item.state == "problem"]
+
+
+def _safely(name: str, look: Callable[[str], Finding]) -> Finding:
+    try:
+        return look(name)
+    except Exception as error:  # a doctor that dies of a finding helps nobody
+        return Finding(name, "problem", f"{type(error).__name__}: {error}")
+
+
+# -- what forecasts need -------------------------------------------------------------------------
+
+
+def _python(name: str) -> Finding:
+    version = platform.python_version()
+    if sys.version_info < (3, 10):  # noqa: UP036  (a source tree runs without pip's check)
+        return Finding(name, "problem", version, "Python 3.10 or later is needed.")
+    return Finding(name, "ok", f"{version} ({sys.executable})")
+
+
+def _platform(name: str) -> Finding:
+    text = f"{platform.system()} {platform.machine()}"
+    if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
+        return Finding(name, "ok", f"{text}, {os.cpu_count()} cores")
+    return Finding(name, "problem", text, "Proven on Linux x86-64 only; a container of it works.")
+
+
+def _torch(name: str) -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding(name, "problem", "not installed", "pip install torch==2.13.0")
+    version = importlib.metadata.version("torch")
+    # In a process of its own: torch must see no GPU, and a wrong build may crash.
+    done = _python_says(
+        "from neusight.fake_cuda.core import IS_CUDA_BUILD, self_check; self_check(); "
+        "print('CUDA build' if IS_CUDA_BUILD else 'CPU build')",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    if done.returncode:
+        return Finding(name, "problem", version, _last_line(done.stderr))
+    return Finding(name, "ok", f"{version}, {done.stdout.strip()}, passes as CUDA (self-check)")
+
+
+def _neusight(name: str) -> Finding:
+    from neusight._version import __version__
+
+    owners = importlib.metadata.packages_distributions().get("neusight", [])
+    others = sorted(set(owners) - {_DISTRIBUTION})
+    if others:
+        return Finding(
+            name,
+            "problem",
+            f"{__version__}, and {', '.join(others)} installs a package of that name too",
+            f"pip uninstall {others[0]}, or use a virtual environment for each.",
+        )
+    return Finding(name, "ok", f"{__version__} ({Path(__file__).parents[1]})")
+
+
+def _predictor(name: str) -> Finding:
+    from neusight.predictors.gpu import gpus
+    from neusight.predictors.kernel import Kernel
+    from neusight.predictors.predictor import predict, predictor
+
+    [estimate] = predict([Kernel.gemm(4096, 4096, 4096)], "H100")
+    return Finding(
+        name, "ok", f"{predictor().name}, {estimate.origin} weights read, {len(gpus())} GPUs known"
+    )
+
+
+def _space(name: str) -> Finding:
+    folder = tempfile.gettempdir()
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    free = shutil.disk_usage(folder).free
+    text = f"{free / _GIB:.0f} GiB free in {folder}"
+    if free < _LITTLE_SPACE_BYTES:
+        return Finding(name, "problem", text, "Free some, or set TMPDIR to a larger disk.")
+    return Finding(name, "ok", text)
+
+
+# -- what extras need ----------------------------------------------------------------------------
+
+
+def _gpu(name: str) -> Finding:
+    if shutil.which("nvidia-smi") is None:
+        return Finding(name, "absent", "none; forecasts need none, only `neusight measure` does")
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+    )
+    found = ", ".join(line.strip() for line in done.stdout.splitlines() if line.strip())
+    if done.returncode or not found:
+        return Finding(name, "absent", f"nvidia-smi: {_last_line(done.stdout + done.stderr)}")
+    return Finding(name, "ok", f"{found} (hidden from forecasts)")
+
+
+def _tensorboard(name: str) -> Finding:
+    plugins = {entry.name for entry in importlib.metadata.entry_points(group="tensorboard_plugins")}
+    versions = _versions(["tensorboard", "torch-tb-profiler"])
+    if "neusight_repair" not in plugins:
+        return Finding(
+            name,
+            "absent",
+            f"{versions}; without the repair of the profiler plugin",
+            "Install neusight with pip, so that TensorBoard finds its entry point.",
+        )
+    return Finding(name, "ok", f"{versions}, repaired for traces of today")
+
+
+def _extra(packages: tuple[str, ...], use: str, install: str) -> Callable[[str], Finding]:
+    def look(name: str) -> Finding:
+        missing = [package for package in packages if _version(package) is None]
+        if missing:
+            return Finding(
+                name,
+                "absent",
+                f"{', '.join(missing)} not installed; {use}",
+                f"pip install {install}",
+            )
+        return Finding(name, "ok", f"{_versions(packages)}; {use}")
+
+    return look
+
+
+def _python_says(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("neusight.predictors.errors.") if lines else "no word of why"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _versions(packages: Iterable[str]) -> str:
+    return ", ".join(f"{package} {_version(package) or 'missing'}" for package in packages)
+
+
+_EXAMINATIONS: dict[str, Callable[[str], Finding]] = {
+    "Python": _python,
+    "platform": _platform,
+    "torch": _torch,
+    "neusight": _neusight,
+    "predictor": _predictor,
+    "disk": _space,
+    "GPU": _gpu,
+    "TensorBoard": _tensorboard,
+    "tables": _extra(("pandas", "pyarrow"), "for evaluate and fit", "'pandas>=2' 'pyarrow>=15'"),
+    "pytest": _extra(("pytest",), "for budgets in tests", "pytest"),
+    "Lightning": _extra(("lightning",), "for its callback", "lightning"),
+    "Trainer": _extra(
+        ("transformers", "accelerate"), "for its callback", "transformers accelerate"
+    ),
+}

@@ -1,0 +1,95 @@
+"""The doctor says what works here, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations import doctor
+from neusight.integrations.cli import main
+from neusight.integrations.doctor import Finding, examine, report
+
+
+@pytest.fixture(scope="module")
+def findings() -> dict[str, Finding]:
+    return {item.name: item for item in examine()}
+
+
+def test_an_environment_that_runs_the_tests_can_forecast(findings: dict[str, Finding]) -> None:
+    assert [item for item in findings.values() if item.state == "problem"] == []
+    assert "passes as CUDA" in findings["torch"].text
+    assert "GPUs known" in findings["predictor"].text
+    assert findings["pytest"].state == "ok"
+
+
+def test_the_repair_of_tensorboard_is_found(findings: dict[str, Finding]) -> None:
+    assert findings["TensorBoard"].text.endswith("repaired for traces of today")
+
+
+def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+    found = doctor._EXAMINATIONS["Trainer"]("Trainer")
+
+    assert (found.state, found.remedy) == ("absent", "pip install transformers accelerate")
+    assert "transformers, accelerate not installed" in found.text
+
+
+def test_another_package_of_the_same_name_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        importlib.metadata, "packages_distributions",
+        lambda: {"neusight": ["neusight-hooks", "NeuSight"]},
+    )  # fmt: skip
+
+    found = doctor._EXAMINATIONS["neusight"]("neusight")
+
+    assert found.state == "problem"
+    assert found.remedy.startswith("pip uninstall NeuSight")
+
+
+def test_a_torch_that_fails_the_self_check_is_told_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = "neusight.predictors.errors.UnsupportedTorchError: no proven way; install torch 2.13"
+    failed = subprocess.CompletedProcess([], 1, "", f"Traceback …\n{error}\n")
+    monkeypatch.setattr(doctor, "_python_says", lambda program, **environment: failed)
+
+    found = doctor._EXAMINATIONS["torch"]("torch")
+
+    assert found.state == "problem"
+    assert found.remedy == "UnsupportedTorchError: no proven way; install torch 2.13"
+    assert report([found]).endswith("forecasts do not work here: torch")
+
+
+def test_an_examination_that_fails_is_a_finding_itself() -> None:
+    def look(name: str) -> Finding:
+        raise OSError("disk gone")
+
+    assert doctor._safely("disk", look) == Finding("disk", "problem", "OSError: disk gone")
+
+
+def test_the_command_prints_and_writes_its_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("torch", "ok", "2.13.0")])
+
+    assert main(["doctor", "--json", str(tmp_path / "d.json")]) == 0
+
+    assert "ok  torch        2.13.0" in capsys.readouterr().out
+    assert json.loads((tmp_path / "d.json").read_text())["findings"][0]["state"] == "ok"
+
+
+def test_a_problem_is_exit_code_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("torch", "problem", "none", "do so")])
+
+    assert main(["doctor"]) == 1
+    assert "!!  torch        none\n                   do so" in capsys.readouterr().out
