@@ -242,7 +242,13 @@ class Forecast:
             host_profile(host, target, learnt),
             **self._options,
         )
-        other._recording = self.recording
+        return other.of(self.recording)
+
+    def of(self, recording: Recording) -> Forecast:
+        """The forecast of another recording, such as this one changed, priced alike."""
+        other = Forecast(self.gpu, self._pricer.predictor, self.host, **self._options)
+        other._pricer = self._pricer
+        other._recording = recording
         return other
 
     def save(self, path: str | Path) -> None:
@@ -459,11 +465,12 @@ class Session:
         from neusight.fake_cuda.session import fake_cuda
         from neusight.recorder import Recorder
 
+        caller = self._caller or sys._getframe(1).f_code
         recorder = Recorder(
             steady_steps=self._steady_steps,
             max_ops=self._max_ops,
             strict=self._strict,
-            stacks=CallStacks(caller=self._caller) if self._with_stack else None,
+            stacks=CallStacks(caller=caller) if self._with_stack else None,
         )
         Session._current = self
         self._stack.callback(setattr, Session, "_current", None)

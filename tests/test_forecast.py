@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -313,3 +314,13 @@ def test_inference_mode_launches_what_no_grad_launches() -> None:
         return [kernel.name for kernel, _ in forecast.kernels]
 
     assert ops(torch.inference_mode) == ops(torch.no_grad)
+
+
+def test_a_changed_recording_is_priced_alike() -> None:
+    forecast = forecast_of_training()
+    recording = forecast.recording
+
+    same, shorter = forecast.of(recording), forecast.of(replace(recording, steps=()))
+
+    assert same.to_json() == forecast.to_json()
+    assert shorter.latency_us == 0
