@@ -108,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
         "that were left out of its fit.",
     )
     calibrate_command.add_arguments(calibrate)
+    examination = commands.add_parser("doctor", help="tell what this environment can do")
+    doctor.add_arguments(examination)
     return parser
 
 
