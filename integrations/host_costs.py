@@ -160,11 +160,15 @@ def _observe_ops(profile: Profile, found: dict[str, list[float]], shipped: HostP
     for event in profile.events:
         if event.op >= 0:
             launched[owners[event.op]].append(event)
-    allocation_ns = shipped.allocate_us * 1000
+    allocations = _allocations(profile, owners)
+    found["allocate_us"] += [profile.ops[inner].duration_ns for inner in allocations]
+    inside_ns: dict[int, int] = defaultdict(int)
+    for inner, owner in allocations.items():
+        inside_ns[owner] += profile.ops[inner].duration_ns
+    usual_ns = _usual_allocation_ns(found, shipped)
     between_ns = shipped.extra_kernel_us * 1000
+    main = profile.ops[0].thread if profile.ops else ""
     for position, op in enumerate(profile.ops):
-        if op.name in _ALLOCATIONS:
-            found["allocate_us"].append(op.duration_ns)
         if owners[position] != position:
             continue
         events = launched.get(position, [])
@@ -177,16 +181,31 @@ def _observe_ops(profile: Profile, found: dict[str, list[float]], shipped: HostP
         if any(call.thread != op.thread for call in calls) or len(calls) != len(events):
             continue
         spent_ns = op.duration_ns - launches_ns - between_ns * (len(calls) - 1)
-        if not op.name.endswith("_"):
-            spent_ns -= allocation_ns
-        if spent_ns > 0 and not _is_backward(op.sequence_nr, op.thread, profile):
+        if position in inside_ns:
+            spent_ns -= inside_ns[position]
+        elif not op.name.endswith("_"):  # structured kernels allocate their output unseen
+            spent_ns -= usual_ns
+        if spent_ns > 0 and op.thread == main:  # the autograd engine's ops cost less
             found[_field_of_op(events)].append(spent_ns)
     _observe_nodes(profile, found)
 
 
-def _is_backward(sequence_nr: int | None, thread: str, profile: Profile) -> bool:
-    """Whether the autograd engine ran the op: its thread is not the one that begins."""
-    return bool(profile.ops) and thread != profile.ops[0].thread
+def _allocations(profile: Profile, owners: Sequence[int]) -> dict[int, int]:
+    """Each allocating operator, with the one around it (itself where it stands alone)."""
+    return {
+        position: owners[position]
+        for position, op in enumerate(profile.ops)
+        if op.name in _ALLOCATIONS
+    }
+
+
+def _usual_allocation_ns(found: Mapping[str, Sequence[float]], shipped: HostProfile) -> float:
+    """What an allocation takes here: as measured, or shipped and scaled as the launches are."""
+    if len(found["allocate_us"]) >= _LEAST:
+        return median(found["allocate_us"])
+    if len(found["launch_us"]) >= _LEAST:
+        return shipped.allocate_us * median(found["launch_us"]) / shipped.launch_us
+    return shipped.allocate_us * 1000
 
 
 def _field_of_op(events: Sequence[DeviceEvent]) -> str:

@@ -210,7 +210,9 @@ def _listed(value: object) -> list[object]:
 
 
 def _frozen(value: object) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value if value else ()
+    if value is None:
+        return ()
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _notes(reasons: Mapping[str, int], total_ns: int) -> Iterator[str]:
@@ -373,6 +375,8 @@ def _plain_value(item: Any, wanted: str, text: str, call: _Call) -> Any:
             "record them)"
         )
     value = _literal(text)
+    if isinstance(value, list) != ("List[" in wanted):
+        raise _Unusable(f"{call.name} takes no list there")
     if "ScalarType" in wanted:
         return _setting(_SCALAR_TYPES, value)
     if "MemoryFormat" in wanted:
@@ -383,8 +387,11 @@ def _plain_value(item: Any, wanted: str, text: str, call: _Call) -> Any:
 
 
 def _setting(names: Sequence[str], value: object) -> Any:
+    """A setting by its number, or by its name as forecasts write it."""
     import torch
 
+    if value in names:
+        return getattr(torch, str(value))
     if isinstance(value, int) and 0 <= value < len(names) and names[value]:
         return getattr(torch, names[value])
     raise _Unusable(f"setting {value!r} is not known")
@@ -397,7 +404,7 @@ def _literal(text: str) -> Any:
         try:
             return float(text)
         except ValueError:
-            raise _Unusable(f"value {text!r} is not known") from None
+            return text
 
 
 def _tensor_or_none(
@@ -405,12 +412,13 @@ def _tensor_or_none(
 ) -> torch.Tensor | None:
     dtype = _DTYPES.get(kind)
     if dtype is None:
-        if not kind and wanted.startswith("Optional"):
-            return None
-        raise _Unusable(f"{call.name} was recorded without one of its tensors")
+        if kind:
+            raise _Unusable(f"{call.name} takes a tensor there")
+        # C++ passes undefined tensors where Python cannot: one without elements costs as much.
+        return None if wanted.startswith("Optional") else _tensor((0,), None, "float32", "cuda")
     # A Python number is recorded as a tensor without dimensions, of Python's own types.
     is_number = shape == () and dtype in ("float64", "int64") and any(call.dims)
-    return _tensor(shape, strides, dtype, device="cpu" if is_number else "cuda")
+    return _tensor(shape, strides, dtype, "cpu" if is_number else "cuda")
 
 
 def _listed_tensor(
@@ -419,10 +427,10 @@ def _listed_tensor(
     dtype = "int64" if name == "indices" else dtypes.get(shape, dtypes.get(()))
     if dtype is None:
         raise _Unusable(f"{call.name} was recorded without the types in its list of tensors")
-    return _tensor(shape, None, dtype, device="cuda")
+    return _tensor(shape, None, dtype, "cuda")
 
 
-def _tensor(shape: Any, strides: Any, dtype: str, *, device: str) -> torch.Tensor:
+def _tensor(shape: Any, strides: Any, dtype: str, device: str) -> torch.Tensor:
     import torch
 
     kind = getattr(torch, dtype)
