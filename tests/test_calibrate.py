@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neusight.predictors import GPU, Kernel, KernelClass, gpu
-from neusight.predictors.calibration import Calibration, Measurement
+from neusight.predictors.calibration import Calibration, Measurement, with_constants
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.predictor import predict, predictor
 from neusight.predictors.tiled import Tiled
@@ -80,7 +80,7 @@ TRUTH = {"gemm_utilization": 0.66, "bandwidth_utilization": 0.78, "floor_us": 2.
 
 @pytest.mark.parametrize("name", ["L4", "H100", "B200"])
 def test_the_constants_of_a_known_model_come_back_within_two_percent(name: str) -> None:
-    truth = replace(gpu(name), **TRUTH)
+    truth = with_constants(gpu(name), TRUTH)
 
     made = fit_calibration(measured(kernels(40), truth), name)
 
@@ -90,7 +90,7 @@ def test_the_constants_of_a_known_model_come_back_within_two_percent(name: str) 
 
 
 def test_noise_costs_no_more_than_itself() -> None:
-    truth = replace(gpu("L4"), **TRUTH)
+    truth = with_constants(gpu("L4"), TRUTH)
     samples = measured(kernels(40), truth, noise=0.08)
 
     made = fit_calibration(samples, "L4")
@@ -101,7 +101,7 @@ def test_noise_costs_no_more_than_itself() -> None:
 
 
 def test_ten_shapes_help_with_shapes_that_nobody_measured() -> None:
-    truth = replace(gpu("L4"), **TRUTH)
+    truth = with_constants(gpu("L4"), TRUTH)
     others = kernels(30, seed=9)
     unseen = measured(others, truth)
 
@@ -111,7 +111,7 @@ def test_ten_shapes_help_with_shapes_that_nobody_measured() -> None:
 
 
 def test_outliers_move_little() -> None:
-    truth = replace(gpu("L4"), **TRUTH)
+    truth = with_constants(gpu("L4"), TRUTH)
     samples = measured(kernels(40), truth, noise=0.02)
     samples[::12] = [replace(sample, latency_us=8 * sample.latency_us) for sample in samples[::12]]
 
@@ -195,7 +195,7 @@ def test_one_problem_measured_often_proves_nothing() -> None:
 
 
 def test_the_interval_covers_what_was_left_out() -> None:
-    truth = replace(gpu("L4"), **TRUTH)
+    truth = with_constants(gpu("L4"), TRUTH)
     others = kernels(60, seed=5)
     unseen = measured(others, truth, noise=0.1, seed=3)
 
@@ -242,7 +242,7 @@ def test_a_predictor_without_constants_is_corrected_by_class() -> None:
 
 
 def test_the_order_of_samples_changes_nothing() -> None:
-    samples = measured(kernels(12), replace(gpu("L4"), **TRUTH), noise=0.1)
+    samples = measured(kernels(12), with_constants(gpu("L4"), TRUTH), noise=0.1)
     shuffled = random.Random(4).sample(samples, len(samples))
 
     assert fit_calibration(samples, "L4") == fit_calibration(shuffled, "L4")

@@ -24,12 +24,15 @@ needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
 )
 
+#: Dims, type, strides and value of an argument, as profiles write them.
+Input = tuple[Any, str, Any, str]
+
 KERNEL = "ampere_bf16_gemm"
 
 
 def call(
     name: str,
-    inputs: list[tuple[Any, str, Any, str]],
+    inputs: list[Input],
     *kernels: tuple[str, float],
     category: str = "kernel",
 ) -> dict[str, Any]:
@@ -72,11 +75,11 @@ def profile_of(calls: list[dict[str, Any]], device: str = "NVIDIA H100 80GB HBM3
     return read_profile_events(trace, keep_arguments=True)
 
 
-def matrix(rows: int, columns: int, dtype: str = "c10::BFloat16") -> tuple[Any, str, Any, str]:
+def matrix(rows: int, columns: int, dtype: str = "c10::BFloat16") -> Input:
     return [rows, columns], dtype, [columns, 1], ""
 
 
-NUMBER: tuple[Any, str, Any, str] = ([], "Scalar", [], "1")
+NUMBER: Input = ([], "Scalar", [], "1")
 MM = call("aten::mm", [matrix(64, 128), matrix(128, 256)], (KERNEL, 5.0))
 
 
@@ -99,7 +102,8 @@ class Model(nn.Module):
         heads = hidden.view(4, -1, 8, 64).transpose(1, 2)
         mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads)
         image = mixed.transpose(1, 2).flatten(2).transpose(1, 2)
-        return self.convolution(image).softmax(-1).mean()
+        result: torch.Tensor = self.convolution(image).softmax(-1).mean()
+        return result
 
 
 @cache
@@ -199,7 +203,7 @@ def test_numbers_and_expanded_tensors_are_taken_as_they_were() -> None:
 
 
 def test_settings_are_read_from_their_numbers() -> None:
-    nothing = ([], "", [], "")
+    nothing: Input = ([], "", [], "")
     copied = call(
         "aten::_to_copy",
         [matrix(64, 128, "float"), ([], "Scalar", [], "15"), nothing, nothing, nothing,
@@ -213,7 +217,7 @@ def test_settings_are_read_from_their_numbers() -> None:
 
 
 def test_lists_of_tensors_take_the_type_that_all_others_have() -> None:
-    lists = ([[64, 128], [64, 128]], "TensorList", [], "")
+    lists: Input = ([[64, 128], [64, 128]], "TensorList", [], "")
     cat = call("aten::cat", [lists, ([], "Scalar", [], "1")], ("CatArrayBatchedCopy", 3.0))
 
     [item] = [
