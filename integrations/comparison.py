@@ -31,7 +31,7 @@ from neusight.predictors.kernel import KernelClass
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Comparison", "ComparisonRow", "StepFigures", "compare"]
+__all__ = ["Comparison", "ComparisonRow", "StepFigures", "compare", "step_figures"]
 
 #: Raised when a key of `Comparison.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
@@ -319,6 +319,11 @@ def _matched(
 
 
 # -- figures -------------------------------------------------------------------------------------
+
+
+def step_figures(profile: Profile) -> StepFigures:
+    """A profile's step in figures; TraceError where it holds no kernels."""
+    return _figures(profile, _step_of(profile))
 
 
 def _figures(profile: Profile, step: ProfileStep) -> StepFigures:
