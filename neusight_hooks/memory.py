@@ -19,6 +19,7 @@ from neusight.recording import (
     OpSignature,
     Phase,
     Recording,
+    StepKind,
     replays,
 )
 from neusight.workspaces import ENVIRONMENT, Workspaces, thread_of
@@ -109,6 +110,7 @@ class StepMemory:
     """The memory of one replayed step: its own peaks, and what is left allocated at its end."""
 
     step: int
+    kind: StepKind
     peak_allocated: int
     peak_reserved: int
     end_allocated: int
@@ -142,6 +144,16 @@ class MemoryTimeline:
     def total_bytes(self) -> int:
         """What the GPU has to have: most bytes reserved, and the CUDA context."""
         return self.peak_reserved + self.context_bytes
+
+    @property
+    def first_and_steady(self) -> tuple[StepMemory, StepMemory] | None:
+        """The first step that trains (else the first that infers) and the last of them; None
+        where there are not two."""
+        for kind in ("train", "eval"):
+            found = [step for step in self.steps if step.kind == kind]
+            if found:
+                return (found[0], found[-1]) if len(found) > 1 else None
+        return None
 
     @cached_property
     def alive(self) -> tuple[AliveRow, ...]:
@@ -373,6 +385,7 @@ def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, .
         steps.append(
             StepMemory(
                 step=replay.index,
+                kind=replay.step.kind,
                 peak_allocated=allocator.peak_allocated,
                 peak_reserved=allocator.peak_reserved,
                 end_allocated=allocator.allocated,

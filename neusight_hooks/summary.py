@@ -299,7 +299,11 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     ]
     if memory.peak_event is not None:
         source = memory.peak_event.source
-        lines.append(f"            peak at {source.op} in {source.module or '(no module)'}")
+        line = f", {source.stack[0]}" if source.stack else ""
+        lines += [
+            f"            peak at {source.op} in {source.module or '(no module)'}{line}",
+            f"            {_category_words(memory)}",
+        ]
     failure = memory.out_of_memory
     if failure is not None:
         lines.append(
@@ -308,6 +312,13 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
             f"{_bytes(failure.allocated)} allocated"
         )
     return lines
+
+
+def _category_words(memory: MemoryTimeline) -> str:
+    held = sorted(memory.by_category.items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_bytes(num_bytes)}" for name, num_bytes in held if num_bytes
+    )
 
 
 def _coverage_words(verdict: Verdict, unmapped: list[str]) -> str:
@@ -363,6 +374,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "peak_reserved_bytes": memory.peak_reserved,
         "context_bytes": gpu.context_bytes,
         "memory_capacity_bytes": gpu.memory_bytes,
+        "memory": _memory_json(memory),
         "fits": memory.fits,
         "coverage": verdict.coverage,
         "unmapped": forecast.unmapped,
@@ -378,4 +390,29 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "by_module": [asdict(row) for row in verdict.by_module],
         "by_op": [asdict(row) for row in verdict.by_op],
         "warnings": forecast.warnings,
+    }
+
+
+#: Rows of what is alive at the peak that `to_json` tells.
+_ALIVE_ROWS = 20
+
+
+def _memory_json(memory: MemoryTimeline) -> dict[str, Any]:
+    """Where the peak is, and what is alive there by category and by module, phase and kind."""
+    peak = memory.peak_event
+    steps = memory.first_and_steady
+    return {
+        "peak_at": None
+        if peak is None
+        else {
+            "step": peak.step,
+            "op": peak.source.op,
+            "module": peak.source.module,
+            "phase": peak.source.phase,
+            "line": peak.source.stack[0] if peak.source.stack else None,
+        },
+        "by_category": memory.by_category,
+        "alive": [row._asdict() for row in memory.alive[:_ALIVE_ROWS]],
+        "first_step_peak_bytes": None if steps is None else steps[0].peak_allocated,
+        "steady_step_peak_bytes": None if steps is None else steps[1].peak_allocated,
     }
