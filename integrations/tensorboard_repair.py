@@ -16,6 +16,7 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 from tensorboard.plugins import base_plugin
@@ -203,7 +204,14 @@ def _end(event: Event) -> float:
 def repair() -> None:
     """Wraps the plugin's parser; once, however often it is called, and not without the plugin."""
     try:
-        from torch_tb_profiler.profiler import data, loader, op_tree, tensor_core, trace
+        from torch_tb_profiler.profiler import (
+            data,
+            loader,
+            memory_parser,
+            op_tree,
+            tensor_core,
+            trace,
+        )
     except ImportError:
         return
     profile = data.RunProfileData
@@ -218,6 +226,7 @@ def repair() -> None:
     profile.__init__ = init
     setattr(profile, _REPAIRED, True)
     _mend_trees(op_tree.OpTreeBuilder)
+    _mend_memory(memory_parser.MemoryParser)
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
     # Today's names of an operator and of cuBLAS's kernels that use tensor cores.
     tensor_core.TC_OP_Allowlist.allowlist.append("aten::convolution_backward")
@@ -225,6 +234,25 @@ def repair() -> None:
     # The plugin loads in processes that would not be repaired; threads of this one are.
     loader.Process = threading.Thread
     loader.Queue = queue.Queue
+
+
+class _Trees(dict[int, Any]):
+    """The plugin's trees by thread; `whole` are those before backward operators were moved."""
+
+    def __init__(self, trees: dict[int, Any], whole: dict[int, Any]) -> None:
+        super().__init__(trees)
+        self.whole = whole
+
+
+def _mend_memory(parser: Any) -> None:
+    """The plugin finds the operator of an allocation in the tree of its thread, where no backward
+    operator is left once modules are known."""
+    find = parser.find_memory_nodes
+
+    def find_in_whole_trees(self: Any, trees: dict[int, Any]) -> Any:
+        return find(self, {**trees, **getattr(trees, "whole", {})})
+
+    parser.find_memory_nodes = find_in_whole_trees
 
 
 def _mend_trees(builder: Any) -> None:
@@ -244,16 +272,20 @@ def _mend_trees(builder: Any) -> None:
             made.pop()
 
     def modules_and_backward(self: Any) -> Any:
+        roots = dict(self.tid2tree)
+        whole = {thread: copy(root) for thread, root in roots.items()}
+        for thread, root in roots.items():
+            whole[thread].children = list(root.children)
         modules, backward = modules_of(self)
-        self.neusight_moved = (dict(self.tid2tree), backward or [])
+        self.neusight_moved = (roots, whole, backward or [])
         return modules, backward
 
     def build_and_keep(self: Any, *args: Any, **named: Any) -> Any:
         """Backward operators of no module (a loss, say) go back where they were; the plugin loses
         them, and the time of their kernels."""
-        self.neusight_moved = ({}, [])
+        self.neusight_moved = ({}, {}, [])
         trees = build_tree(self, *args, **named)
-        roots, backward = self.neusight_moved
+        roots, whole, backward = self.neusight_moved
         kept: set[int] = set()
         waiting = list(trees.values())
         while waiting:
@@ -266,7 +298,7 @@ def _mend_trees(builder: Any) -> None:
                 trees.setdefault(thread, roots[thread]).children.append(node)
         for root in trees.values():
             root.children.sort(key=lambda node: (node.start_time, -node.end_time))
-        return trees
+        return _Trees(trees, whole)
 
     builder._build_backward_module = staticmethod(build_and_drop)
     builder._get_modules = modules_and_backward

@@ -228,6 +228,10 @@ def test_memory_is_followed_on_the_gpu(client: Client, forecast: neusight.Foreca
     assert curve["metadata"]["memory_metric"] == "MB"
     peak_mb = max(allocated for _, allocated, _ in curve["rows"]["GPU0"])
     assert peak_mb == pytest.approx(forecast.peak_memory_bytes / 2**20, rel=0.01)
+    table = client("/memory_events", **of_run("Memory"))["rows"]["GPU0"]
+    owners = {name for name, _, allocated, *_ in table if allocated is not None}
+    assert {"aten::addmm", "aten::mm", "aten::gelu_backward"} <= owners  # forward and backward
+    assert "<unknown>" not in owners
 
 
 @pytest.mark.filterwarnings("ignore")
