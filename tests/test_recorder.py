@@ -55,6 +55,19 @@ def test_arguments_are_plain_values() -> None:
         hash(call)
 
 
+def test_an_op_that_returns_nothing_needs_no_fake_kernel() -> None:
+    def program() -> None:
+        parameter = torch.ones(8, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, fused=True)
+        for _ in range(3):
+            parameter.sum().backward()
+            optimizer.step()
+
+    found = named(calls(program), "_fused_sgd_")
+    assert len(found) >= 1
+    assert found[0].signature.outputs == (None,)
+
+
 # -- the cache -------------------------------------------------------------------------------------
 
 
