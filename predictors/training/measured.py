@@ -51,6 +51,8 @@ __all__ = [
     "read_environment",
     "read_measured",
     "read_workload",
+    "sample_from_json",
+    "sample_to_json",
     "table_of",
     "write_environment",
     "write_gpus",
@@ -276,7 +278,7 @@ def table_of(sample: Sample) -> str:
 
 def append_sample(folder: Path, sample: Sample) -> None:
     """Adds a sample to the journal, at once and for good; OSError where the disk is full."""
-    line = json.dumps(_sample_to_json(sample), separators=(",", ":"), allow_nan=False) + "\n"
+    line = json.dumps(sample_to_json(sample), separators=(",", ":"), allow_nan=False) + "\n"
     path = folder / "journal.jsonl"
     with path.open("ab") as stream:
         if stream.tell() and not _ends_with_newline(path):
@@ -356,23 +358,26 @@ def _main(sample: Sample) -> Kernel:
     return max(special or sample.kernels, key=lambda kernel: (kernel.flops, kernel.num_bytes))
 
 
-def _sample_to_json(sample: Sample) -> dict[str, Any]:
+def sample_to_json(sample: Sample) -> dict[str, Any]:
+    """A sample as plain values; `sample_from_json` reads it back."""
     plain = {item.name: getattr(sample, item.name) for item in fields(Sample)}
     plain["kernels"] = [kernel_to_json(kernel) for kernel in sample.kernels]
     return plain
 
 
-def _sample_from_json(data: Mapping[str, Any], path: Path) -> Sample:
+def sample_from_json(data: Mapping[str, Any], source: Path | str) -> Sample:
+    """The sample that `sample_to_json` wrote; DataError, which names the source, where it is none
+    or has no time that can be."""
     try:
         plain = {item.name: data[item.name] for item in fields(Sample) if item.name in data}
         plain["kernels"] = tuple(kernel_from_json(item) for item in plain["kernels"])
         sample = Sample(**plain)
     except (KeyError, TypeError) as error:
-        raise DataError(f"{path} holds a sample that cannot be read ({error!r}).") from error
+        raise DataError(f"{source} holds a sample that cannot be read ({error!r}).") from error
     times = [value for value in (sample.kernel_us, sample.event_us) if value is not None]
     if not times or not sample.kernels or any(not _is_time(value) for value in times):
         raise DataError(
-            f"{path}: the sample {sample.case!r} has no time that can be (kernel_us"
+            f"{source}: the sample {sample.case!r} has no time that can be (kernel_us"
             f" {sample.kernel_us}, event_us {sample.event_us}) or no kernel."
         )
     return sample
@@ -395,7 +400,7 @@ def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
         except ValueError:
             notes.append(f"{path.name}: line {number} was cut off and left out")
             continue
-        yield _sample_from_json(data, path)
+        yield sample_from_json(data, path)
 
 
 def _ends_with_newline(path: Path) -> bool:
@@ -499,7 +504,7 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
             data[name] = float(row[name]) if row[name] else None
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} holds a row that cannot be read ({error!r}).") from error
-    return _sample_from_json(data, path)
+    return sample_from_json(data, path)
 
 
 # -- constants, workloads, GPUs ----------------------------------------------------------------
@@ -508,7 +513,7 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
 def write_quick(folder: Path, quick: Quick) -> None:
     """Writes quick.json."""
     samples = [
-        {"kind": kind, **_shape_columns(_main(sample)), **_sample_to_json(sample)}
+        {"kind": kind, **_shape_columns(_main(sample)), **sample_to_json(sample)}
         for kind, sample in quick.samples
     ]
     content = {
@@ -525,7 +530,7 @@ def _read_quick(folder: Path) -> Quick | None:
         return None
     data = _read_json(path)
     try:
-        samples = tuple((row["kind"], _sample_from_json(row, path)) for row in data["samples"])
+        samples = tuple((row["kind"], sample_from_json(row, path)) for row in data["samples"])
         return Quick(samples, dict(data["constants"]))
     except (KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error!r}).") from error
