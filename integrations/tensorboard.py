@@ -1,4 +1,4 @@
-"""Where TensorBoard's profiler plugin looks for traces."""
+"""What TensorBoard shows of a forecast: the trace for its profiler plugin, scalars and text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from neusight.predictors.errors import TraceError
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["trace_handler"]
+__all__ = ["trace_handler", "write_summary"]
 
 #: The plugin reads worker and span from `<worker>.<digits>.pt.trace.json`; a forecast is one span.
 _SPAN = "1"
+
+#: How our event files end, so that those of an earlier forecast can be told and replaced.
+_SUFFIX = ".neusight"
+_NS_PER_MS = 1e6
+_GIB = 2**30
 
 
 def trace_handler(
@@ -24,8 +29,9 @@ def trace_handler(
 ) -> Callable[[Forecast], Path]:
     """A handler for `forecast_on(..., on_trace_ready=...)` that writes a trace into `logdir`.
 
-    Mirrors torch.profiler.tensorboard_trace_handler. The handler returns the path it wrote;
-    TraceError where the folder cannot be written. A trace of the same worker is replaced.
+    Mirrors torch.profiler.tensorboard_trace_handler, and adds `write_summary`. The handler returns
+    the path of the trace; TraceError where the folder cannot be written. A trace of the same worker
+    is replaced.
     """
     folder = Path(logdir)
     suffix = ".gz" if use_gzip else ""
@@ -36,6 +42,7 @@ def trace_handler(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             forecast.export_chrome_trace(path)
+            write_summary(forecast, folder)
         except OSError as error:
             raise TraceError(
                 f"The trace cannot be written to {folder}: {error.strerror or error}. Choose a "
@@ -45,6 +52,46 @@ def trace_handler(
         return path
 
     return handle
+
+
+def write_summary(forecast: Forecast, logdir: str | Path) -> None:
+    """Writes TensorBoard's scalars (step time, GPU time, memory, MFU) and the summary as text.
+
+    A point for each step of the timeline, of equal steps the first few; OSError where `logdir`
+    cannot be written. What an earlier forecast wrote there is replaced.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    for stale in Path(logdir).glob(f"events.out.tfevents.*{_SUFFIX}"):
+        stale.unlink()
+    memory = _memory_by_step(forecast)
+    writer = SummaryWriter(os.fspath(logdir), filename_suffix=_SUFFIX)
+    add: Callable[[str, float, int], None] = writer.add_scalar
+    try:
+        for step in forecast.timeline.steps:
+            if step.replay.step.kind == "setup":
+                continue
+            index = step.replay.index
+            add("forecast/step time (ms)", step.latency_ns / _NS_PER_MS, index)
+            add("forecast/GPU busy (ms)", step.gpu_busy_ns / _NS_PER_MS, index)
+            allocated, reserved = memory.get(index, (0, 0))
+            add("forecast/peak allocated (GiB)", allocated / _GIB, index)
+            add("forecast/peak reserved (GiB)", reserved / _GIB, index)
+        steady = max((step.replay.index for step in forecast.timeline.steps), default=0)
+        add("forecast/MFU", forecast.mfu, steady)
+        text = "".join(f"    {line}\n" for line in forecast.summary().splitlines())
+        writer.add_text("forecast", text, steady)
+    finally:
+        writer.close()
+
+
+def _memory_by_step(forecast: Forecast) -> dict[int, tuple[int, int]]:
+    """The most bytes allocated and reserved while each step ran."""
+    peaks: dict[int, tuple[int, int]] = {}
+    for event in forecast.memory.events:
+        allocated, reserved = peaks.get(event.step, (0, 0))
+        peaks[event.step] = (max(allocated, event.allocated), max(reserved, event.reserved))
+    return peaks
 
 
 def _host_name() -> str:

@@ -527,6 +527,36 @@ def test_real_profiles_show_right_too(
     assert total == pytest.approx(profile.steps_costs[0].costs[-1], rel=0.01)
 
 
+# -- scalars and text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scalars_and_the_summary_lie_beside_the_trace(forecast: neusight.Forecast) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert forecast.trace_path is not None
+    folder = Path(forecast.trace_path).parent
+    neusight.trace_handler(folder, worker_name="host_0")(forecast)  # replaces what was there
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    points = {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+    steps = [step for step in forecast.timeline.steps if step.replay.step.kind != "setup"]
+    assert [step for step, _ in points["forecast/step time (ms)"]] == [
+        step.replay.index for step in steps
+    ]
+    last = points["forecast/step time (ms)"][-1][1]
+    assert last == pytest.approx(forecast.step_latency_us.median / 1000)
+    peak = max(value for _, value in points["forecast/peak allocated (GiB)"])
+    assert peak == pytest.approx(forecast.peak_memory_bytes / 2**30)
+    assert points["forecast/MFU"][0][1] == pytest.approx(forecast.mfu)
+    (text,) = events.Tensors("forecast/text_summary")
+    assert forecast.summary().splitlines()[0] in text.tensor_proto.string_val[0].decode()
+
+
 def test_a_folder_that_cannot_be_written_is_a_trace_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with neusight.forecast_on("H100") as forecast:
