@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.advice import advice_for, advice_lines
+from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.predictors.calibration import Calibration
@@ -68,6 +69,9 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--host", choices=("plain", "older", "profiled"),
                      help="cost of the host (default: what machines with that GPU usually have); "
                      "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
+                     help="judge if it fits into that much (all that the GPU has), and tell what "
+                     "would make it fit")  # fmt: skip
     run.add_argument("--quiet", action="store_true", help="print the verdict only, in a line")
     run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
@@ -95,9 +99,12 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         forecast,
         *(_priced_on(name, forecast, options, program) for name in options.gpu[1:]),
     ]
-    _report(options, forecasts, outcome, prices)
+    reports = _memory_reports(options, forecasts)
+    _report(options, forecasts, outcome, prices, reports)
     if outcome.failure:
         return SCRIPT_FAILED
+    if not all(report.fits for report in reports):
+        return JUDGED
     return OK if forecast.recording.num_ops else WRONG_USE
 
 
@@ -113,6 +120,8 @@ def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, 
         raise OptionError(
             f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
         )
+    if options.max_memory is not None:
+        limit_of(options.max_memory)
     for name in ("samples", "tokens"):
         value = getattr(options, name)
         if value is not None and value <= 0:
@@ -194,10 +203,18 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
         steady_steps=None if options.steps == "all" else int(options.steps),
         max_ops=options.max_ops,
         script=" ".join([Path(program.target).name, *program.arguments]),
+        with_stack=options.max_memory is not None,
         options=_stated(options),
     )
     with telling_progress(session, quiet=options.quiet):
         return forecast, run_program(program, session)
+
+
+def _memory_reports(options: argparse.Namespace, forecasts: list[Forecast]) -> list[MemoryReport]:
+    if options.max_memory is None:
+        return []
+    limit = limit_of(options.max_memory)
+    return [MemoryReport(forecast, limit) for forecast in forecasts if forecast.recording.num_ops]
 
 
 def _stated(options: argparse.Namespace) -> dict[str, str]:
@@ -261,6 +278,7 @@ def _report(
     forecasts: list[Forecast],
     outcome: Outcome,
     prices: dict[str, float],
+    reports: list[MemoryReport],
 ) -> None:
     """Writes what was asked for and prints the first screen; a file that cannot be written is told
     after it, so that nothing computed is lost."""
@@ -272,12 +290,18 @@ def _report(
         problems += tried(lambda: first.save(options.save), options.save)
     if options.json:
         document = _document(forecasts, prices)
+        if reports:
+            document["max_memory"] = [report.to_json() for report in reports]
         problems += tried(lambda: write_json(Path(options.json), document), options.json)
     if options.quiet:
         for forecast in forecasts:
             print(forecast.summary().partition("\n")[0])
     else:
         _print_screen(options, forecasts, outcome, prices)
+        if options.max_memory is None and not all(forecast.fits for forecast in forecasts):
+            print("  memory    --max-memory tells what would make it fit")
+    for report in reports:
+        print(report.verdict if options.quiet else f"\n{report}")
     if outcome.failure:
         print(f"neusight: the script failed: {outcome.failure}", file=sys.stderr)
         print("neusight: the forecast covers what it did before", file=sys.stderr)

@@ -1,0 +1,137 @@
+"""`neusight run --max-memory`: verdict, exit code, and what would make it fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.integrations.cli import _split
+from neusight.integrations.memory_report import MemoryReport, limit_of
+from neusight.integrations.runner import Program
+from neusight.predictors.errors import OptionError
+
+MIB, GIB = 2**20, 2**30
+
+SCRIPT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(4096, 1024).cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def forecast() -> neusight.Forecast:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = data + self.down(torch.relu(self.up(data)))
+            return result
+
+    with neusight.forecast_on("A100", with_stack=True) as found:
+        model = nn.Sequential(nn.Embedding(100, 256), *[Block() for _ in range(4)]).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randint(100, (32, 128)).cuda()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+def test_gib_become_bytes_and_nothing_means_all() -> None:
+    assert limit_of("40") == 40 * GIB
+    assert limit_of("0.5") == 512 * MIB
+    assert limit_of("") is None
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=f"--max-memory is '{text}'"):
+        limit_of(text)
+
+
+def test_a_number_behind_the_option_is_its_own_and_all_else_the_script() -> None:
+    given = ["run", "--gpu", "A100", "--max-memory"]
+    program = Program("train.py", ("--batch", "8"))
+
+    assert _split([*given, "train.py", "--batch", "8"]) == (given, program)
+    assert _split([*given, "16", "train.py", "--batch", "8"]) == ([*given, "16"], program)
+    assert _split([*given, "--quiet", "train.py", "--batch", "8"]) == ([*given, "--quiet"], program)
+    assert _split([*given[:3], "--max-memory=16", "train.py", "--batch", "8"])[1] == program
+
+
+def test_the_verdict_names_the_limit_and_the_need(forecast: neusight.Forecast) -> None:
+    roomy, tight = MemoryReport(forecast), MemoryReport(forecast, 600 * MIB)
+
+    assert roomy.fits
+    assert roomy.verdict.startswith("A100-SXM4-80GB: fits into 79.")
+    assert not tight.fits
+    assert "does not fit into 600.0 MiB, needs" in tight.verdict
+    assert "what would save memory" in str(roomy)
+    assert "what would make it fit" in str(tight)
+
+
+def test_the_report_names_line_tensor_and_change(forecast: neusight.Forecast) -> None:
+    text = str(MemoryReport(forecast, 600 * MIB))
+
+    assert "test_memory_report.py:" in text
+    assert "4 x 16.0 MiB  float32 [32, 128, 1024] aten::relu, Sequential.*, forward" in text
+    assert "checkpoint Sequential.* (4 modules)" in text
+    assert "ms a step (+" in text
+    assert "would fit (now 32)" in text
+
+
+def test_json_has_the_same(forecast: neusight.Forecast) -> None:
+    report = MemoryReport(forecast, 600 * MIB)
+
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+
+    assert document["gpu"] == "A100-SXM4-80GB"
+    assert document["fits"] is False
+    assert document["limit_bytes"] == 600 * MIB
+    assert document["needed_bytes"] == report.advice.needed_bytes
+    assert document["largest_batch"]["recorded"] == 32
+    assert document["remedies"][0]["what"] == "checkpoint Sequential.* (4 modules)"
+    assert all(
+        item["saved_bytes"] == document["needed_bytes"] - item["total_bytes"]
+        for item in document["remedies"]
+    )
+
+
+def test_equal_tensors_of_repeated_modules_are_one_row(forecast: neusight.Forecast) -> None:
+    rows = MemoryReport(forecast).tensors
+
+    assert sum(row.num_bytes for row in rows) == sum(forecast.memory.by_category.values())
+    assert len({row[2:] for row in rows}) == len(rows)
+    assert rows == sorted(rows, key=lambda row: -row.num_bytes)
+
+
+def test_the_command_exits_with_1_where_it_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--json", "out.json"]
+
+    done = subprocess.run(
+        [*command, "--max-memory", "0.6", "train.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "H100-SXM5-80GB: does not fit into 614.4 MiB" in done.stdout
+    assert "train.py:8" in done.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["fits"] is True
+    assert document["max_memory"][0]["fits"] is False
