@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
-from neusight.integrations.advice import advice_for, advice_lines
+from neusight.integrations.advice import Advice, advice_for, advice_lines
 from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
@@ -53,6 +54,7 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
     run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
     run.add_argument("--json", metavar="FILE", help="write all figures there")
+    run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
     run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
                      help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
@@ -100,7 +102,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         *(_priced_on(name, forecast, options, program) for name in options.gpu[1:]),
     ]
     reports = _memory_reports(options, forecasts)
-    _report(options, forecasts, outcome, prices, reports)
+    _report(options, program, forecasts, outcome, prices, reports)
     if outcome.failure:
         return SCRIPT_FAILED
     if not all(report.fits for report in reports):
@@ -149,7 +151,7 @@ def _sweep(options: argparse.Namespace, program: Program) -> int:
     from neusight.integrations.sweep import parse_sweep, sweep_table, swept
 
     sweep = parse_sweep(options.sweep)
-    unused = [name for name in ("trace", "save") if getattr(options, name)]
+    unused = [name for name in ("trace", "save", "html") if getattr(options, name)]
     if unused:
         raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
     points = swept(
@@ -275,6 +277,7 @@ def command_of(
 
 def _report(
     options: argparse.Namespace,
+    program: Program,
     forecasts: list[Forecast],
     outcome: Outcome,
     prices: dict[str, float],
@@ -282,14 +285,23 @@ def _report(
 ) -> None:
     """Writes what was asked for and prints the first screen; a file that cannot be written is told
     after it, so that nothing computed is lost."""
+    from neusight.integrations.html_report import write_html_report
+
     problems: list[str] = []
     first = forecasts[0]
+    needs_advice = options.html or options.json or (len(forecasts) == 1 and not options.quiet)
+    advice = [advice_for(forecast) for forecast in forecasts] if needs_advice else []
     if options.trace and first.recording.num_ops:
         problems += _write_traces(options.trace, forecasts)
     if options.save:
         problems += tried(lambda: first.save(options.save), options.save)
+    if options.html and first.recording.num_ops:
+        problems += tried(
+            lambda: write_html_report(options.html, forecasts, advice=advice, prices=prices),
+            options.html,
+        )
     if options.json:
-        document = _document(forecasts, prices)
+        document = _document(forecasts, advice, prices)
         if reports:
             document["max_memory"] = [report.to_json() for report in reports]
         problems += tried(lambda: write_json(Path(options.json), document), options.json)
@@ -297,7 +309,7 @@ def _report(
         for forecast in forecasts:
             print(forecast.summary().partition("\n")[0])
     else:
-        _print_screen(options, forecasts, outcome, prices)
+        _print_screen(options, program, forecasts, advice, outcome, prices)
         if options.max_memory is None and not all(forecast.fits for forecast in forecasts):
             print("  memory    --max-memory tells what would make it fit")
     for report in reports:
@@ -311,7 +323,9 @@ def _report(
 
 def _print_screen(
     options: argparse.Namespace,
+    program: Program,
     forecasts: list[Forecast],
+    advice: list[list[Advice]],
     outcome: Outcome,
     prices: dict[str, float],
 ) -> None:
@@ -320,19 +334,28 @@ def _print_screen(
     ended = f"  note      the script was ended after {options.steps} steady steps (--steps)"
     notes = [ended] if outcome.stopped_early else []
     if len(forecasts) == 1:
-        changes = [*notes, *advice_lines(advice_for(forecasts[0]))]
+        changes = [*notes, *advice_lines(advice[0])]
         lines.append(forecasts[0].summary(changes=changes))
     if len(forecasts) > 1 or prices:
         lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
-        lines += _notes_of(forecasts)
-    if outcome.stopped_early:
-        lines.append(
-            f"  note      the script was ended after {options.steps} steady steps (--steps)"
-        )
+        lines += [*_notes_of(forecasts), *notes]
     if options.trace and forecasts[0].trace_path:
         lines.append(f"  open with tensorboard --logdir {options.trace}")
+    if options.html:
+        lines.append(f"  report    {options.html}")
+    if forecasts[0].recording.num_ops and not outcome.failure:
+        lines.append(f"  in CI     {_check_command(options, program)}")
     print(_coloured("\n".join(lines), sys.stdout))
+
+
+def _check_command(options: argparse.Namespace, program: Program) -> str:
+    """The command that keeps these figures from getting worse, as a shell reads it."""
+    words = ["neusight", "check"]
+    for name in options.gpu:
+        words += ["--gpu", name]
+    words += ["-m"] if program.is_module else []
+    return f"{shlex.join([*words, program.target, *program.arguments])} (first with --update)"
 
 
 def _notes_of(forecasts: list[Forecast]) -> list[str]:
@@ -373,10 +396,12 @@ def _coloured(text: str, stream: TextIO) -> str:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def _document(forecasts: list[Forecast], prices: dict[str, float]) -> dict[str, Any]:
+def _document(
+    forecasts: list[Forecast], advice: list[list[Advice]], prices: dict[str, float]
+) -> dict[str, Any]:
     content = [
-        {**forecast.to_json(), "advice": [item.to_json() for item in advice_for(forecast)]}
-        for forecast in forecasts
+        {**forecast.to_json(), "advice": [item.to_json() for item in found]}
+        for forecast, found in zip(forecasts, advice, strict=True)
     ]
     compared = side_by_side(forecasts, prices).to_json()
     if len(content) == 1:

@@ -60,17 +60,18 @@ class SideBySide:
 
     @property
     def cheapest(self) -> SideBySideRow | None:
-        """The lowest cost of a step among the GPUs on which it fits and whose price is known."""
+        """The lowest cost of a step among the GPUs on which it fits and whose price is known;
+        None unless there are two."""
         priced = [row for row in self.rows if row.fits and row.cost_per_thousand_steps is not None]
-        return min(priced, key=_cost, default=None)
+        return min(priced, key=_cost) if len(priced) > 1 else None
 
     def table(self) -> str:
         """Aligned text; columns that nobody knows anything for are left out."""
-        return text_table(self._header(), self._cells())
+        return text_table(self.header(), self.cells())
 
     def to_markdown(self) -> str:
         """The same as a Markdown table."""
-        header, cells = self._header(), self._cells()
+        header, cells = self.header(), self.cells()
         lines = [header, ["---"] + ["---:"] * (len(header) - 1), *cells]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -85,13 +86,15 @@ class SideBySide:
         said = f"fastest: {self.fastest.gpu}"
         return said if self.cheapest is None else f"{said}; cheapest a step: {self.cheapest.gpu}"
 
-    def _header(self) -> list[str]:
+    def header(self) -> list[str]:
+        """Titles of the columns."""
         return [
             "GPU", "ms a step", "80 % range", "bound", "MFU", "trained", "GiB", "fits",
             *(title for title, _ in self._known_columns()),
         ]  # fmt: skip
 
-    def _cells(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
         columns = self._known_columns()
         return [
             [

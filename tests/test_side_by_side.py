@@ -54,6 +54,12 @@ def test_a_gpu_without_a_price_shows_a_dash(forecast: Forecast) -> None:
     compared = side_by_side([forecast, forecast.on("A100")], {"A100": 1.0})
 
     assert "-" in compared.table().splitlines()[1].split()
+    assert "cheapest" not in compared.words()
+
+
+def test_the_cheapest_is_told_of_two_prices(forecast: Forecast) -> None:
+    compared = side_by_side([forecast, forecast.on("A100")], {"A100": 0.01, "H100": 9})
+
     assert compared.words().endswith("cheapest a step: A100-SXM4-80GB")
 
 

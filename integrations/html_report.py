@@ -1,0 +1,505 @@
+"""A forecast as one HTML file: verdict, timeline, memory curve, tables. It needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight._version import __version__
+from neusight.integrations.advice import Advice
+from neusight.integrations.side_by_side import side_by_side
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.predictor import Estimate
+from neusight.summary import Row, steady_step_of
+from neusight.timeline import HostSpan, KernelSpan, StepSpan, Timeline
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["html_report", "write_html_report"]
+
+_NS_PER_US = 1000
+_GIB = 2**30
+_MIB = 2**20
+#: Rows of a table; the rest is summed up in one.
+_ROWS_SHOWN = 25
+#: Points of the memory curve: what a screen resolves.
+_CURVE_POINTS = 1200
+#: The drawing of the memory curve, in its own units.
+_CURVE_WIDTH, _CURVE_HEIGHT, _CURVE_LEFT = 1000, 220, 64
+#: Space above the highest value, and how far above the peak the capacity is still shown.
+_HEADROOM, _NEAR = 1.1, 1.6
+
+#: Kinds of work by colour (html_report.css): name, colour, colour of the text upon it.
+_KINDS = {
+    "gemm": ("#0072b2", "#ffffff"),
+    "convolution": ("#56b4e9", "#10202a"),
+    "attention": ("#cc79a7", "#2a1020"),
+    "pointwise": ("#009e73", "#ffffff"),
+    "rows": ("#e6b800", "#2a2200"),
+    "optimizer": ("#d55e00", "#ffffff"),
+    "copy": ("#8c96a0", "#14181c"),
+    "communication": ("#7a5cc7", "#ffffff"),
+    "other": ("#a0825a", "#ffffff"),
+    "module": ("#c3d3e6", "#1b1f24"),
+    "op": ("#7f9bbd", "#10161d"),
+    "wait": ("#d98880", "#2a1010"),
+}
+_KIND_NUMBER = {name: number for number, name in enumerate(_KINDS)}
+_KIND_OF_CLASS = {
+    KernelClass.GEMM: "gemm",
+    KernelClass.CONVOLUTION: "convolution",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.ELEMENTWISE: "pointwise",
+    KernelClass.REDUCTION: "rows",
+    KernelClass.SOFTMAX: "rows",
+    KernelClass.NORMALIZATION: "rows",
+    KernelClass.OPTIMIZER: "optimizer",
+    KernelClass.COPY: "copy",
+    KernelClass.GATHER: "copy",
+    KernelClass.COLLECTIVE: "communication",
+}
+_KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
+_LEGEND = {
+    "gemm": "matrix products",
+    "convolution": "convolutions",
+    "attention": "attention",
+    "pointwise": "pointwise",
+    "rows": "norms, softmax, reductions",
+    "optimizer": "optimizer",
+    "copy": "copies, gathers",
+    "communication": "communication",
+}
+
+
+def write_html_report(
+    path: str | Path,
+    forecasts: Sequence[Forecast],
+    *,
+    advice: Sequence[Sequence[Advice]] = (),
+    prices: Mapping[str, float] | None = None,
+) -> None:
+    """Writes the report aside and renames it; OSError where that cannot be."""
+    from neusight.saving import write_atomically
+
+    write_atomically(Path(path), html_report(forecasts, advice=advice, prices=prices).encode())
+
+
+def html_report(
+    forecasts: Sequence[Forecast],
+    *,
+    advice: Sequence[Sequence[Advice]] = (),
+    prices: Mapping[str, float] | None = None,
+) -> str:
+    """One page for forecasts of one program, `advice` for each; equal ones give equal bytes.
+
+    A content security policy lets nothing be loaded and no script run but the page's own, known by
+    its hash; all names are escaped besides.
+    """
+    style, script = _asset("html_report.css"), _asset("html_report.js")
+    first = forecasts[0]
+    title = first.recording.script or "forecast"
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="generator" content="neusight">',
+        f"<title>{escape(title)} · neusight</title><style>{style}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="muted">A forecast by neusight {escape(__version__)}, recorded with torch '
+        f"{escape(first.recording.torch_version)}. No GPU ran.</p>",
+    ]
+    if len(forecasts) > 1 or prices:
+        parts.append(_comparison(forecasts, prices or {}))
+    for number, forecast in enumerate(forecasts):
+        parts += _of_one(forecast, number, advice[number] if number < len(advice) else ())
+    parts += [f'<div id="tip"></div><script>{script}</script>', "</body></html>", ""]
+    return "\n".join(parts)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("neusight.integrations") / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+# -- the parts of a page -------------------------------------------------------------------------
+
+
+def _comparison(forecasts: Sequence[Forecast], prices: Mapping[str, float]) -> str:
+    compared = side_by_side(forecasts, prices)
+    header, cells = compared.header(), compared.cells()
+    return "<h3>Side by side</h3>" + _table(header, cells, caption=compared.words())
+
+
+def _of_one(forecast: Forecast, number: int, advice: Sequence[Advice]) -> list[str]:
+    verdict, memory = forecast.verdict, forecast.memory
+    fits = (
+        '<span class="good">fits</span>' if memory.fits else '<span class="bad">does not fit</span>'
+    )
+    parts = [
+        f"<h2>{escape(forecast.gpu.name)}</h2>",
+        f"<p>{fits}, {escape(verdict.headline(forecast.gpu))}</p>",
+        _cards(forecast),
+        _notes(forecast),
+    ]
+    if advice:
+        parts += ["<h3>What to change</h3>", _advice_table(advice)]
+    step = steady_step_of(forecast.timeline)
+    if step is not None:
+        parts += _timeline(forecast.timeline, step, number)
+    if memory.events:
+        parts += ["<h3>Memory</h3>", _memory_curve(forecast), _alive_table(forecast)]
+    parts += [
+        "<h3>Where the time goes</h3>",
+        _rows_table(verdict.by_kernel_class, "kernel class", swatches=True),
+        _rows_table(verdict.by_module, "module"),
+        _rows_table(verdict.by_op, "op"),
+        _kernel_table(forecast, step),
+    ]
+    return parts
+
+
+def _cards(forecast: Forecast) -> str:
+    verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
+    low, high = verdict.step_latency.low, verdict.step_latency.high
+    used = memory.peak_reserved + gpu.context_bytes
+    coverage = ", ".join(f"{s:.0%} {origin}" for origin, s in verdict.coverage.items() if s)
+    cards = [
+        (_time(verdict.step_latency.median), f"a step; 80 % range {_time(low)} to {_time(high)}"),
+        (_time(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
+        (_bytes(used), f"of {_bytes(gpu.memory_bytes)}: reserved and context"),
+        (f"{verdict.mfu:.1%}", f"MFU, {verdict.flops / 1e12:,.2f} TFLOP a step"),
+        (f"{verdict.num_kernels:,}", f"kernels a step of {verdict.num_ops:,} ops"),
+        (f"{verdict.num_synchronizations}", "waits of the host for the GPU a step"),
+    ]
+    rate = verdict.batch.per_second(verdict.step_latency.median)
+    if rate is not None:
+        cards.append((f"{rate[0]:,.0f}", f"{rate[1]} a second; {verdict.batch.known_by}"))
+    cards.append((coverage or "-", "how the kernel time was priced"))
+    return (
+        '<div class="cards">'
+        + "".join(
+            f'<div class="card"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
+            for figure, words in cards
+        )
+        + "</div>"
+    )
+
+
+def _notes(forecast: Forecast) -> str:
+    notes = list(forecast.warnings)
+    if forecast.unmapped:
+        notes.append(f"unmapped, priced by bytes over bandwidth: {', '.join(forecast.unmapped)}")
+    failure = forecast.memory.out_of_memory
+    if failure is not None:
+        notes.append(
+            f"out of memory in step {failure.step} at {failure.op} in "
+            f"{failure.module or '(no module)'}: {_bytes(failure.num_bytes)} more, with "
+            f"{_bytes(failure.allocated)} allocated"
+        )
+    if not notes:
+        return ""
+    return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
+
+
+def _advice_table(advice: Iterable[Advice]) -> str:
+    rows = [
+        [item.what, f"{item.latency_us / _NS_PER_US:,.2f} ms", f"{-item.gain:.0%}", item.assumes]
+        for item in advice
+    ]
+    caption = "Each alone, computed by pricing the recording again."
+    return _table(["change", "a step", "gain", "assumes"], rows, caption=caption, words={3})
+
+
+# -- the timeline --------------------------------------------------------------------------------
+
+
+class _Texts:
+    """Each text once; spans name it by its number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def _timeline(timeline: Timeline, step: StepSpan, number: int) -> list[str]:
+    texts = _Texts()
+    host = timeline.host[step.first_host : step.last_host]
+    start_ns = step.start_ns
+    own = timeline.kernels[step.first_kernel : step.last_kernel]
+    end_ns = max([step.end_ns, *(span.end_ns for span in own)])
+    # Kernels of the step before still run when the host begins this one.
+    kernels = [k for k in timeline.kernels[: step.last_kernel] if k.end_ns > start_ns]
+    lanes = [*_host_lanes(host, step.first_host, start_ns, texts)]
+    for stream in sorted({span.stream for span in kernels}):
+        lanes.append(_stream_lane(stream, kernels, start_ns, texts))
+    data = {
+        "end_us": (end_ns - start_ns) / _NS_PER_US,
+        "lanes": lanes,
+        "texts": list(texts.numbers),
+        "colours": [colour for colour, _ in _KINDS.values()],
+        "inks": [ink for _, ink in _KINDS.values()],
+    }
+    source = f"timeline-{number}"
+    return [
+        "<h3>Timeline of the steady step</h3>",
+        '<p class="muted">Wheel to zoom, drag to move, double click for all of it.</p>',
+        _legend(),
+        f'<canvas class="timeline" data-source="{source}"></canvas>',
+        f'<script type="application/json" id="{source}">{_json(data)}</script>',
+        "<noscript><p>The timeline is drawn by a script of this page.</p></noscript>",
+    ]
+
+
+def _host_lanes(
+    host: Sequence[HostSpan], first: int, start_ns: int, texts: _Texts
+) -> Iterable[dict[str, Any]]:
+    """A lane for each thread; what lies in another span lies a row below it."""
+    depths: dict[int, int] = {}
+    lanes: dict[str, list[list[Any]]] = {}
+    for position, span in enumerate(host, start=first):
+        above = depths.get(span.parent, -1)
+        if span.parent >= first and host[span.parent - first].thread != span.thread:
+            above = -1
+        depths[position] = above + 1
+        kind = _KIND_OF_HOST.get(span.kind, "op")
+        module = span.call.module if span.call is not None else span.detail
+        lanes.setdefault(span.thread, []).append(
+            _span(span.start_ns - start_ns, span.duration_ns, depths[position], span.name, module,
+                  kind, texts)
+        )  # fmt: skip
+    for thread, spans in lanes.items():
+        rows = sorted({span[2] for span in spans})
+        yield {
+            "name": f"host, {thread} thread",
+            "num_rows": len(rows),
+            "spans": [[*span[:2], rows.index(span[2]), *span[3:]] for span in spans],
+        }
+
+
+def _stream_lane(
+    stream: int, kernels: Sequence[KernelSpan], start_ns: int, texts: _Texts
+) -> dict[str, Any]:
+    spans = [
+        _span(max(0, span.start_ns - start_ns), min(span.duration_ns, span.end_ns - start_ns), 0,
+              span.kernel.name, _detail(span),
+              _KIND_OF_CLASS.get(span.kernel.kernel_class, "other"), texts)
+        for span in kernels
+        if span.stream == stream
+    ]  # fmt: skip
+    return {"name": f"GPU, stream {stream}", "num_rows": 1, "spans": spans}
+
+
+def _span(
+    start_ns: int, duration_ns: int, row: int, name: str, detail: str, kind: str, texts: _Texts
+) -> list[Any]:
+    return [
+        start_ns / _NS_PER_US,
+        duration_ns / _NS_PER_US,
+        row,
+        texts.number(name),
+        texts.number(detail),
+        _KIND_NUMBER[kind],
+    ]
+
+
+def _detail(span: KernelSpan) -> str:
+    estimate = span.estimate
+    return (
+        f"{_problem(span.kernel)}\n{_time(estimate.low_us)} to {_time(estimate.high_us)} (80 %), "
+        f"{estimate.bound}-bound, {estimate.origin}\n{span.call.signature.op} in "
+        f"{span.call.module or '(no module)'}"
+    )
+
+
+def _problem(kernel: Kernel) -> str:
+    sizes = ", ".join(
+        f"{name} {'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in kernel.size._asdict().items()
+    )
+    return f"{kernel.kernel_class.value}: {sizes}, {kernel.dtype}"
+
+
+def _legend() -> str:
+    items = "".join(
+        f'<span><span class="swatch c-{kind}"></span>{words}</span>'
+        for kind, words in _LEGEND.items()
+    )
+    return f'<div class="legend">{items}</div>'
+
+
+def _json(value: Any) -> str:
+    """JSON that can stand in a script element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def _memory_curve(forecast: Forecast) -> str:
+    """Allocated and reserved bytes over the recorded steps, against the capacity."""
+    memory, times = forecast.memory, forecast.timeline.memory_ns
+    capacity = max(1, forecast.gpu.memory_bytes - forecast.context_bytes)
+    top = max(1.0, memory.peak_reserved * _HEADROOM)
+    if capacity < memory.peak_reserved * _NEAR:  # near enough to show
+        top = max(top, capacity * _HEADROOM)
+    points: list[tuple[float, int, int]] = []
+    for event in memory.events:
+        at = times[event.mark] if 0 <= event.mark < len(times) else (points[-1][0] if points else 0)
+        points.append((at, event.allocated, event.reserved))
+    thinned = _thinned(points, _CURVE_POINTS)
+    end = max(1.0, points[-1][0])
+
+    def x(at: float) -> float:
+        return round(_CURVE_LEFT + at / end * (_CURVE_WIDTH - _CURVE_LEFT - 8), 1)
+
+    def y(num_bytes: float) -> float:
+        return round(_CURVE_HEIGHT - 22 - num_bytes / top * (_CURVE_HEIGHT - 36), 1)
+
+    allocated = " ".join(f"{x(at)},{y(a)}" for at, a, _ in thinned)
+    reserved = " ".join(f"{x(at)},{y(r)}" for at, _, r in thinned)
+    area = f"{x(thinned[0][0])},{y(0)} {reserved} {x(thinned[-1][0])},{y(0)}"
+    lines = [
+        f'<line class="grid" x1="{_CURVE_LEFT}" x2="{_CURVE_WIDTH - 8}" y1="{y(v)}" y2="{y(v)}"/>'
+        f'<text x="4" y="{y(v) + 4}">{_bytes(round(v))}</text>'
+        for v in (0.0, top / 2, top)
+    ]
+    if capacity <= top:
+        lines.append(
+            f'<line class="capacity" x1="{_CURVE_LEFT}" x2="{_CURVE_WIDTH - 8}" '
+            f'y1="{y(capacity)}" y2="{y(capacity)}"/>'
+            f'<text x="{_CURVE_LEFT + 6}" y="{y(capacity) - 5}">what the GPU has beside the '
+            f"context: {_bytes(capacity)}</text>"
+        )
+    return (
+        f'<p class="muted">Allocated (line, peak {_bytes(memory.peak_allocated)}) and reserved '
+        f"(area, peak {_bytes(memory.peak_reserved)}) over the recorded steps.</p>"
+        f'<svg viewBox="0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}" role="img" '
+        f'aria-label="memory over time">{"".join(lines)}'
+        f'<polygon class="reserved" points="{area}"/>'
+        f'<polyline class="allocated" points="{allocated}"/>'
+        f'<text x="{_CURVE_WIDTH - 70}" y="{_CURVE_HEIGHT - 6}">{_time(end / _NS_PER_US)}</text>'
+        "</svg>"
+    )
+
+
+def _thinned(points: Sequence[tuple[float, int, int]], most: int) -> list[tuple[float, int, int]]:
+    """At most about `most` points; of each stretch the highest stays."""
+    size = max(1, -(-len(points) // most))
+    return [
+        max(points[start : start + size], key=lambda point: point[1])
+        for start in range(0, len(points), size)
+    ]
+
+
+def _alive_table(forecast: Forecast) -> str:
+    peak = forecast.memory.peak_event
+    at = (
+        f"Alive at the peak, at {peak.source.op} in {peak.source.module or '(no module)'}."
+        if peak
+        else ""
+    )
+    alive = forecast.memory.alive
+    rows = [
+        [row.module or "(no module)", row.phase, row.kind.replace("_", " "),
+         f"{row.num_storages:,}", _bytes(row.num_bytes)]
+        for row in alive[:_ROWS_SHOWN]
+    ]  # fmt: skip
+    rest = alive[_ROWS_SHOWN:]
+    if rest:
+        rows.append(
+            [f"{len(rest)} more", "", "", f"{sum(row.num_storages for row in rest):,}",
+             _bytes(sum(row.num_bytes for row in rest))]
+        )  # fmt: skip
+    return _table(["module", "phase", "kind", "tensors", "memory"], rows, caption=at, words={1, 2})
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def _rows_table(rows: Sequence[Row], what: str, *, swatches: bool = False) -> str:
+    shown = [
+        [row.name, f"{row.count:,}", _time(row.time_us), f"{row.share:.1%}"]
+        for row in rows[:_ROWS_SHOWN]
+    ]
+    rest = rows[_ROWS_SHOWN:]
+    if rest:
+        total_us, share = sum(row.time_us for row in rest), sum(row.share for row in rest)
+        count = sum(row.count for row in rest)
+        shown.append([f"{len(rest)} more", f"{count:,}", _time(total_us), f"{share:.1%}"])
+    kinds = [_KIND_OF_CLASS.get(KernelClass(row.name), "other") for row in rows] if swatches else []
+    return _table([what, "kernels", "time", "share"], shown, caption=f"By {what}", kinds=kinds)
+
+
+def _kernel_table(forecast: Forecast, step: StepSpan | None) -> str:
+    """Equal kernels of the steady step together, the longest first."""
+    if step is None:
+        return ""
+    sums: dict[Kernel, tuple[int, Estimate]] = {}
+    for span in forecast.timeline.kernels[step.first_kernel : step.last_kernel]:
+        count, _ = sums.get(span.kernel, (0, span.estimate))
+        sums[span.kernel] = (count + 1, span.estimate)
+    longest = sorted(
+        sums.items(), key=lambda item: (-item[1][0] * item[1][1].latency_us, item[0].key)
+    )
+    rows = [
+        [f"{kernel.name} ({_problem(kernel)})", f"{count:,}", _time(estimate.latency_us),
+         f"{_time(estimate.low_us)} to {_time(estimate.high_us)}", estimate.bound, estimate.origin]
+        for kernel, (count, estimate) in longest[:_ROWS_SHOWN]
+    ]  # fmt: skip
+    header = ["kernel", "count", "each", "80 % range", "bound", "priced by"]
+    return _table(header, rows, caption="Kernels that take longest together")
+
+
+def _table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str = "",
+    words: frozenset[int] | set[int] = frozenset(),
+    kinds: Sequence[str] = (),
+) -> str:
+    """`words` are the columns of prose; `kinds` the colour of each row, for its first cell."""
+
+    def cell(tag: str, text: str, column: int, mark: str = "") -> str:
+        kind = ' class="words"' if column in words else ""
+        return f"<{tag}{kind}>{mark}{escape(text)}</{tag}>"
+
+    lines = [f"<caption>{escape(caption)}</caption>"] if caption else []
+    lines.append("<tr>" + "".join(cell("th", t, c) for c, t in enumerate(header)) + "</tr>")
+    for number, row in enumerate(rows):
+        swatch = f'<span class="swatch c-{kinds[number]}"></span>' if number < len(kinds) else ""
+        cells = [cell("td", t, c, swatch if c == 0 else "") for c, t in enumerate(row)]
+        lines.append("<tr>" + "".join(cells) + "</tr>")
+    return '<div class="scroll"><table>' + "\n".join(lines) + "</table></div>"
+
+
+def _time(microseconds: float) -> str:
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.2f} s"
+    if microseconds >= 1e3:
+        return f"{microseconds / 1e3:.2f} ms"
+    return f"{microseconds:.1f} µs"
+
+
+def _bytes(count: int) -> str:
+    if count >= _GIB:
+        return f"{count / _GIB:.2f} GiB"
+    return f"{count / _MIB:.1f} MiB"

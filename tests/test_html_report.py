@@ -1,0 +1,220 @@
+"""The HTML report: complete, self-contained, and safe whatever things are named."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.advice import Advice
+from neusight.integrations.html_report import html_report, write_html_report
+from neusight.predictors.gpu import GPU, gpu
+from neusight.recording import Recording
+from neusight.saving import load_recording, save_recording
+
+HOSTILE = '</script><img src=x onerror="document.title=1">&"\'<b>'
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+ADVICE = [Advice("k", f"change {HOSTILE}", 1000.0, 0.25, f"assumes {HOSTILE}")]
+
+
+def program(target: str | GPU = "H100") -> Forecast:
+    hostile = type(HOSTILE, (nn.Linear,), {})
+    with neusight.forecast_on(target) as forecast:
+        model = nn.Sequential(hostile(64, 64), nn.ReLU(), nn.LayerNorm(64)).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            with torch.profiler.record_function(HOSTILE):
+                loss = model(torch.randn(32, 64, device="cuda")).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+    return forecast
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
+    """A forecast in which all that has a name has a hostile one."""
+    target = replace(gpu("H100"), name=f"H100 {HOSTILE}", aliases=(), driver_name=HOSTILE)
+    recording = program(target).recording
+    named = replace(recording, script=HOSTILE, warnings=(HOSTILE,))
+    return Forecast(target, program().predictor, program().host).of(named)
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and the text of those that hold raw text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": [], "title": []}
+        self.text = ""
+        self._inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag if tag in self.raw else self._inside
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = "" if tag == self._inside else self._inside
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.raw[self._inside].append(data)
+        else:
+            self.text += data
+
+
+def test_hostile_names_stay_text(hostile: Forecast) -> None:
+    page = Elements(html_report([hostile, hostile], advice=[ADVICE, ADVICE]))
+
+    assert {tag for tag, _ in page.found} & {"img", "b", "iframe", "a", "link"} == {"b"}
+    bold = [attributes for tag, attributes in page.found if tag == "b"]
+    assert bold == [{}] * len(bold)  # the figures on the cards
+    assert not [name for _, attributes in page.found for name in attributes if name[:2] == "on"]
+    assert HOSTILE in page.text  # and it can be read
+    assert page.raw["title"] == [f"{HOSTILE} · neusight"]
+    assert len(page.raw["script"]) == 3
+
+
+def test_only_the_pages_own_script_and_style_may_run(hostile: Forecast) -> None:
+    page = Elements(html_report([hostile]))
+
+    [policy] = [
+        attributes["content"] or ""
+        for tag, attributes in page.found
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (page.raw["style"][0], page.raw["script"][-1])
+    ]
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'"
+    )
+    assert not [attributes for _, attributes in page.found if "style" in attributes]
+
+
+def test_nothing_is_loaded_from_anywhere(hostile: Forecast) -> None:
+    text = html_report([hostile])
+
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert not [a for _, a in Elements(text).found if {"src", "href"} & set(a)]
+
+
+def test_the_timeline_holds_the_steady_step() -> None:
+    forecast = program()
+    data = json.loads(Elements(html_report([forecast])).raw["script"][0])
+
+    names = [lane["name"] for lane in data["lanes"]]
+    assert names == ["host, main thread", "host, autograd thread", "GPU, stream 0"]
+    spans = [span for lane in data["lanes"] for span in lane["spans"]]
+    assert all(span[0] >= 0 and span[0] + span[1] <= data["end_us"] + 0.01 for span in spans)
+    assert all(span[2] < lane["num_rows"] for lane in data["lanes"] for span in lane["spans"])
+    kernels = data["lanes"][-1]["spans"]
+    assert len(kernels) >= forecast.verdict.num_kernels
+    assert HOSTILE in data["texts"]
+
+
+def test_a_span_inside_another_lies_below_it_and_in_its_time() -> None:
+    data = json.loads(Elements(html_report([program()])).raw["script"][0])
+
+    main = data["lanes"][0]["spans"]
+    for span in (span for span in main if span[2] > 0):
+        assert any(
+            above[2] == span[2] - 1
+            and above[0] <= span[0] + 1e-6
+            and above[0] + above[1] >= span[0] + span[1] - 1e-6
+            for above in main
+        )
+
+
+def test_figures_tables_and_the_memory_curve_are_there() -> None:
+    forecast = program()
+    page = Elements(html_report([forecast], advice=[ADVICE]))
+
+    for words in ("What to change", "-25%", "Alive at the peak", "By module", "aten::addmm"):
+        assert words in page.text
+    assert [tag for tag, _ in page.found].count("svg") == 1
+    [curve] = [a["points"] or "" for tag, a in page.found if tag == "polyline"]
+    assert len(curve.split()) > 10
+
+
+def test_several_gpus_stand_side_by_side_with_costs() -> None:
+    forecast = program()
+
+    page = Elements(html_report([forecast, forecast.on("T4")], prices={"T4": 0.5, "H100": 2}))
+
+    assert "Side by side" in page.text
+    assert "price/h" in page.text
+    assert [a.get("data-source") for tag, a in page.found if tag == "canvas"] == [
+        "timeline-0", "timeline-1",
+    ]  # fmt: skip
+
+
+def test_equal_forecasts_give_equal_bytes(tmp_path: Path) -> None:
+    forecast = program()
+    save_recording(forecast.recording, tmp_path / "r.json", gpu="H100")
+    recording, _ = load_recording(tmp_path / "r.json")
+
+    assert html_report([forecast]) == html_report([forecast.of(recording)])
+
+
+def test_a_program_that_does_not_fit_says_so_in_the_curve_and_the_verdict() -> None:
+    small = replace(
+        gpu("H100"), name="small", aliases=(), memory_bytes=gpu("H100").context_bytes + 1
+    )
+
+    text = html_report([program(small)])
+
+    assert '<span class="bad">does not fit</span>' in text
+    assert "out of memory in step" in text
+    assert 'class="capacity"' in text
+
+
+def test_an_empty_recording_is_still_a_page() -> None:
+    nothing = program().of(Recording((), gpu="H100", torch_version="2.13"))
+
+    assert "<canvas" not in html_report([nothing])
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("a file")
+
+    write_html_report(tmp_path / "a" / "r.html", [program()])
+    with pytest.raises(OSError):
+        write_html_report(tmp_path / "folder" / "r.html", [program()])
+
+    assert (tmp_path / "a" / "r.html").read_text().endswith("</html>\n")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["r.html"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
+def test_a_browser_draws_the_page_and_runs_nothing_else(hostile: Forecast, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_html_report(path, [hostile], advice=[ADVICE])
+
+    done = subprocess.run(
+        [CHROMIUM or "", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
+         path.as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert re.search(r'<canvas class="timeline"[^>]*style="height: \d+px', done.stdout)
+    assert "<title>1</title>" not in done.stdout
+    assert "CONSOLE" not in done.stderr  # neither errors nor refusals
