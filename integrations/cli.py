@@ -133,7 +133,20 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
             rest = arguments[position + (word == "--") :]
             return arguments[:position], Program(rest[0], tuple(rest[1:])) if rest else None
         position += 1 if word in without_value or "=" in word else 2
+        if word in _WITH_OPTIONAL_NUMBER and not _is_number(arguments[position - 1 : position]):
+            position -= 1
     return arguments, None
+
+
+#: Options that a number may follow; what follows else is the script.
+_WITH_OPTIONAL_NUMBER = {"--max-memory"}
+
+
+def _is_number(words: Sequence[str]) -> bool:
+    try:
+        return bool([float(word) for word in words])
+    except ValueError:
+        return False
 
 
 def _options_without_value(command: str) -> set[str]:
@@ -149,20 +162,7 @@ def _options_without_value(command: str) -> set[str]:
 
 def _wrong(text: str) -> int:
     print(f"neusight: {text}", file=sys.stderr)
-        if word in _WITH_OPTIONAL_NUMBER and not _is_number(arguments[position - 1 : position]):
-            position -= 1
     return WRONG_USE
-
-
-#: Options that a number may follow; what follows else is the script.
-_WITH_OPTIONAL_NUMBER = {"--max-memory"}
-
-
-def _is_number(words: Sequence[str]) -> bool:
-    try:
-        return bool([float(word) for word in words])
-    except ValueError:
-        return False
 
 
 # -- neusight compare --------------------------------------------------------------------------
