@@ -64,7 +64,7 @@ def test_totals_add_up() -> None:
     for rows in (verdict.by_kernel_class, verdict.by_module, verdict.by_op):
         assert sum(row.count for row in rows) == verdict.num_kernels
         assert sum(row.share for row in rows) == pytest.approx(1, abs=1e-4)
-        assert sum(row.time_us for row in rows) >= forecast.gpu_busy_us
+        assert sum(row.time_us for row in rows) >= forecast.gpu_busy_us - 1e-6
 
 
 def test_more_work_is_never_faster() -> None:
@@ -253,7 +253,9 @@ def test_the_trace_handler_writes_where_tensorboard_looks(tmp_path: Path) -> Non
     with neusight.forecast_on("H100", on_trace_ready=handler) as forecast:
         train()
 
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["laptop_1.1.pt.trace.json.gz"]
+    assert [path.name for path in (tmp_path / "runs").glob("*.gz")] == [
+        "laptop_1.1.pt.trace.json.gz"
+    ]
     assert forecast.trace_path is not None
 
 
