@@ -219,11 +219,12 @@ def _gemms() -> Iterator[_Kind]:
         ]
         drawn = list(_drawn_gemms(dtype, layout, 16, batched=True))
         yield _Kind(_mixed(_allowed(designed), _allowed(drawn)))
-    biased = [
-        _case("linear", dtype=dtype, m=tokens, n=out, k=features)
-        for (out, features), tokens, dtype in product(_LAYERS[:14], _TOKENS[:4], ("bf16", "fp32"))
-    ]
-    yield _Kind(tuple(_shuffled(biased, "biased")))
+    for dtype in ("bf16", "fp32"):
+        biased = [
+            _case("linear", dtype=dtype, m=tokens, n=out, k=features)
+            for (out, features), tokens in product(_LAYERS[:14], _TOKENS[:4])
+        ]
+        yield _Kind(tuple(_shuffled(biased, "biased")))
 
 
 def _operand_sizes(layout: str, tokens: int, out: int, features: int) -> tuple[int, int, int]:

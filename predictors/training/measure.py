@@ -380,10 +380,9 @@ def _peak(gpu: GPU | None, kernel: Kernel) -> float | None:
 #: Bytes read to use up the L2, as a multiple of its size: its replacement is not strictly LRU.
 _FLUSH_L2_SIZES = 4
 _FLUSH_BYTES = 512 * 2**20
-#: Cycles that the GPU is kept busy for each call to come, so that the host is ahead of it:
-#: 30 us at some 1.7 GHz.
-_AHEAD_CYCLES = 50_000
-_MOST_AHEAD_CYCLES = 4_000_000
+#: Calls that the host launches while the GPU reads that much once (50 to 500 us, a launch 5 to 20).
+_CALLS_PER_FLUSH = 4
+_MOST_FLUSHES = 8
 _TRAINS = 5
 
 
@@ -414,9 +413,12 @@ class CudaStopwatch:
         per_pair = 1 if cold else runs
         for _ in range(runs if cold else _TRAINS):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            self._keep_busy(per_pair)
-            if cold:
+            # While the GPU is busy with this the host gets ahead, and its own time, which between
+            # short kernels is the longer one, lies outside of what is timed.
+            for _ in range(min(_MOST_FLUSHES, 1 + per_pair // _CALLS_PER_FLUSH)):
                 self.cool()
+            for _ in range(0 if cold else _WARM_UPS):
+                call()
             start.record()
             for _ in range(per_pair):
                 call()
@@ -424,13 +426,6 @@ class CudaStopwatch:
             pairs.append((start, end))
         torch.cuda.synchronize()
         return [start.elapsed_time(end) * 1e3 / per_pair for start, end in pairs]
-
-    def _keep_busy(self, calls: int) -> None:
-        # Private, and the only way to let the host get ahead; without it short calls of the hot
-        # train hold the host's time, as they do where no profiler runs.
-        sleep = getattr(self._torch.cuda, "_sleep", None)
-        if sleep is not None:
-            sleep(min(_MOST_AHEAD_CYCLES, calls * _AHEAD_CYCLES))
 
     @contextmanager
     def profiling(self) -> Iterator[Profiling]:
