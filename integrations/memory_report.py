@@ -44,7 +44,7 @@ def limit_of(text: str) -> int | None:
 class TensorRow(NamedTuple):
     """Tensors alive at the peak that are alike: as often as a module is repeated."""
 
-    count: int
+    num_tensors: int
     num_bytes: int
     shape: tuple[int, ...] | None
     dtype: str
@@ -136,8 +136,8 @@ class MemoryReport:
         yield f"  alive     {', '.join(words)}"
         for number, row in enumerate(self.tensors[:_TENSORS_SHOWN]):
             label = "largest" if number == 0 else ""
-            times = f"{row.count} x " if row.count > 1 else ""
-            size = f"{times}{_bytes(row.num_bytes // row.count)}"
+            times = f"{row.num_tensors} x " if row.num_tensors > 1 else ""
+            size = f"{times}{_bytes(row.num_bytes // row.num_tensors)}"
             yield f"  {label:<9} {size:>17}  {row.words}"
 
     def _batch(self) -> Iterator[str]:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
+import json
 from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
-from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION, memory_of, memory_on
+import pytest
+
+from neusight.memory import (
+    ALLOCATOR_OPTION,
+    FRACTION_OPTION,
+    MemoryTimeline,
+    memory_of,
+    memory_on,
+)
 from neusight.predictors.gpu import gpu
 from neusight.recording import (
     Alloc,
@@ -24,6 +38,12 @@ from neusight.recording import (
 from neusight.workspaces import CUBLAS_BYTES
 
 MIB = 2**20
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "compare_with_profile.py"
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
+)
 
 
 def recording(*steps: tuple[Entry, ...], count: int = 1, kind: StepKind = "train") -> Recording:
@@ -178,3 +198,73 @@ def test_running_out_names_the_op_and_the_module() -> None:
         30 * MIB,
     )
     assert memory_of(recording(entries), capacity_bytes=70 * MIB, context_bytes=10 * MIB).fits
+
+
+# -- public profiles -----------------------------------------------------------------------------
+
+
+def memory_as_profiled(
+    model: str, torch_version: str, monkeypatch: pytest.MonkeyPatch
+) -> MemoryTimeline:
+    """The forecast with the workspaces that the profiled torch took."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    spec = importlib.util.spec_from_file_location("compare_with_profile", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    forecast = module.forecast_of(model)
+    return memory_on(replace(forecast.recording, torch_version=torch_version), forecast.gpu)
+
+
+def profiled(pattern: str) -> list[dict[str, Any]]:
+    """The allocations and frees on the GPU, in order, and the profiler's steps."""
+    with gzip.open(next(TRACES.glob(pattern)), "rt") as file:
+        events = json.load(file)["traceEvents"]
+    return sorted(
+        (
+            event
+            for event in events
+            if str(event.get("name")).startswith("ProfilerStep#")
+            or (event.get("name") == "[memory]" and event["args"]["Device Type"] == 1)
+        ),
+        key=lambda event: float(event["ts"]),
+    )
+
+
+@needs_traces
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "pattern", "error"),
+    [("bert-small", "h100__gaunernst*", 0.001), ("vit-base", "h100__Falconsai*", 0.006)],
+)
+def test_inference_takes_what_public_profiles_of_an_h100_show(
+    model: str, pattern: str, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [event["args"] for event in profiled(pattern) if event["name"] == "[memory]"]
+
+    memory = memory_as_profiled(model, "2.6.0", monkeypatch)
+
+    peak = max(event["Total Allocated"] for event in measured)
+    assert memory.peak_allocated == pytest.approx(peak, error)
+    assert memory.peak_reserved == max(event["Total Reserved"] for event in measured)
+
+
+@needs_traces
+@pytest.mark.slow
+def test_a_training_step_grows_as_a_public_profile_of_a_v100_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch 1.9 did not tell what is allocated in all, only by how much it changed."""
+    events = profiled("v100__resnet50*")
+    step = next(event for event in events if event["name"] != "[memory]" and event["ph"] == "X")
+    changes = [
+        event["args"]["Bytes"]
+        for event in events
+        if event["name"] == "[memory]" and 0 <= event["ts"] - step["ts"] <= step["dur"]
+    ]
+
+    memory = memory_as_profiled("resnet50", "1.9.0", monkeypatch)
+
+    before, last = memory.steps[-2:]
+    grown = last.peak_allocated - before.end_allocated
+    assert grown == pytest.approx(max(accumulate(changes)), 0.001)
