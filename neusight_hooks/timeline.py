@@ -65,6 +65,8 @@ _WAITS = ("::wait_tensor", "c10d::wait")
 #: The runtime call that launches all kernels of a CUDA graph.
 GRAPH_LAUNCH = "cudaGraphLaunch"
 _EVALUATE = "autograd::engine::evaluate_function: "
+#: The node of one parameter's gradient, with one op in it; it has no sequence number.
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Waits that the program asks for itself; all others (item, copy, nonzero) happen inside an op.
 _OWN_WAITS = {"synchronize", "event", "stream"}
 _NO_OP = ("", -1, -1)
@@ -476,7 +478,7 @@ class Scheduler:
     def _enter_node(self, call: OpCall, start_ns: int) -> int:
         """Opens and closes autograd nodes; returns when the op starts."""
         wanted = (call.node, call.sequence_nr) if call.phase == "backward" and call.node else None
-        if wanted == self._node:
+        if wanted == self._node and call.node != _ACCUMULATE:
             return start_ns
         self._close_node(start_ns)
         if wanted is None:
