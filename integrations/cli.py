@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
-from neusight.integrations import calibrate_command, check_command, doctor, run_command
+from neusight.integrations import (
+    calibrate_command,
+    check_command,
+    doctor,
+    run_command,
+    validate_command,
+)
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
 from neusight.predictors.errors import NeusightError
@@ -46,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fit(options)
         if options.command == "calibrate":
             return calibrate_command.run(options)
+        if options.command == "validate":
+            return validate_command.run(options)
         if options.command == "doctor":
             return doctor.run(options)
         return _gpus(options)
@@ -108,6 +116,14 @@ def _parser() -> argparse.ArgumentParser:
         "that were left out of its fit.",
     )
     calibrate_command.add_arguments(calibrate)
+    validate = commands.add_parser(
+        "validate",
+        help="forecast measured workloads, and score the forecasts",
+        description="Forecast every workload that was measured on a real GPU, on this machine "
+        "without one, and print how near each came: step time, memory, kernels, and the operators "
+        "that cost most of the error.",
+    )
+    validate_command.add_arguments(validate)
     examination = commands.add_parser("doctor", help="tell what this environment can do")
     doctor.add_arguments(examination)
     return parser

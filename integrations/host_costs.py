@@ -19,7 +19,7 @@ __all__ = ["costs_of", "merged_costs", "scaled_costs"]
 #: Occurrences below which a median says nothing.
 _LEAST = 5
 
-#: Share of the views whose mean is taken: the slowest were interrupted.
+#: Share of the occurrences whose mean is taken: the slowest were interrupted, or the first.
 _WITHOUT_TAIL = 0.95
 
 _LAUNCHES = ("launchkernel", "launchcooperativekernel")
@@ -49,6 +49,8 @@ _DEAREST = (
 )
 #: Calls that count only where the device did something: empty copies return at once.
 _DEVICE_WORK = ("launch_us", "memcpy_us")
+#: Calls that wait where the launch queue is full or the device is busy.
+_WITH_WAITS = ("launch_us", "memcpy_us", "synchronize_us")
 #: Shares and device times: they do not follow the speed of the host.
 _OF_THE_DEVICE = frozenset({"backward_share", "launch_latency_us", "kernel_gap_us"})
 
@@ -56,7 +58,7 @@ _OF_THE_DEVICE = frozenset({"backward_share", "launch_latency_us", "kernel_gap_u
 def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
     """Every field of a `HostProfile`, µs, as that host has it under the profiler.
 
-    Medians of what the profile shows often enough; the rest is scaled by how much faster or slower
+    Means of what the profile shows often enough; the rest is scaled by how much faster or slower
     this host is than the shipped one in what it does show. None where it shows no launches.
     """
     shipped = profiled_host_of(gpu)
@@ -86,8 +88,9 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
 
 
 def _typical(name: str, values: Sequence[float]) -> float:
-    """The median; of views, which differ by kind and share one cost, the mean without the tail."""
-    if name != "view_us":
+    """The mean without the tail, so that totals come out right; where waits for the device are
+    mixed in, the median."""
+    if name in _OF_THE_DEVICE or name in _WITH_WAITS:
         return median(values)
     kept = sorted(values)[: max(1, int(len(values) * _WITHOUT_TAIL))]
     return sum(kept) / len(kept)
@@ -160,11 +163,7 @@ def _observe_ops(profile: Profile, found: dict[str, list[float]], shipped: HostP
     for event in profile.events:
         if event.op >= 0:
             launched[owners[event.op]].append(event)
-    allocations = _allocations(profile, owners)
-    found["allocate_us"] += [profile.ops[inner].duration_ns for inner in allocations]
-    inside_ns: dict[int, int] = defaultdict(int)
-    for inner, owner in allocations.items():
-        inside_ns[owner] += profile.ops[inner].duration_ns
+    found["allocate_us"] += [op.duration_ns for op in profile.ops if op.name in _ALLOCATIONS]
     usual_ns = _usual_allocation_ns(found, shipped)
     between_ns = shipped.extra_kernel_us * 1000
     main = profile.ops[0].thread if profile.ops else ""
@@ -181,22 +180,11 @@ def _observe_ops(profile: Profile, found: dict[str, list[float]], shipped: HostP
         if any(call.thread != op.thread for call in calls) or len(calls) != len(events):
             continue
         spent_ns = op.duration_ns - launches_ns - between_ns * (len(calls) - 1)
-        if position in inside_ns:
-            spent_ns -= inside_ns[position]
-        elif not op.name.endswith("_"):  # structured kernels allocate their output unseen
+        if not op.name.endswith("_"):  # a new output; scratch counts as dispatch
             spent_ns -= usual_ns
         if spent_ns > 0 and op.thread == main:  # the autograd engine's ops cost less
             found[_field_of_op(events)].append(spent_ns)
     _observe_nodes(profile, found)
-
-
-def _allocations(profile: Profile, owners: Sequence[int]) -> dict[int, int]:
-    """Each allocating operator, with the one around it (itself where it stands alone)."""
-    return {
-        position: owners[position]
-        for position, op in enumerate(profile.ops)
-        if op.name in _ALLOCATIONS
-    }
 
 
 def _usual_allocation_ns(found: Mapping[str, Sequence[float]], shipped: HostProfile) -> float:

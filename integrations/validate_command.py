@@ -1,0 +1,64 @@
+"""`neusight validate`: forecasts measured workloads on a machine without a GPU and scores them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from neusight.predictors.errors import OptionError
+from neusight.predictors.predictor import predictors
+
+__all__ = ["add_arguments", "run"]
+
+OK, WRONG_USE = 0, 2
+
+
+def add_arguments(validate: argparse.ArgumentParser) -> None:
+    """The options of `neusight validate`."""
+    validate.add_argument("folder", metavar="WORKLOADS_DIR",
+                          help="a folder of `neusight measure`, or profiler traces with the script "
+                          "of the same name beside each")  # fmt: skip
+    validate.add_argument("--only", action="append", default=[], metavar="NAME",
+                          help="this workload, also several")  # fmt: skip
+    validate.add_argument("--gpu", metavar="NAME", help="the GPU, if the folder does not tell")
+    validate.add_argument("--scripts", metavar="DIR", help="folder of the workloads' scripts")
+    validate.add_argument("--predictor", metavar="NAME", help="who prices the kernels (tiled)")
+    validate.add_argument("--calibration", metavar="FILE", help="what `neusight calibrate` learnt")
+    validate.add_argument("--json", metavar="FILE", help="write all figures there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the scores; 0, or 2 where nothing could be judged or written."""
+    from neusight.integrations.run_command import tried, write_json
+    from neusight.integrations.validation import validate
+    from neusight.predictors.gpu import gpu
+
+    if options.predictor is not None and options.predictor not in predictors():
+        raise OptionError(
+            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
+        )
+    if options.gpu is not None:
+        gpu(options.gpu)
+    found = validate(
+        options.folder,
+        gpu=options.gpu,
+        scripts=options.scripts,
+        predictor=options.predictor,
+        calibration=options.calibration,
+        only=options.only,
+        progress=_tell,
+    )
+    print(found.table())
+    problems = []
+    if options.json:
+        problems = tried(lambda: write_json(Path(options.json), found.to_json()), options.json)
+    for problem in problems:
+        print(f"neusight: {problem}", file=sys.stderr)
+    return WRONG_USE if problems else OK
+
+
+def _tell(text: str) -> None:
+    """How far it is, on a terminal: a workload takes some seconds."""
+    if sys.stderr.isatty():
+        print(f"neusight: {text}", file=sys.stderr, flush=True)
