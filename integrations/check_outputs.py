@@ -18,6 +18,7 @@ __all__ = [
     "CaseResult",
     "amount_text",
     "benchmark_json",
+    "code_text",
     "explanation",
     "github_annotations",
     "junit_xml",
@@ -307,7 +308,7 @@ def markdown(results: Sequence[CaseResult], folder: Path) -> str:
         elif result.case is not None:
             latency = amount_text(result.case.metrics["step_latency_us"], "us")
             memory = amount_text(result.case.metrics["peak_memory_bytes"], "bytes")
-        lines.append(f"| {_code(result.name)} | {_state(result)} | {latency} | {memory} |")
+        lines.append(f"| {code_text(result.name)} | {_state(result)} | {latency} | {memory} |")
     for result in results:
         lines += _markdown_section(result, folder)
     lines += ["", "A forecast, not a measurement: no GPU was used."]
@@ -322,14 +323,14 @@ def _cell(change: MetricChange) -> str:
 
 def _markdown_section(result: CaseResult, folder: Path) -> list[str]:
     if result.failure:
-        return ["", f"### {_code(result.name)}", "", _fenced([result.failure])]
+        return ["", f"### {code_text(result.name)}", "", _fenced([result.failure])]
     judgement = result.judgement
     if judgement is None or judgement.is_unchanged:
         return []
-    return ["", f"### {_code(result.name)}", "", _fenced(explanation(judgement, folder))]
+    return ["", f"### {code_text(result.name)}", "", _fenced(explanation(judgement, folder))]
 
 
-def _code(text: str) -> str:
+def code_text(text: str) -> str:
     """A name in a Markdown table, whatever is in it."""
     ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     pad = " " if "`" in text else ""

@@ -373,13 +373,19 @@ class forecast_on:  # a context manager reads as a verb
         self._session: Session | None = None
 
     def __enter__(self) -> Forecast:
+        return self.open(caller=_caller_of(sys._getframe(1)))
+
+    def open(self, *, caller: CodeType | None, folder: Path | None = None) -> Forecast:
+        """Enters the block for a tool that runs programs: call stacks end at `caller`, and name
+        files relative to `folder` (default: the working directory)."""
         forecast = Forecast(*self._arguments, **self._options)
         session = Session(
             forecast,
             strict=self._strict,
             raise_out_of_memory=self._raises,
             with_stack=self._with_stack,
-            caller=_caller_of(sys._getframe(1)),
+            caller=caller,
+            folder=folder,
         )
         session.open()
         self._session = session
@@ -436,11 +442,13 @@ class Session:
         options: Mapping[str, str] | None = None,
         with_stack: bool = False,
         caller: CodeType | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.forecast = forecast
         self._strict = strict
         self._with_stack = with_stack
         self._caller = caller
+        self._folder = folder
         self._settings = {
             "raise_out_of_memory": raise_out_of_memory,
             "virtual_time": virtual_time,
@@ -470,7 +478,7 @@ class Session:
             steady_steps=self._steady_steps,
             max_ops=self._max_ops,
             strict=self._strict,
-            stacks=CallStacks(caller=caller) if self._with_stack else None,
+            stacks=CallStacks(self._folder, caller) if self._with_stack else None,
         )
         Session._current = self
         self._stack.callback(setattr, Session, "_current", None)

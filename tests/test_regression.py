@@ -283,7 +283,9 @@ def test_other_prices_for_the_same_work_are_no_regression(before: Case) -> None:
     assert judgement.is_moved_by_tool
     assert status(judgement, "step_latency_us") == "tool"
     assert judgement.tool_changes == (f"neusight 0.0.1 → {before.tool['neusight']}",)
-    assert judgement.price_changes[0] == ("aten::mm", pytest.approx(0.25, abs=1e-4))
+    op, share = judgement.price_changes[0]
+    assert op == "aten::mm"
+    assert share == pytest.approx(0.25, abs=1e-4)
 
 
 def test_a_regression_is_found_beside_other_prices(before: Case) -> None:

@@ -1,0 +1,458 @@
+"""The pytest plugin: forecasts in tests, baselines beside them, budgets; free where it is not used.
+
+Loaded at every start of pytest, so nothing here imports torch, or what does, before a test asks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import unittest
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+import pytest
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast, forecast_on
+    from neusight.integrations.regression import Tolerance
+
+__all__ = ["ForecastRegression", "Forecaster", "forecast", "forecast_regression"]
+
+_LATENCY, _MEMORY = "latency_budget", "memory_budget"
+_GIB = 2**30
+#: Name under which a report carries a line for the summary; also its property in JUnit's XML.
+_PROPERTY, _ANNOTATION = "neusight", "neusight_annotation"
+_ROWS_SHOWN = 5
+
+
+# -- pytest's hooks ------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--neusight-update."""
+    parser.getgroup("neusight").addoption(
+        "--neusight-update",
+        action="store_true",
+        help="write the baselines of forecast_regression anew",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The markers."""
+    config.addinivalue_line(
+        "markers",
+        f'{_LATENCY}(gpu="H100", ms=12): the step of the test, forecast on that GPU, takes no '
+        "longer (neusight)",
+    )
+    config.addinivalue_line(
+        "markers",
+        f'{_MEMORY}(gpu="H100", gib=40): the test, forecast on that GPU, needs no more memory '
+        "(neusight)",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Runs a test with budgets inside a forecast, unless it makes its own by the fixture."""
+    budgets = _budgets_of(pyfuncitem)
+    if not budgets:
+        return (yield)
+    own = pyfuncitem.funcargs.get("forecast")
+    if isinstance(own, Forecaster):
+        result = yield
+        _judge_budgets(pyfuncitem, budgets, own.forecasts)
+        return result
+    function = pyfuncitem.obj
+    forecaster = Forecaster(pyfuncitem)
+
+    def forecasted(**arguments: Any) -> object:
+        __tracebackhide__ = True
+        with forecaster.block(budgets[0].gpu, caller=forecasted.__code__, is_judged=True):
+            return function(**arguments)
+
+    pyfuncitem.obj = forecasted
+    try:
+        result = yield
+    finally:
+        pyfuncitem.obj = function
+    _judge_budgets(pyfuncitem, budgets, forecaster.forecasts)
+    return result
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A budget that nothing would judge must not pass unseen."""
+    marked = [*item.iter_markers(_LATENCY), *item.iter_markers(_MEMORY)]
+    owner = getattr(item, "cls", None)
+    is_unittest = isinstance(owner, type) and issubclass(owner, unittest.TestCase)
+    if marked and (is_unittest or not isinstance(item, pytest.Function)):
+        pytest.fail(
+            f"{marked[0].name} works on test functions; use the fixture `forecast` here.",
+            pytrace=False,
+        )
+    if marked:
+        _budgets_of(item)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """A line for each forecast; in GitHub Actions also annotations and the step's summary."""
+    lines: list[tuple[str, str]] = []
+    commands: list[str] = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") != "call":
+                continue
+            for name, value in getattr(report, "user_properties", ()):
+                if name == _PROPERTY:
+                    lines.append((report.nodeid, str(value)))
+                elif name == _ANNOTATION:
+                    commands.append(str(value))
+    if not lines:
+        return
+    lines.sort()
+    if terminalreporter.verbosity >= 0:
+        terminalreporter.section("neusight forecasts")
+        for nodeid, text in lines:
+            terminalreporter.write_line(f"{nodeid}: {text}")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for command in sorted(set(commands)):
+            terminalreporter.write_line(command)
+    _write_summary(lines)
+
+
+def _write_summary(lines: list[tuple[str, str]]) -> None:
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    from neusight.integrations.check_outputs import code_text
+
+    rows = [f"| {code_text(nodeid)} | {code_text(text)} |" for nodeid, text in lines]
+    text = "\n".join(["## Performance forecasts of the tests", "", "| test | forecast |",
+                      "|---|---|", *rows, ""])  # fmt: skip
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        print(f"neusight: {summary} cannot be written: {error.strerror or error}", file=sys.stderr)
+
+
+# -- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forecast(request: pytest.FixtureRequest) -> Forecaster:
+    """What a function or a block would do on a GPU: `forecast("H100", train, batch)` returns a
+    `neusight.Forecast`, `with forecast("H100") as f:` yields one."""
+    return Forecaster(request.node)
+
+
+@pytest.fixture
+def forecast_regression(request: pytest.FixtureRequest, forecast: Forecaster) -> ForecastRegression:
+    """Compares a forecast with the baseline beside the test: `forecast_regression("H100", train)`
+    or `forecast_regression(f)`; `pytest --neusight-update` writes it."""
+    return ForecastRegression(request.node, forecast)
+
+
+class Forecaster:
+    """The fixture `forecast`; `forecasts` are those made so far."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.forecasts: list[Forecast] = []
+        self._item = item
+
+    @overload
+    def __call__(self, gpu: Any, /, **options: Any) -> _Block: ...
+
+    @overload
+    def __call__(
+        self, gpu: Any, function: Callable[..., object], /, *args: Any, **kwargs: Any
+    ) -> Forecast: ...
+
+    def __call__(
+        self, gpu: Any, function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any
+    ) -> Forecast | _Block:
+        """The forecast of `function(*args, **kwargs)`; without one a context manager, with the
+        options of `neusight.forecast_on`."""
+        __tracebackhide__ = True
+        if function is None:
+            return self.block(gpu, **kwargs)
+        if not callable(function):
+            raise TypeError(f"forecast(gpu, function): {function!r} cannot be called.")
+        with self.block(gpu, caller=sys._getframe().f_code) as found:
+            function(*args, **kwargs)
+        return found
+
+    def block(
+        self, gpu: Any, *, caller: Any = None, is_judged: bool = False, **options: Any
+    ) -> _Block:
+        """A block whose forecast is kept; `caller` is what called the program."""
+        from neusight.forecast import forecast_on
+
+        folder = self._item.config.invocation_params.dir
+        block = forecast_on(gpu, **{"with_stack": True, **options})
+        return _Block(block, self, caller=caller, folder=folder, is_judged=is_judged)
+
+    def keep(self, found: Forecast) -> None:
+        """Remembers a forecast whose block has ended, for budgets and the summary."""
+        self.forecasts.append(found)
+        if found.recording.num_ops:
+            _tell(self._item, found)
+
+
+class _Block:
+    """A `forecast_on` whose forecast is kept when it ends well."""
+
+    def __init__(
+        self,
+        block: forecast_on,
+        forecaster: Forecaster,
+        *,
+        caller: Any,
+        folder: Path,
+        is_judged: bool,
+    ) -> None:
+        self._block = block
+        self._forecaster = forecaster
+        self._caller = caller
+        self._folder = folder
+        self._is_judged = is_judged
+        self._forecast: Forecast | None = None
+
+    def __enter__(self) -> Forecast:
+        outside = sys._getframe(1).f_back
+        caller = self._caller or (outside.f_code if outside is not None else None)
+        self._forecast = self._block.open(caller=caller, folder=self._folder)
+        return self._forecast
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with warnings.catch_warnings():
+            if self._is_judged:  # a budget without CUDA work fails anyway, and says so
+                warnings.filterwarnings("ignore", "no CUDA work")
+            self._block.__exit__(kind, error, traceback)
+        if kind is None and self._forecast is not None:
+            self._forecaster.keep(self._forecast)
+
+
+class ForecastRegression:
+    """The fixture `forecast_regression`."""
+
+    def __init__(self, item: pytest.Item, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+        self._item = item
+
+    @property
+    def baseline(self) -> Path:
+        """Where the baseline of this test is: a folder named as its file, a file named as it."""
+        name = self._item.name
+        owner = getattr(self._item, "cls", None)
+        if owner is not None:
+            name = f"{owner.__name__}.{name}"
+        path = self._item.path
+        return path.parent / path.stem / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '_', name)}.json"
+
+    def __call__(
+        self,
+        what: Any,
+        function: Callable[..., object] | None = None,
+        /,
+        *args: Any,
+        name: str = "",
+        tolerance: Mapping[str, object] | None = None,
+        **kwargs: Any,
+    ) -> Forecast:
+        """Judges a forecast, or that of `function(*args, **kwargs)` on the GPU `what`.
+
+        `name` tells several of one test apart; `tolerance` is as in [tool.neusight.tolerance].
+        RegressionError says what got worse and where, BaselineError that there is no baseline.
+        """
+        __tracebackhide__ = True
+        from neusight.forecast import Forecast
+
+        if isinstance(what, Forecast):
+            found = what
+        elif function is not None:
+            found = self._forecaster(what, function, *args, **kwargs)
+        else:
+            raise TypeError(
+                "forecast_regression takes a forecast, or a GPU and a function to forecast."
+            )
+        self._judge(found, name, tolerance or {})
+        return found
+
+    def _judge(self, found: Forecast, name: str, tolerance: Mapping[str, object]) -> None:
+        __tracebackhide__ = True
+        from neusight.integrations.baseline import read_baseline, update_baseline
+        from neusight.integrations.observation import observe
+        from neusight.integrations.regression import judge
+        from neusight.predictors.errors import BaselineError
+
+        config = self._item.config
+        case_name = f"{name} on {found.gpu.name}" if name else found.gpu.name
+        is_update = bool(config.getoption("neusight_update"))
+        known = read_baseline(self.baseline) if self.baseline.exists() else {}
+        before = known.get(case_name)
+        seen = observe(
+            found,
+            files=_files_digest(self._item),
+            folder=config.invocation_params.dir,
+            known_waits=frozenset(row[:2] for row in before.waits) if before else (),
+        )
+        if is_update:
+            update_baseline(self.baseline, lambda cases: {**cases, case_name: seen.case})
+            return
+        where = _shown(self.baseline, config)
+        if before is None:
+            there = f"has no case {case_name!r}" if known else "is not there"
+            raise BaselineError(f"The baseline {where} {there}. Write it: pytest --neusight-update")
+        if before.settings != seen.case.settings:
+            raise BaselineError(
+                f"The baseline {where} was made with {before.settings}, this forecast with "
+                f"{seen.case.settings}. Use the same, or write it anew: pytest --neusight-update"
+            )
+        judgement = judge(case_name, before, seen, _tolerances(config, tolerance))
+        _raise_regression(self._item, judgement, where)
+
+
+# -- judging -------------------------------------------------------------------------------------
+
+
+def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
+    __tracebackhide__ = True
+    from neusight.integrations.check_outputs import CaseResult, explanation, github_annotations
+    from neusight.predictors.errors import RegressionError
+
+    folder = item.config.invocation_params.dir
+    if judgement.is_moved_by_tool and not judgement.is_regression:
+        text = f"the tool changed ({', '.join(judgement.tool_changes)}); --neusight-update"
+        item.user_properties.append((_PROPERTY, text))
+    if not judgement.is_regression:
+        return
+    result = CaseResult(f"{item.nodeid} ({judgement.name})", "regression", judgement)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        root = Path(os.environ.get("GITHUB_WORKSPACE") or item.config.rootpath)
+        for command in github_annotations([result], folder, root):
+            item.user_properties.append((_ANNOTATION, command))
+    text = "\n".join(explanation(judgement, folder))
+    raise RegressionError(
+        f"worse than the baseline {where}\n{text}\n"
+        "  If this is meant: pytest --neusight-update, and commit the file."
+    )
+
+
+def _tolerances(config: pytest.Config, stated: Mapping[str, object]) -> dict[str, Tolerance]:
+    from neusight.integrations.regression import parse_tolerances
+    from neusight.integrations.settings import read_settings
+
+    return parse_tolerances({**read_settings(config.rootpath).tolerance, **stated})
+
+
+def _files_digest(item: pytest.Item) -> str:
+    """Of the project's files that are loaded; of the files of tests only this one."""
+    from neusight.integrations.observation import digest_of_files
+
+    root = item.config.rootpath
+    packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+    others = {other.path for other in item.session.items} - {item.path}
+    files = {item.path}
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if not isinstance(origin, str) or origin.startswith(packages):
+            continue
+        path = Path(origin)
+        is_ours = name.partition(".")[0] == "neusight"
+        if root in path.parents and "site-packages" not in path.parts and not is_ours:
+            files.add(path)
+    return digest_of_files(files - others)
+
+
+class _Budget:
+    """What a marker allows: microseconds a step, or bytes at the peak."""
+
+    def __init__(self, marker: pytest.Mark) -> None:
+        self.is_latency = marker.name == _LATENCY
+        unit = "ms" if self.is_latency else "gib"
+        unknown = sorted(set(marker.kwargs) - {"gpu", unit})
+        limit: Any = marker.kwargs.get(unit)
+        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        amount = float(limit) if is_number else 0.0
+        if marker.args or unknown or "gpu" not in marker.kwargs or not amount > 0:
+            example = f'{marker.name}(gpu="H100", {unit}={12 if self.is_latency else 40})'
+            pytest.fail(f"{marker!r}: write it as {example}.", pytrace=False)
+        self.gpu: str = marker.kwargs["gpu"]
+        self.limit = amount * (1000 if self.is_latency else _GIB)
+
+    def problem(self, found: Forecast) -> str:
+        """Why the forecast is over the budget; "" where it is not."""
+        from neusight.integrations.check_outputs import amount_text
+
+        unit = "us" if self.is_latency else "bytes"
+        value = found.step_latency_us.median if self.is_latency else found.peak_memory_bytes
+        if value <= self.limit:
+            return ""
+        what = "a step" if self.is_latency else "at the peak"
+        lines = [
+            f"{found.gpu.name}: {amount_text(value, unit)} {what}, "
+            f"{value / self.limit - 1:.1%} over the budget of {amount_text(self.limit, unit)}"
+        ]
+        if self.is_latency:
+            lines += [
+                f"  {amount_text(row.time_us, 'us'):>11}  {row.name}"
+                for row in found.verdict.by_module[:_ROWS_SHOWN]
+            ]
+        else:
+            lines += [
+                f"  {amount_text(row.num_bytes, 'bytes'):>11}  {row.kind} of "
+                f"{row.module or f'({row.phase})'}"
+                for row in found.memory.alive[:_ROWS_SHOWN]
+            ]
+        return "\n".join(lines)
+
+
+def _budgets_of(item: pytest.Item) -> list[_Budget]:
+    return [_Budget(marker) for name in (_LATENCY, _MEMORY) for marker in item.iter_markers(name)]
+
+
+def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Forecast]) -> None:
+    __tracebackhide__ = True
+    from neusight.predictors.errors import RegressionError
+    from neusight.predictors.gpu import gpu
+
+    made = [found for found in forecasts if found.recording.num_ops]
+    if not made:
+        pytest.fail(
+            "a budget needs CUDA work to forecast, and the test did none"
+            + "".join(f"; {text}" for found in forecasts for text in found.warnings),
+            pytrace=False,
+        )
+    problems = []
+    for budget in budgets:
+        target = gpu(budget.gpu)
+        on_target = [found for found in made if found.gpu == target]
+        for found in on_target or [made[0].on(target)]:
+            problems.append(budget.problem(found))
+    found_problems = list(dict.fromkeys(filter(None, problems)))
+    if found_problems:
+        raise RegressionError("\n".join(found_problems))
+
+
+def _tell(item: pytest.Item, found: Forecast) -> None:
+    from neusight.integrations.check_outputs import amount_text
+
+    latency = amount_text(found.step_latency_us.median, "us")
+    memory = amount_text(found.peak_memory_bytes, "bytes")
+    text = f"{found.gpu.name}, {latency} a step, {memory} at the peak"
+    item.user_properties.append((_PROPERTY, text))
+
+
+def _shown(path: Path, config: pytest.Config) -> str:
+    return os.path.relpath(path, config.rootpath)

@@ -1,0 +1,387 @@
+"""The pytest plugin, by tests that use it: forecasts, baselines, budgets, the summary."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import torch
+
+import neusight
+from neusight.integrations.observation import observe
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = "neusight.integrations.pytest_plugin"
+#: Loads the plugin where the installed package does not announce it yet.
+LOADED = (
+    () if any(found.value == PLUGIN for found in entry_points(group="pytest11")) else ("-p", PLUGIN)
+)
+#: Plugins that take seconds at the end of each inner run: one collects garbage five times, with
+#: all of torch loaded, one imports itself anew.
+WITHOUT = [
+    word
+    for name in ("cacheprovider", "unraisableexception", "hypothesispytest", "anyio")
+    for word in ("-p", f"no:{name}")
+]
+MODEL = """
+import torch
+from torch import nn
+
+WIDTH = 256
+
+def train(steps=3):
+    model = nn.Linear(WIDTH, WIDTH).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(64, WIDTH, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+REGRESSION = """
+from model import train
+
+def test_step(forecast_regression):
+    forecast_regression("H100", train)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_is_imported() -> None:
+    """An inner run forgets what it was the first to import, and torch cannot be imported twice."""
+    for module in ("check_outputs", "settings", "regression"):
+        importlib.import_module(f"neusight.integrations.{module}")
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        layer = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(layer.parameters())
+        layer(torch.ones(8, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    observe(forecast)
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with a model; `run.runpytest(...)` runs its tests with the plugin."""
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    pytester.makepyfile(model=MODEL)
+    pytester.syspathinsert()
+    return pytester
+
+
+def result_of(run: pytest.Pytester, *arguments: str, **outcomes: int) -> str:
+    result = run.runpytest_inprocess(*WITHOUT, *LOADED, *arguments)
+    result.assert_outcomes(**outcomes)
+    return str(result.stdout.str())
+
+
+# -- the fixture forecast
+
+
+def test_a_function_is_forecast(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        from model import train
+
+        def test_step(forecast):
+            found = forecast("H100", train, steps=4)
+            assert found.gpu.name == "H100-SXM5-80GB"
+            assert sum(step["count"] for step in found.steps if step["kind"] == "train") == 4
+            assert 0 < found.step_latency_us.median < 10_000
+        """
+    )
+
+    printed = result_of(run, passed=1)
+
+    assert "neusight forecasts" in printed
+    assert "test_step: H100-SXM5-80GB, " in printed
+
+
+def test_a_block_is_forecast_with_options(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        from model import train
+
+        def test_step(forecast):
+            with forecast("L40S", predictor="roofline") as found:
+                train()
+            assert found.predictor_name == "roofline"
+            stacks = [e.stack for e in found.recording.steps[0].entries if hasattr(e, "stack")]
+            assert {stack[-1].partition(":")[0] for stack in stacks} == {
+                "test_a_block_is_forecast_with_options.py"
+            }
+        """
+    )
+
+    result_of(run, passed=1)
+
+
+def test_what_is_no_function_is_refused(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        def test_step(forecast):
+            forecast("H100", 3)
+        """
+    )
+
+    assert "3 cannot be called" in result_of(run, failed=1)
+
+
+def test_a_failing_block_is_no_forecast(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import torch
+
+        def broken():
+            torch.ones(3, device="cuda") @ torch.ones(4, device="cuda")
+
+        def test_step(forecast):
+            forecast("H100", broken)
+        """
+    )
+
+    printed = result_of(run, failed=1)
+
+    assert "neusight forecasts" not in printed
+
+
+# -- the fixture forecast_regression
+
+
+def test_a_missing_baseline_fails_and_says_how_to_write_it(run: pytest.Pytester) -> None:
+    path = run.makepyfile(REGRESSION)
+
+    printed = result_of(run, failed=1)
+
+    assert "is not there. Write it: pytest --neusight-update" in printed
+    assert not (path.parent / path.stem).exists()
+
+
+def test_a_baseline_is_written_beside_the_test_and_holds(run: pytest.Pytester) -> None:
+    path = run.makepyfile(REGRESSION)
+
+    result_of(run, "--neusight-update", passed=1)
+    printed = result_of(run, passed=1)
+
+    assert (path.parent / path.stem / "test_step.json").is_file()
+    assert "regression" not in printed.lower().replace("regression.py", "")
+
+
+def test_a_regression_fails_and_names_the_module_and_the_line(run: pytest.Pytester) -> None:
+    run.makepyfile(REGRESSION)
+    result_of(run, "--neusight-update", passed=1)
+    slower = MODEL.replace(".mean().backward()", ".mean().backward(); model.bias.sum().item()")
+
+    run.makepyfile(other=slower, test_other=REGRESSION.replace("from model", "from other"))
+    Path("test_other").mkdir()
+    Path("test_a_regression_fails_and_names_the_module_and_the_line/test_step.json").rename(
+        "test_other/test_step.json"
+    )
+    printed = result_of(run, "test_other.py", failed=1)
+
+    assert "RegressionError: worse than the baseline test_other/test_step.json" in printed
+    assert "new synchronization (item, 1 a step)" in printed
+    assert "other.py:" in printed
+    assert "pytest_plugin.py" not in printed
+
+
+def test_one_test_may_have_several_baselines(run: pytest.Pytester) -> None:
+    path = run.makepyfile(
+        """
+        from model import train
+
+        def test_step(forecast_regression, forecast):
+            forecast_regression("H100", train)
+            forecast_regression(forecast("L40S", train))
+            forecast_regression("H100", train, 5, name="longer")
+        """
+    )
+
+    result_of(run, "--neusight-update", passed=1)
+    result_of(run, passed=1)
+
+    text = (path.parent / path.stem / "test_step.json").read_text()
+    for name in ("H100-SXM5-80GB", "L40S", "longer on H100-SXM5-80GB"):
+        assert f'\n  "{name}": {{' in text
+
+
+def test_parameters_and_classes_have_baselines_of_their_own(run: pytest.Pytester) -> None:
+    path = run.makepyfile(
+        """
+        import pytest
+        from model import train
+
+        class TestTrain:
+            @pytest.mark.parametrize("steps", [3, 4], ids=["a/b", "c d"])
+            def test_step(self, forecast_regression, steps):
+                forecast_regression("H100", train, steps)
+        """
+    )
+
+    result_of(run, "--neusight-update", passed=2)
+
+    names = sorted(item.name for item in (path.parent / path.stem).iterdir())
+    assert names == ["TestTrain.test_step_a_b_.json", "TestTrain.test_step_c_d_.json"]
+
+
+def test_the_projects_tolerances_count(run: pytest.Pytester) -> None:
+    run.makepyfile(REGRESSION)
+    result_of(run, "--neusight-update", passed=1)
+    run.makepyfile(model=MODEL.replace("WIDTH = 256", "WIDTH = 264"))
+    sys.modules.pop("model", None)
+    run.makepyprojecttoml(
+        """
+        [tool.neusight.tolerance]
+        step_latency = "50 %"
+        gpu_busy = "50 %"
+        peak_memory = "1 GiB"
+        flops = "20 %"
+        """
+    )
+
+    result_of(run, passed=1)
+
+
+def test_a_damaged_baseline_is_told(run: pytest.Pytester) -> None:
+    path = run.makepyfile(REGRESSION)
+    (path.parent / path.stem).mkdir()
+    (path.parent / path.stem / "test_step.json").write_text("{")
+
+    assert "BaselineError" in result_of(run, failed=1)
+    assert "BaselineError" in result_of(run, "--neusight-update", failed=1)
+    assert (path.parent / path.stem / "test_step.json").read_text() == "{"
+
+
+# -- budgets
+
+
+BUDGETS = """
+import pytest
+from model import train
+
+@pytest.mark.latency_budget(gpu="H100", ms=MS)
+@pytest.mark.memory_budget(gpu="A100", gib=GIB)
+def test_step(FIXTURE):
+    BODY
+"""
+
+
+def budgets(ms: str, gib: str, *, fixture: str = "", body: str = "train()") -> str:
+    text = BUDGETS.replace("MS", ms).replace("GIB", gib)
+    return text.replace("FIXTURE", fixture).replace("BODY", body)
+
+
+def test_a_test_within_its_budgets_passes(run: pytest.Pytester) -> None:
+    run.makepyfile(budgets("10", "1"))
+
+    assert "H100-SXM5-80GB, " in result_of(run, passed=1)
+
+
+def test_a_test_over_its_budgets_fails_with_the_largest_parts(run: pytest.Pytester) -> None:
+    run.makepyfile(budgets("0.001", "0.0001"))
+
+    printed = result_of(run, failed=1)
+
+    assert "over the budget of 1 µs" in printed
+    assert "over the budget of 104.86 KiB" in printed
+    assert "Linear" in printed
+
+
+def test_budgets_judge_the_forecasts_of_the_fixture(run: pytest.Pytester) -> None:
+    run.makepyfile(budgets("0.001", "1", fixture="forecast", body='forecast("H100", train)'))
+
+    assert "over the budget of 1 µs" in result_of(run, failed=1)
+
+
+def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
+    run.makepyfile(budgets("10", "1", body="pass"))
+
+    assert "a budget needs CUDA work" in result_of(run, failed=1)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "latency_budget(12)",
+        'latency_budget(gpu="H100")',
+        'latency_budget(gpu="H100", ms="12")',
+        'latency_budget(gpu="H100", ms=-1)',
+        'latency_budget(gpu="H100", seconds=1)',
+        "memory_budget(gib=3)",
+    ],
+)
+def test_a_budget_that_says_nothing_is_refused(marker: str, run: pytest.Pytester) -> None:
+    run.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_step(): pass\n")
+
+    assert "write it as" in result_of(run, errors=1)
+
+
+def test_a_budget_on_a_unittest_is_refused(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import unittest
+        import pytest
+
+        class Test(unittest.TestCase):
+            @pytest.mark.latency_budget(gpu="H100", ms=1)
+            def test_step(self): pass
+        """
+    )
+
+    assert "works on test functions" in result_of(run, errors=1)
+
+
+# -- around the tests
+
+
+def test_other_tests_import_neither_torch_nor_forecasts(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import sys
+
+        def test_nothing():
+            assert "torch" not in sys.modules
+            assert "neusight.forecast" not in sys.modules
+            assert "numpy" not in sys.modules
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-q", *WITHOUT, *LOADED]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=run.path, check=False)
+
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_tell_the_same(run: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    run.makepyfile(REGRESSION + REGRESSION.replace("test_step", "test_other"))
+    result_of(run, "--neusight-update", passed=2)
+    command = [sys.executable, "-m", "pytest", "-n", "1", *WITHOUT, *LOADED]
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=run.path, check=False)
+
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count(": H100-SXM5-80GB, ") == 2
+
+
+def test_in_github_actions_findings_are_annotated_and_summed_up(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run.makepyfile(REGRESSION)
+    result_of(run, "--neusight-update", passed=1)
+    baseline = path.parent / path.stem / "test_step.json"
+    text = baseline.read_text()
+    latency = next(line for line in text.splitlines() if "step_latency_us" in line)
+    baseline.write_text(text.replace(latency, '    "step_latency_us": 1,'))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(run.path / "summary.md"))
+
+    printed = result_of(run, failed=1)
+
+    assert "\n::error title=neusight%3A " in printed
+    assert "test_step` | `H100-SXM5-80GB, " in (run.path / "summary.md").read_text()
