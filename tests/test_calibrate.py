@@ -89,6 +89,24 @@ def test_the_constants_of_a_known_model_come_back_within_two_percent(name: str) 
     assert made.source["loo_error_after"] < 0.005
 
 
+def test_links_and_ordinary_cores_have_constants_of_their_own() -> None:
+    draw = random.Random(0)
+    items = [
+        Kernel.collective(op, 1 << draw.randint(8, 30), ranks)
+        for op in ("all_reduce", "all_gather", "reduce_scatter")
+        for ranks in (2, 4, 8)
+        for _ in range(4)
+    ]
+    sizes = [[1 << draw.randint(7, 12) for _ in range(3)] for _ in range(30)]
+    items += [Kernel.gemm(m, n, k, dtype="float32") for m, n, k in sizes]
+    truth = {"link_floor_us": 22.0, "fp32_gemm_utilization": 0.7}
+
+    made = fit_calibration(measured(items, with_constants(gpu("H100"), truth)), "H100")
+
+    for constant, value in truth.items():
+        assert made.constants[constant] == pytest.approx(value, rel=0.02)
+
+
 def test_noise_costs_no_more_than_itself() -> None:
     truth = with_constants(gpu("L4"), TRUTH)
     samples = measured(kernels(40), truth, noise=0.08)

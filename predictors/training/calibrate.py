@@ -200,6 +200,12 @@ def _priceable(
     problems: Sequence[_Problem], gpu: GPU, base: Predictor
 ) -> tuple[list[_Problem], str]:
     """Those that the GPU can run, and what is said of the others."""
+    try:
+        base.predict([kernel for problem in problems for kernel in problem.launches], gpu)
+    except UnsupportedKernelError:
+        pass
+    else:
+        return list(problems), ""
     found, reasons = [], []
     for problem in problems:
         try:
