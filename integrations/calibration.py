@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.measurements import measurements_of
 from neusight.integrations.profile import Profile, read_profile
+from neusight.integrations.trace_measurements import measurements_of
 from neusight.predictors.calibration import Calibration, Measurement
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU

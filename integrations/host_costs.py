@@ -9,8 +9,8 @@ from statistics import median
 
 from neusight.host import HostProfile, profiled_host_of
 from neusight.integrations.kernel_aliases import class_of_name
-from neusight.integrations.measurements import outermost_ops
 from neusight.integrations.profile import DeviceEvent, Profile, RuntimeCall
+from neusight.integrations.trace_measurements import outermost_ops
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 

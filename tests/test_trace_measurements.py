@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.measurements import TraceMeasurements, measurements_of, outermost_ops
 from neusight.integrations.profile import Profile, read_profile, read_profile_events
+from neusight.integrations.trace_measurements import (
+    TraceMeasurements,
+    measurements_of,
+    outermost_ops,
+)
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
