@@ -242,6 +242,8 @@ def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
     stack = next((cause.stack for cause in (first, *group) if cause.stack), ())
     if stack:
         lines.append(f"    {'':>11}  {_place(stack, folder)}")
+    if first.made and first.was and first.now:
+        lines.append(f"    {'':>11}  made at {_place(first.made, folder)}")
     return lines
 
 
@@ -398,12 +400,21 @@ def _add_finding(
     figures: str,
     folder: Path,
 ) -> None:
-    growing = [cause for cause in causes if cause.amount > 0]
-    if not growing or not stack:
+    """At the line that made the module where one was resized, else where what is new is called."""
+    growing = [cause for cause in causes if cause.amount > 0 and cause.module]
+    if not growing:
         return
-    modules = ", ".join(folded({cause.module for cause in growing[:3] if cause.module}))
-    total = amount_text(sum(cause.amount for cause in growing), unit, signed=True)
-    found.setdefault(_own_line(stack, folder), f"{total} in {modules or 'the step'} ({figures})")
+    first = max(growing, key=lambda cause: (_is_innermost(cause, growing), cause.amount))
+    if first.made and first.was and first.now:
+        stack = first.made
+    if stack:
+        modules = ", ".join(folded({cause.module for cause in growing[:3]}))
+        total = amount_text(sum(cause.amount for cause in growing), unit, signed=True)
+        found.setdefault(_own_line(stack, folder), f"{total} in {modules} ({figures})")
+
+
+def _is_innermost(cause: Cause, causes: Iterable[Cause]) -> bool:
+    return not any(other.module.startswith(f"{cause.module}.") for other in causes)
 
 
 def _annotation(level: str, text: str, title: str, place: str, folder: Path, root: Path) -> str:

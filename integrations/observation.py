@@ -27,7 +27,6 @@ from neusight.recording import (
     OpCall,
     Recording,
     Synchronize,
-    TensorSpec,
 )
 from neusight.summary import steady_step_of
 from neusight.timeline import KernelSpan, StepSpan
@@ -61,12 +60,14 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Observation:
-    """A case, and where its rows come from. Keys are rows without their numbers."""
+    """A case, and where its rows come from. Keys are rows without their numbers; `made` says where
+    each module was made."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], CallStack]
     memory_stacks: Mapping[tuple[str, ...], CallStack]
     waits: Mapping[tuple[str, str], Wait]
+    made: Mapping[str, CallStack]
     warnings: tuple[str, ...] = ()
 
 
@@ -129,7 +130,8 @@ def observe(
         key: Wait(stack, _cost_of_wait(forecast, step, key, folder) if key in fresh else 0.0)
         for key, stack in wait_stacks.items()
     }
-    return Observation(case, op_stacks, memory_stacks, costs, tuple(forecast.warnings))
+    made = forecast.recording.made
+    return Observation(case, op_stacks, memory_stacks, costs, made, tuple(forecast.warnings))
 
 
 # -- what made the forecast ----------------------------------------------------------------------
@@ -230,9 +232,7 @@ class _Digests:
 
 def _plain(value: object) -> object:
     """Floats are left out: another learning rate is the same work."""
-    if isinstance(value, TensorSpec):
-        return (value.shape, value.stride, value.dtype, value.device)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple):  # a TensorSpec is one, too
         return tuple(_plain(item) for item in value)
     return "float" if isinstance(value, float) else value
 

@@ -143,7 +143,7 @@ class Cause(NamedTuple):
 
     `amount` is how much it adds, microseconds or bytes over all of them; `was` and `now` say what
     is done there ("" for nothing), `host_us` what it adds on the host, `num_kernels` how many
-    kernels. `stack` holds the lines that lead there now.
+    kernels. `stack` holds the lines that lead there now, `made` those that made the module.
     """
 
     module: str
@@ -155,6 +155,7 @@ class Cause(NamedTuple):
     host_us: float
     num_kernels: int
     stack: CallStack
+    made: CallStack = ()
 
 
 class NewWait(NamedTuple):
@@ -508,6 +509,7 @@ def _time_causes(ops: _Difference, after: Observation) -> tuple[Cause, ...]:
             (now.host_ns - was.host_ns) / 1000,
             round(now.num_kernels - was.num_kernels),
             stack,
+            after.made.get(module, ()),
         )
         layers[change].append(module)
     return _folded_causes(layers)
@@ -525,11 +527,11 @@ def _times(count: int, work: str) -> str:
 def _folded_causes(layers: Mapping[Any, list[str]]) -> tuple[Cause, ...]:
     """Equal changes in equal layers as one; the largest first."""
     causes = []
-    for (phase, op, was, now, amount, host_us, num_kernels, stack), modules in layers.items():
+    for (phase, op, was, now, amount, host_us, num_kernels, *stacks), modules in layers.items():
         for module in folded(modules):
             n = len(unfolded(module))
             cause = Cause(
-                module, phase, op, was, now, n * amount, n * host_us, n * num_kernels, stack
+                module, phase, op, was, now, n * amount, n * host_us, n * num_kernels, *stacks
             )
             if cause.amount or cause.host_us:
                 causes.append(cause)
@@ -548,7 +550,9 @@ def _memory_causes(before: Case, after: Observation) -> tuple[Cause, ...]:
         module, phase, kind, op = key
         amount = (fresh.num_bytes if fresh else 0) - (old.num_bytes if old else 0)
         stack = after.memory_stacks.get(key, ()) if fresh else ()
-        change = (phase, op, kind if old else "", kind if fresh else "", amount, 0.0, 0, stack)
+        made = after.made.get(module, ())
+        was_kind, now_kind = kind if old else "", kind if fresh else ""
+        change = (phase, op, was_kind, now_kind, amount, 0.0, 0, stack, made)
         layers[change].append(module)
     return _folded_causes(layers)
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
+    register_module_module_registration_hook,
 )
 from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
@@ -61,6 +62,11 @@ class Attribution:
         self._module_of_earlier: dict[int, str] = {}
         self._stack_of_sequence: dict[int, CallStack] = {}
         self._stack_of_earlier: dict[int, CallStack] = {}
+        #: Where in the program each module was made, by its path; only with call stacks.
+        self.made: dict[str, CallStack] = {}
+        self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
+            weakref.WeakKeyDictionary()
+        )
         self._last_sequence = 0
         self._handles: list[Any] = []
 
@@ -129,6 +135,8 @@ class Attribution:
             register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(self._enter_optimizer),
         ]
+        if self._recorder.stacks is not None:
+            self._handles.append(register_module_module_registration_hook(self._note_made))
 
     def stop(self) -> None:
         """Removes the hooks."""
@@ -169,6 +177,14 @@ class Attribution:
         for path, module in root.named_modules():
             if module not in self._paths:
                 self._paths[module] = f"{name}.{path}" if path else name
+                if module in self._made:
+                    self.made[self._paths[module]] = self._made[module]
+
+    def _note_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
+        """A module becomes part of another one, for the first time on the line that made it."""
+        stacks = self._recorder.stacks
+        if stacks is not None and module is not None and not self._is_elsewhere:
+            self._made.setdefault(module, stacks.here())
 
     # -- annotations and optimizers, whose steps torch annotates ----------------------------------
 

@@ -528,6 +528,7 @@ class Session:
                 warnings=tuple(_warnings_of(recorder)),
                 script=self._script,
                 options={**self._options, **recorder.options},
+                made=recorder.attribution.made,
             )
 
 

@@ -136,7 +136,7 @@ class Recorder:
         self._handled: dict[Any, _Known] = {}
         self._main = threading.get_ident()
         self._strict = strict
-        self._stacks = stacks
+        self.stacks = stacks
         self._last_stack: CallStack = ()
         self._lock = threading.RLock()
         self._inside = threading.local()
@@ -394,8 +394,8 @@ class Recorder:
         self.gpu_ops += 1
         attribution = self.attribution
         phase, module, sequence, node = attribution.of_op()
-        if self._stacks is not None:
-            here = self._stacks.here()
+        if self.stacks is not None:
+            here = self.stacks.here()
             self._last_stack = attribution.stack_of_op(phase, sequence, here)
         if self._strict:
             self._require_mapped(known.signature)
@@ -446,7 +446,7 @@ class Recorder:
 
     def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
         """The host waits here for the GPU."""
-        stack = () if self._stacks is None else self._stacks.here()
+        stack = () if self.stacks is None else self.stacks.here()
         self.record(Synchronize(reason, call_site(), stream, event, stack))
 
     def _flush_cpu(self) -> None:

@@ -272,6 +272,7 @@ class Recording:
 
     `questions` maps what the script or PyTorch asked of the target ("get_device_capability(0)")
     to the answer it got; a recording can be priced for another GPU if the answers are the same.
+    `made` holds the program's lines that made each module, by its path, where they were recorded.
     """
 
     steps: tuple[Step, ...]
@@ -282,6 +283,7 @@ class Recording:
     script: str = ""
     world_size: int = 1
     options: dict[str, str] = field(default_factory=dict)
+    made: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
 
     @property
     def num_ops(self) -> int:

@@ -150,6 +150,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         [step.kind, step.count, [encode_entry(entry) for entry in step.entries]]
         for step in recording.steps
     ]
+    made = {module: stacks.number(stack) for module, stack in sorted(recording.made.items())}
     return {
         "neusight_recording": SCHEMA_VERSION,
         "gpu": recording.gpu,
@@ -161,6 +162,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "signatures": signatures.rows,
         "modes": modes.rows,
         "stacks": stacks.rows,
+        "made": made,
         "calls": calls.rows,
         "steps": steps,
     }
@@ -211,7 +213,7 @@ def _decode(document: dict[str, Any]) -> Recording:
     modes = [MathMode(*row) for row in document["modes"]]
     stacks = [tuple(row) for row in document["stacks"]]
     calls = [
-        OpCall(signatures[row[0]], modes[row[1]], *row[2:-1], stack=stacks[row[-1]])
+        OpCall(signatures[row[0]], modes[row[1]], *row[2:-1], stacks[row[-1]])
         for row in document["calls"]
     ]
     steps = tuple(
@@ -226,6 +228,7 @@ def _decode(document: dict[str, Any]) -> Recording:
         warnings=tuple(document["warnings"]),
         script=document["script"],
         options={str(key): str(value) for key, value in document.get("options", {}).items()},
+        made={module: stacks[number] for module, number in document.get("made", {}).items()},
     )
 
 
@@ -238,10 +241,10 @@ def _decode_entries(
         if isinstance(row, int):
             entries.append(calls[row])
         elif row[0] == "a":
-            entries.append(Alloc(ordinal, *row[1:-1], stack=stacks[row[-1]]))
+            entries.append(Alloc(ordinal, *row[1:-1], stacks[row[-1]]))
             ordinal += 1
         elif row[0] == "s":
-            entries.append(Synchronize(*row[1:-1], stack=stacks[row[-1]]))
+            entries.append(Synchronize(*row[1:-1], stacks[row[-1]]))
         elif row[0] == "f":
             entries.append(Free(StorageRef(row[1], row[2])))
         else:

@@ -100,3 +100,14 @@ def test_without_stacks_the_recording_is_the_same() -> None:
 
     assert {call.stack for call in calls(plain)} == {()}
     assert plain == with_stack
+
+
+def test_a_module_knows_the_line_that_made_it() -> None:
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8),  # made here
+        ).cuda()
+        model(torch.ones(8, 8, device="cuda"))
+
+    [place, *_] = forecast.recording.made["Sequential.0"]
+    assert place.rpartition("/")[2] == line_of("model = torch.nn.Sequential(")
