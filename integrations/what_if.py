@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.pricing import Priced, Pricer
@@ -155,12 +155,20 @@ def _ends_a_graph(entry: Entry) -> bool:
 
 
 def _with_optimizer_steps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, bool]]:
-    """Each entry, and whether it lies in an optimizer's step."""
-    depth = 0
+    """Each entry, and whether it is part of an optimizer's step; what a closure does in there
+    (Lightning's forward and backward) is not."""
+    depth, closure = 0, False
     for entry in entries:
-        if isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP):
+        if _is_of_optimizer(entry):
             depth += 1 if entry.kind == "annotation_begin" else -1
-        yield entry, depth > 0
+            closure = False
+        elif isinstance(entry, OpCall):
+            closure = entry.phase != "optimizer"
+        yield entry, depth > 0 and not closure
+
+
+def _is_of_optimizer(entry: Entry) -> TypeGuard[Mark]:
+    return isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP)
 
 
 # -- fewer kernels ---------------------------------------------------------------------------------
@@ -217,10 +225,6 @@ def compiled(what_if: WhatIf, entries: Entries) -> Entries:
             chain.append(link)
     end_chains()
     return tuple(found)
-
-
-def _is_of_optimizer(entry: Entry) -> bool:
-    return isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP)
 
 
 def _link(position: int, call: OpCall, kernels: tuple[Kernel, ...]) -> _Link | None:
@@ -333,19 +337,18 @@ def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
     name = changed = ""
     held: list[Entry] = []
     updates: list[OpCall] = []
-    for entry in entries:
-        if isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP):
+    for entry, in_optimizer in _with_optimizer_steps(entries):
+        if _is_of_optimizer(entry):
             if entry.kind == "annotation_begin":
                 name = entry.name.removeprefix(_OPTIMIZER_STEP).partition(".")[0]
                 held, updates = [], []
-                found.append(entry)
-                continue
-            fused = [_fused_update(call, name) for call in updates]
-            changed = name if fused else changed
-            found.extend(fused if fused else held)
+            else:
+                fused = [_fused_update(call, name) for call in updates]
+                changed = name if fused else changed
+                found.extend(fused if fused else held)
+                name = ""
             found.append(entry)
-            name = ""
-        elif name in _FUSED_OPTIMIZERS:
+        elif in_optimizer and name in _FUSED_OPTIMIZERS:
             held.append(entry)
             if isinstance(entry, OpCall) and entry.signature.op == _UPDATE:
                 updates.append(entry)

@@ -205,6 +205,32 @@ def test_a_fused_optimizer_touches_each_tensor_once(training: Forecast) -> None:
     assert what_if.latency_of(entries) < what_if.latency_us
 
 
+def test_what_an_optimizers_closure_does_is_not_the_optimizers() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.Linear(256, 256).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        data = torch.randn(64, 256, device="cuda")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(data).mean()
+            loss.backward()
+            return loss  # type: ignore[no-any-return]
+
+        for _ in range(3):
+            optimizer.step(closure)
+    what_if = WhatIf(forecast)
+
+    entries, _ = with_fused_optimizer(what_if.entries)
+
+    def work(entries: tuple[object, ...]) -> list[Kernel]:
+        found = kernels(what_if, entries)
+        return [kernel for kernel in found if kernel.kernel_class is not KernelClass.OPTIMIZER]
+
+    assert work(entries) == work(what_if.entries)
+    assert len(gemms(what_if, entries)) >= 2
+
+
 def test_a_plain_optimizer_has_no_fused_form_to_offer() -> None:
     what_if = inference(Chain(), 8, 8)
 
