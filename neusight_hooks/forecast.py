@@ -48,7 +48,7 @@ from neusight.timeline import Timeline, schedule
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
-__all__ = ["Forecast", "Session", "forecast_on", "host_profile"]
+__all__ = ["Forecast", "Session", "forecast_on", "host_profile", "open_forecast"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -535,6 +535,16 @@ class Session:
 def _caller_of(frame: FrameType) -> CodeType | None:
     """What called the function that opens a block: the program does not reach further out."""
     return None if frame.f_back is None else frame.f_back.f_code
+
+
+def open_forecast() -> Forecast | None:
+    """The forecast whose block is open, for code deep inside it; None outside of any.
+
+    >>> open_forecast() is None
+    True
+    """
+    session = Session._current
+    return None if session is None else session.forecast
 
 
 def _warnings_of(recorder: Recorder) -> list[str]:
