@@ -149,8 +149,10 @@ def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
         Synchronize("item", "train.py:21", stack=stack),
     )
 
-    save_recording(recording_of(*entries), tmp_path / "a.json")
+    recording = replace(recording_of(*entries), made={"Net.0": stack})
+    save_recording(recording, tmp_path / "a.json")
     loaded, _ = load_recording(tmp_path / "a.json")
 
     stacks = [getattr(entry, "stack", None) for entry in loaded.steps[0].entries]
     assert stacks == [stack] * 3
+    assert loaded.made == {"Net.0": stack}
