@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -34,6 +35,7 @@ from neusight.recording import (
     MathMode,
     OpSignature,
     Synchronize,
+    TensorSpec,
 )
 from neusight.signature import signature_of
 from neusight.steps import EnoughSteps, StepCutter
@@ -96,6 +98,16 @@ class _StorageWatch(weakref.ref):  # type: ignore[type-arg]
 
     __slots__ = ("key",)
     key: int
+
+
+def _with_pinned(signature: OpSignature, pinned: Sequence[bool]) -> OpSignature:
+    """The signature with those of its first arguments pinned that are."""
+    arguments = list(signature.arguments)
+    for position, is_pinned in enumerate(pinned):
+        name, value = arguments[position]
+        if is_pinned and isinstance(value, TensorSpec):
+            arguments[position] = (name, value._replace(is_pinned=True))
+    return replace(signature, arguments=tuple(arguments))
 
 
 class Recorder:
@@ -418,15 +430,21 @@ class Recorder:
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
         """Appends an op that a handler ran, and follows the storages of its outputs."""
-        key = (_cache_key(func, args, kwargs), _meta_key(out))
+        pinned = tuple(map(self._is_pinned, args))
+        key = (_cache_key(func, args, kwargs), _meta_key(out), pinned)
         known = self._handled.get(key)
         if known is None or key[0] is None:
             signature = signature_of(func, args, kwargs, out)
+            if any(pinned):
+                signature = _with_pinned(signature, pinned)
             known = _Known(_SLOW, signature, (), None, _needs_math(signature), False)
             self._handled[key] = known
         self.record_op(known)
         for tensor in _flat_tensors(out):
             self.watch(tensor, known.signature.op)
+
+    def _is_pinned(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and self.values.is_pinned(value)
 
     def record(self, entry: Entry) -> None:
         """Appends a mark, wait or event."""

@@ -38,12 +38,14 @@ StepKind = Literal["setup", "train", "eval"]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor without data. `dtype` is torch's short name, `device` "cuda" or "cpu"."""
+    """A tensor without data. `dtype` is torch's short name, `device` "cuda" or "cpu"; memory of the
+    CPU may be pinned, so that the GPU copies it without the CPU."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
     device: str = "cuda"
+    is_pinned: bool = False
 
     @property
     def numel(self) -> int:

@@ -179,7 +179,8 @@ def _encode_signature(signature: OpSignature) -> Any:
 
 def _encode_argument(value: Argument) -> Any:
     if isinstance(value, TensorSpec):
-        return {"t": [list(value.shape), list(value.stride), value.dtype, value.device]}
+        pinned = [True] if value.is_pinned else []
+        return {"t": [list(value.shape), list(value.stride), value.dtype, value.device, *pinned]}
     if isinstance(value, tuple):
         return [_encode_argument(item) for item in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
@@ -191,8 +192,8 @@ def _decode_argument(value: Any) -> Argument:
     if isinstance(value, dict):
         if "x" in value:
             return float(value["x"])
-        shape, stride, dtype, device = value["t"]
-        return TensorSpec(tuple(shape), tuple(stride), dtype, device)
+        shape, stride, dtype, device, *pinned = value["t"]
+        return TensorSpec(tuple(shape), tuple(stride), dtype, device, *pinned)
     if isinstance(value, list):
         return tuple(_decode_argument(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):

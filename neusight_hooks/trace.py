@@ -34,6 +34,7 @@ from neusight.timeline import (
     KernelSpan,
     StepSpan,
     Timeline,
+    is_pinned_copy,
 )
 
 __all__ = ["TraceOptions", "save_trace", "trace_events", "write_trace"]
@@ -531,7 +532,7 @@ class _Writer:
         category = "kernel"
         if name.startswith("Mem"):
             category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
-            if self._is_pinned(span):
+            if is_pinned_copy(span.call.signature):
                 name = name.replace("Pageable", "Pinned")
             del args["queued"]
         self.events.append(
@@ -547,12 +548,6 @@ class _Writer:
             }
         )
         self._arrow_end("ac2g", span.correlation, start, self._device, stream)
-
-    def _is_pinned(self, span: KernelSpan) -> bool:
-        """A copy that does not block comes from pinned memory; item() copies into such."""
-        signature = span.call.signature
-        name, arguments = signature.op, signature.by_name
-        return arguments.get("non_blocking") is True or name.endswith("_local_scalar_dense")
 
     def _fixed_args(self, span: KernelSpan) -> tuple[str, dict[str, object], Kernel]:
         """What is the same for every launch of a kernel; the kernel keeps the key alive."""

@@ -501,3 +501,39 @@ def test_an_event_that_nothing_recorded_is_done() -> None:
     timeline = timeline_of(EventWait(event=-7, stream=0), op("kernel_10"))
 
     assert times(timeline) == [(0, 13_500, 23_500)]
+
+
+# -- copies from the host
+
+
+def copy_from_host(*, num_bytes: int, pinned: bool) -> Timeline:
+    source = TensorSpec((num_bytes,), (1,), "uint8", "cpu", pinned)
+    arguments = (("self", source), ("non_blocking", True))
+    signature = OpSignature("aten::_to_copy", "default", arguments, (SPEC,))
+    kernel = Kernel.elementwise("memcpy_h2d", num_bytes, dtype="uint8")
+    estimate = Estimate(500, 500, 500, "memory", "physics", "test")
+    entries = (OpCall(signature, MATH), op("view_"))
+    recording = Recording((Step("train", entries),), gpu="H100", torch_version="2")
+    others = price
+    return schedule(
+        recording,
+        lambda call: ((kernel, estimate),) if call.signature is signature else others(call),
+        ROUND,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "pinned", "waits"),
+    [(2**20, True, False), (2**20, False, True), (2**10, False, False)],
+)
+def test_the_host_brings_pageable_memory_to_the_gpu_itself(
+    num_bytes: int, pinned: bool, waits: bool
+) -> None:
+    timeline = copy_from_host(num_bytes=num_bytes, pinned=pinned)
+
+    (copy,) = timeline.kernels
+    (launch,) = [span for span in timeline.host if span.kind == "launch"]
+    assert copy.duration_ns == 500_000
+    assert (launch.end_ns == copy.end_ns) is waits
+    assert launch.duration_ns == (505_000 if waits else 3_000)
+    assert timeline.steps[0].host_ns == (516_000 if waits else 14_000)

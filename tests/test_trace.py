@@ -331,11 +331,10 @@ def test_occupancy_follows_from_grid_and_block(trace: dict[str, Any]) -> None:
     assert args["est. achieved occupancy %"] == round(100 * 64 * 8 / 132 / 64)
 
 
-@pytest.mark.parametrize(("non_blocking", "source"), [(True, "Pinned"), (False, "Pageable")])
-def test_a_copy_that_does_not_block_comes_from_pinned_memory(
-    non_blocking: bool, source: str
-) -> None:
-    copy = OpSignature("aten::copy_", "default", (("self", X), ("non_blocking", non_blocking)), ())
+@pytest.mark.parametrize(("pinned", "source"), [(True, "Pinned"), (False, "Pageable")])
+def test_a_copy_says_what_memory_it_comes_from(pinned: bool, source: str) -> None:
+    host = TensorSpec((1024,), (1,), "float32", "cpu", pinned)
+    copy = OpSignature("aten::copy_", "default", (("self", X), ("src", host)), ())
     recording = Recording((Step("train", (OpCall(copy, MATH),)),), gpu="H100", torch_version="2")
 
     trace = trace_events(schedule(recording, price, PLAIN), None, H100)

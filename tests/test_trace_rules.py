@@ -56,7 +56,7 @@ LAUNCHES = {
     "relu": (Kernel.elementwise("relu", 1024, dtype="float32"),),
     "addmm": (Kernel.gemm(32, 32, 32, dtype="float32"),),
     "layer_norm": (Kernel.elementwise("mean", 1024, dtype="float32"),) * 3,
-    "copy_": (Kernel.elementwise("memcpy_h2d", 1024, dtype="float32"),),
+    "copy_": (Kernel.elementwise("memcpy_h2d", 2**20, dtype="float32"),),
     "zero_": (Kernel.elementwise("memset", 1024, dtype="float32"),),
     "all_reduce": (Kernel.collective("all_reduce", 4096, 2),),
 }
@@ -224,7 +224,9 @@ def broken_rules(trace: dict[str, Any]) -> list[str]:
             broken.append(f"no launch: {event['name']}")
         elif launch["args"]["External id"] != event["args"]["External id"]:
             broken.append(f"another External id than its launch: {event['name']}")
-        elif launch["ts"] + launch["dur"] >= event["ts"]:
+        elif event["ts"] <= (
+            launch["ts"] if "Pageable ->" in event["name"] else launch["ts"] + launch["dur"]
+        ):
             broken.append(f"runs before it is launched: {event['name']}")
         if event["pid"] != event["args"]["device"] or event["tid"] != event["args"]["stream"]:
             broken.append(f"on the wrong lane: {event['name']}")

@@ -372,3 +372,21 @@ def test_scalars_on_the_cpu_mix_with_anything() -> None:
 
     calls = [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
     assert "aten::add" in {call.signature.op for call in calls}
+
+
+def test_copies_know_whether_their_source_is_pinned() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        plain = torch.ones(8)
+        pinned = plain.pin_memory()
+        plain.to("cuda")
+        pinned.to("cuda", non_blocking=True)
+        torch.empty(8, device="cuda").copy_(pinned)
+
+    calls = [
+        entry.signature
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, OpCall)
+    ]
+    sources = [spec for call in calls for spec in call.input_tensors if spec.device == "cpu"]
+    assert [spec.is_pinned for spec in sources] == [False, True, True]

@@ -57,8 +57,8 @@ def answer_attention_question(question: str, gpu: GPU) -> str | None:
     fields = json.loads(text)
     for name in ("query", "key", "value", "mask"):
         if fields[name] is not None:
-            shape, stride, dtype, device = fields[name]
-            fields[name] = TensorSpec(tuple(shape), tuple(stride), dtype, device)
+            shape, stride, *rest = fields[name]
+            fields[name] = TensorSpec(tuple(shape), tuple(stride), *rest)
     if fields["priority"] is not None:
         fields["priority"] = tuple(fields["priority"])
     return repr(_choose(AttentionCall(**fields), gpu))

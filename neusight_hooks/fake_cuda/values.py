@@ -330,6 +330,8 @@ class Values:
         """Whether `pin` made it."""
         if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cuda":
             return False
+        if not self._pinned or tensor.layout is not torch.strided:
+            return False
         return tensor.untyped_storage()._cdata in self._pinned
 
 
