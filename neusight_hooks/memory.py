@@ -29,10 +29,12 @@ __all__ = [
     "FRACTION_OPTION",
     "AliveRow",
     "Category",
+    "LiveAlloc",
     "MemoryEvent",
     "MemoryTimeline",
     "OutOfMemory",
     "Placement",
+    "Source",
     "StepMemory",
     "allocator_settings",
     "category_of",
@@ -189,6 +191,22 @@ def category_of(alloc: Alloc) -> Category:
     return _CATEGORY_OF.get(alloc.kind, "other")
 
 
+class LiveAlloc(NamedTuple):
+    """An `Alloc` while the program runs, cheaper to make."""
+
+    ordinal: int
+    num_bytes: int
+    module: str
+    op: str
+    phase: Phase
+    stack: tuple[str, ...]
+    kind: str = "activation"
+
+
+#: What says who allocates.
+Source = Alloc | LiveAlloc
+
+
 class Placement:
     """Storages placed by an allocator in the order in which a program makes them, and between them
     the workspaces that its ops take. A storage is for the stream of the op that makes it."""
@@ -214,7 +232,7 @@ class Placement:
         if self.workspaces is not None and self.workspaces.of(signature, math):
             self._pending = (signature, math, phase, module)
 
-    def allocate(self, storage: Hashable, alloc: Alloc) -> bool:
+    def allocate(self, storage: Hashable, alloc: Source) -> bool:
         """Places a storage; False if the GPU could not have served it."""
         own = alloc.op == self._op
         if self._pending is not None and not own:
@@ -247,7 +265,7 @@ class Placement:
             else:
                 self.take_away(key)
 
-    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+    def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Where every allocation passes."""
         return self.allocator.allocate(storage, alloc.num_bytes, stream)
 
@@ -270,8 +288,9 @@ class _Replayed(Placement):
         self.peak_index = -1
         self._context_bytes = context_bytes
 
-    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+    def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Allocates, and notes it."""
+        assert isinstance(alloc, Alloc)  # recordings hold no others
         allocator = self.allocator
         reserved, allocated = allocator.reserved, allocator.allocated
         fits = allocator.allocate(storage, alloc.num_bytes, stream)

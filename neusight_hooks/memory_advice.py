@@ -12,6 +12,7 @@ from neusight.batch import Batch, batch_of
 from neusight.memory import (
     MemoryTimeline,
     Placement,
+    Source,
     allocator_settings,
     memory_on,
     place_all,
@@ -150,7 +151,7 @@ class _DoesNotFitError(Exception):
 class _Trial(Placement):
     """Places storages until one is refused."""
 
-    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+    def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Allocates, or ends the trial."""
         if not super().place(storage, alloc, stream):
             raise _DoesNotFitError

@@ -12,12 +12,13 @@ from neusight.allocator import Allocator, Block, SegmentChange
 from neusight.memory import (
     ALLOCATOR_OPTION,
     Placement,
+    Source,
     allocator_settings,
     place_all,
     workspaces_on,
 )
 from neusight.predictors.gpu import GPU
-from neusight.recording import Alloc, Recording
+from neusight.recording import Recording
 from neusight.saving import write_atomically
 from neusight.workspaces import Workspaces
 
@@ -46,16 +47,16 @@ class History:
     def __init__(self, max_entries: int | None = None) -> None:
         self.entries: deque[dict[str, Any]] = deque(maxlen=max_entries)
         self.now_us = 0
-        self._frames: dict[int, tuple[Alloc, Frames]] = {}
+        self._frames: dict[int, tuple[Source, Frames]] = {}
 
-    def allocated(self, block: Block, alloc: Alloc) -> None:
+    def allocated(self, block: Block, alloc: Source) -> None:
         """A block was given away."""
         self._add(
             "alloc", block.address, block.requested, block.stream, self.frames_of(alloc),
             category=_category(alloc),
         )  # fmt: skip
 
-    def freed(self, block: Block, alloc: Alloc) -> None:
+    def freed(self, block: Block, alloc: Source) -> None:
         """It came back."""
         frames = self.frames_of(alloc)
         for action in ("free_requested", "free_completed"):
@@ -78,7 +79,7 @@ class History:
             }
         )
 
-    def frames_of(self, alloc: Alloc) -> Frames:
+    def frames_of(self, alloc: Source) -> Frames:
         """Op, module and the program's lines, innermost first."""
         known = self._frames.get(id(alloc))
         if known is None:
@@ -104,9 +105,10 @@ class History:
         )
 
 
-def frames_of(alloc: Alloc) -> Frames:
+def frames_of(alloc: Source) -> Frames:
     """A stack for an allocation: its op, its module, and the lines of the program that led there.
 
+    >>> from neusight.recording import Alloc
     >>> frames_of(Alloc(0, 4, "net.fc", "aten::mm", stack=("train.py:12",)))[-1]
     {'filename': 'train.py', 'line': 12, 'name': 'train.py'}
     """
@@ -120,7 +122,7 @@ def frames_of(alloc: Alloc) -> Frames:
     return frames
 
 
-def _category(alloc: Alloc) -> str:
+def _category(alloc: Source) -> str:
     """In the words of torch.profiler's memory timeline."""
     if alloc.kind == "activation" and alloc.phase != "forward":
         return "temporary"
@@ -138,31 +140,41 @@ class HistoricPlacement(Placement):
         times_ns: Sequence[int] = (),
     ) -> None:
         super().__init__(allocator, workspaces)
-        self.sources: dict[Hashable, Alloc] = {}
+        self.sources: dict[Hashable, Source] = {}
         self.history = history
         self._times_ns = times_ns
         allocator.on_segment = self.segment_changed
 
-    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
+    def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Allocates, and keeps how."""
-        self._set_clock()
-        fits = super().place(storage, alloc, stream)
+        if self.history is not None:
+            self._set_clock()
+        fits = self.allocator.allocate(storage, alloc.num_bytes, stream)
         block = self.allocator.block_of(storage)
         if block is not None:
             self.sources[storage] = alloc
             if self.history is not None:
                 self.history.allocated(block, alloc)
+            self.came(block)
         return fits
 
     def take_away(self, storage: Hashable) -> None:
         """Frees, and keeps that."""
-        self._set_clock()
+        if self.history is not None:
+            self._set_clock()
         block = self.allocator.block_of(storage)
         if block is not None:
             source = self.sources.pop(storage)
             if self.history is not None:
                 self.history.freed(block, source)
-        super().take_away(storage)
+            self.goes(block)
+        self.allocator.free(storage)
+
+    def came(self, block: Block) -> None:
+        """A block was given away: for those who count."""
+
+    def goes(self, block: Block) -> None:
+        """A block comes back."""
 
     def segment_changed(self, change: SegmentChange) -> None:
         """CUDA gave memory, or got it back."""
@@ -170,13 +182,14 @@ class HistoricPlacement(Placement):
             self.history.segment_changed(change)
 
     def _set_clock(self) -> None:
-        if self.history is not None and 0 <= self.mark < len(self._times_ns):
+        assert self.history is not None
+        if 0 <= self.mark < len(self._times_ns):
             self.history.now_us = self._times_ns[self.mark] // 1000
 
 
 def snapshot_of(
     allocator: Allocator,
-    sources: Mapping[Hashable, Alloc],
+    sources: Mapping[Hashable, Source],
     history: History | None,
     settings_text: str = "",
 ) -> Snapshot:
@@ -218,7 +231,7 @@ def _live_bytes(blocks: tuple[Block, ...]) -> int:
 
 
 def _block(
-    block: Block, storages: dict[int, Hashable], sources: Mapping[Hashable, Alloc], book: History
+    block: Block, storages: dict[int, Hashable], sources: Mapping[Hashable, Source], book: History
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "address": block.address,

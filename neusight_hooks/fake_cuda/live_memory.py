@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.allocator import Allocator, SegmentChange, settings_of
-from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION
+from neusight.allocator import Allocator, Block, SegmentChange, settings_of
+from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
 from neusight.memory_snapshot import HistoricPlacement, History, Snapshot, snapshot_of
-from neusight.recording import Alloc, EmptyCache
+from neusight.recording import EmptyCache
 from neusight.workspaces import ENVIRONMENT, Workspaces
 
 if TYPE_CHECKING:
@@ -90,12 +89,12 @@ class _Counters:
         self.all = self._pools["all"]
         self.of_small = (self._pools["large_pool"], self._pools["small_pool"])
 
-    def add(self, num_bytes: int, requested: int, is_small: bool) -> None:
+    def add(self, num_bytes: int, requested: int, is_small: int) -> None:
         """One more in one pool, and in all."""
         self.all.add(num_bytes, requested)
         self.of_small[is_small].add(num_bytes, requested)
 
-    def remove(self, num_bytes: int, requested: int, is_small: bool) -> None:
+    def remove(self, num_bytes: int, requested: int, is_small: int) -> None:
         """One less."""
         self.all.remove(num_bytes, requested)
         self.of_small[is_small].remove(num_bytes, requested)
@@ -128,20 +127,13 @@ class _Counted(HistoricPlacement):
         self.blocks = _Counters()
         self.segments = _Counters()
 
-    def place(self, storage: Hashable, alloc: Alloc, stream: int) -> bool:
-        """Allocates, counted."""
-        fits = super().place(storage, alloc, stream)
-        block = self.allocator.block_of(storage)
-        if block is not None:
-            self.blocks.add(block.num_bytes, block.requested, block.is_small)
-        return fits
+    def came(self, block: Block) -> None:
+        """One block more."""
+        self.blocks.add(block.num_bytes, block.requested, block.pool & 1)
 
-    def take_away(self, storage: Hashable) -> None:
-        """Frees, counted."""
-        block = self.allocator.block_of(storage)
-        if block is not None:
-            self.blocks.remove(block.num_bytes, block.requested, block.is_small)
-        super().take_away(storage)
+    def goes(self, block: Block) -> None:
+        """One block less."""
+        self.blocks.remove(block.num_bytes, block.requested, block.pool & 1)
 
     def segment_changed(self, change: SegmentChange) -> None:
         """CUDA gave memory, or got it back."""
@@ -200,9 +192,7 @@ class LiveMemory:
             if kind is tuple:
                 placement.run(entry[0], entry[1], entry[3], entry[4], entry[2])
             elif kind is list:
-                number, num_bytes, module, op, phase, stack = entry
-                alloc = Alloc(number, num_bytes, module, op, phase, stack=stack)
-                placement.allocate(number, alloc)
+                placement.allocate(entry[0], LiveAlloc(*entry))
             elif kind is int:
                 placement.free(entry)
             elif kind is EmptyCache:
