@@ -13,6 +13,7 @@ from neusight.integrations import (
     calibrate_command,
     check_command,
     doctor,
+    measure_command,
     run_command,
     validate_command,
 )
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return calibrate_command.run(options)
         if options.command == "validate":
             return validate_command.run(options)
+        if options.command == "measure":
+            return measure_command.run(options)
         if options.command == "doctor":
             return doctor.run(options)
         return _gpus(options)
@@ -116,6 +119,14 @@ def _parser() -> argparse.ArgumentParser:
         "that were left out of its fit.",
     )
     calibrate_command.add_arguments(calibrate)
+    measure = commands.add_parser(
+        "measure",
+        help="measure the GPU of this machine",
+        description="Measure the constants of this machine's GPU, kernels of every class, and "
+        "whole training and inference steps, within a time budget. The same command again goes on "
+        "from there. Nothing of the GPU is changed.",
+    )
+    measure_command.add_arguments(measure)
     validate = commands.add_parser(
         "validate",
         help="forecast measured workloads, and score the forecasts",

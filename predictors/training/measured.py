@@ -277,15 +277,13 @@ def table_of(sample: Sample) -> str:
 
 
 def append_sample(folder: Path, sample: Sample) -> None:
-    """Adds a sample to the journal, at once and for good; OSError where the disk is full."""
+    """Adds a sample to the journal at once; OSError where the disk is full."""
     line = json.dumps(sample_to_json(sample), separators=(",", ":"), allow_nan=False) + "\n"
     path = folder / "journal.jsonl"
     with path.open("ab") as stream:
         if stream.tell() and not _ends_with_newline(path):
             stream.write(b"\n")  # the line before was cut off
         stream.write(line.encode())
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def compact(folder: Path) -> int:
