@@ -188,7 +188,7 @@ _KEPT_DEVICE_KEYS = (
 )
 _DROPPED_ARGUMENTS = frozenset(
     (
-        *("Call stack", "Module Hierarchy", "Concrete Inputs", "Python id"),
+        *("Call stack", "Module Hierarchy", "Python id"),
         *("Ev Idx", "Record function id", "Fwd thread id", "queued", "context", "cbid"),
     )
 )
