@@ -48,11 +48,13 @@ __all__ = [
     "compact",
     "kernel_from_json",
     "kernel_to_json",
+    "main_kernel",
     "read_environment",
     "read_measured",
     "read_workload",
     "sample_from_json",
     "sample_to_json",
+    "short_dtype",
     "table_of",
     "write_environment",
     "write_gpus",
@@ -273,7 +275,7 @@ _COMMON = (
 
 def table_of(sample: Sample) -> str:
     """The table that the sample belongs to, by the class of its main kernel."""
-    return _TABLE_OF.get(_main(sample).kernel_class, "memory_bound")
+    return _TABLE_OF.get(main_kernel(sample).kernel_class, "memory_bound")
 
 
 def append_sample(folder: Path, sample: Sample) -> None:
@@ -350,8 +352,8 @@ def kernel_from_json(data: Any) -> Kernel:
     )
 
 
-def _main(sample: Sample) -> Kernel:
-    """The kernel that most of the time is about: the most FLOPs, then the most bytes."""
+def main_kernel(sample: Sample) -> Kernel:
+    """The kernel that a sample is mostly about: the most FLOPs, then the most bytes."""
     special = [kernel for kernel in sample.kernels if kernel.kernel_class in _TABLE_OF]
     return max(special or sample.kernels, key=lambda kernel: (kernel.flops, kernel.num_bytes))
 
@@ -421,12 +423,11 @@ def _table(samples: Iterable[Sample], gpu: str) -> bytes:
 
 
 def _row(sample: Sample, gpu: str) -> dict[str, Any]:
-    kernel = _main(sample)
-    dtype = _SHORT_DTYPES.get(kernel.dtype, kernel.dtype)
+    kernel = main_kernel(sample)
     row: dict[str, Any] = {
         "gpu": gpu,
         "op": sample.op,
-        "dtype": "tf32" if kernel.compute == "tf32" else dtype,
+        "dtype": short_dtype(kernel),
         **_shape_columns(kernel),
     }
     common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
@@ -434,6 +435,11 @@ def _row(sample: Sample, gpu: str) -> dict[str, Any]:
         [kernel_to_json(item) for item in sample.kernels], separators=(",", ":")
     )
     return row | {name: "" if value is None else value for name, value in common.items()}
+
+
+def short_dtype(kernel: Kernel) -> str:
+    """What tables call its dtype: "bf16", "fp32", or "tf32" where it computes so."""
+    return "tf32" if kernel.compute == "tf32" else _SHORT_DTYPES.get(kernel.dtype, kernel.dtype)
 
 
 def _shape_columns(kernel: Kernel) -> dict[str, Any]:
@@ -511,7 +517,7 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
 def write_quick(folder: Path, quick: Quick) -> None:
     """Writes quick.json."""
     samples = [
-        {"kind": kind, **_shape_columns(_main(sample)), **sample_to_json(sample)}
+        {"kind": kind, **_shape_columns(main_kernel(sample)), **sample_to_json(sample)}
         for kind, sample in quick.samples
     ]
     content = {

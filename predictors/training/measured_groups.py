@@ -1,0 +1,95 @@
+"""The samples of `neusight measure` as groups of rows, for `evaluate` and `fit`."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from neusight.predictors.errors import DataError, UnknownGPUError
+from neusight.predictors.gpu import GPU, gpu
+from neusight.predictors.training.data import Dataset, Group, gpu_of_row
+from neusight.predictors.training.measured import (
+    Sample,
+    main_kernel,
+    read_measured,
+    short_dtype,
+    table_of,
+)
+
+__all__ = ["measured_dataset"]
+
+
+def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Dataset:
+    """All samples of a folder, of these tables or all; what was launched is what was described.
+
+    DataError where the folder is damaged, has no sample, or its GPU is unknown.
+    """
+    measured = read_measured(folder)
+    label = measured.environment.gpu
+    target = _gpu_of(folder, label)
+    groups: defaultdict[tuple[str, str, str, bool], list[Sample]] = defaultdict(list)
+    for sample in measured.samples:
+        table = table_of(sample)
+        if tables is None or table in tables:
+            name = f"{_operation(sample)} ({sample.l2} L2)"
+            sustained = sample.clock_regime == "sustained"
+            groups[table, short_dtype(main_kernel(sample)), name, sustained].append(sample)
+    if not groups:
+        raise DataError(f"{folder} holds no measured kernels.")
+    return Dataset(
+        folder,
+        tuple(
+            Group(
+                gpu_label=label,
+                gpu=target,
+                table=table,
+                dtype=dtype,
+                phase_or_op=name,
+                launches=[sample.kernels for sample in samples],
+                latency_us=np.array([sample.latency_us for sample in samples]),
+                shape=np.array([_number(sample.case) for sample in samples], dtype=np.uint64),
+                sustained=sustained,
+            )
+            for (table, dtype, name, sustained), samples in sorted(groups.items())
+        ),
+        measured.notes,
+    )
+
+
+def _operation(sample: Sample) -> str:
+    """What was run, by what tells kernels of one class apart: layout, pass, library."""
+    words = dict(part.partition("=")[::2] for part in sample.case.split()[1:])
+    told = ("layout", "backend", "direction", "implementation", "memory_format")
+    parts = [sample.op, *(words[name] for name in told if name in words)]
+    if "part" in words:
+        parts.append(main_kernel(sample).name)
+    return " ".join(parts)
+
+
+def _gpu_of(folder: Path, label: str) -> GPU:
+    """The GPU of that driver name; else, by the datasheet in gpus.csv, what is known of it."""
+    try:
+        return gpu(label)
+    except UnknownGPUError:
+        path = folder / "gpus.csv"
+        if not path.exists():
+            raise
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = {row["gpu"]: row for row in csv.DictReader(stream)}
+    if label not in rows:
+        raise DataError(f"{path} does not describe {label}.")
+    try:
+        return gpu(rows[label].get("alias", ""))
+    except UnknownGPUError:
+        return gpu_of_row(rows[label])
+
+
+def _number(case: str) -> int:
+    """A number for each case, the same on every machine; its parts share it."""
+    text = case.partition(" part=")[0]
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
