@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from typing import Any
 
 from neusight.kernel_names import kernel_display_name
+from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
-from neusight.timeline import HostSpan, Timeline
+from neusight.recording import Argument, TensorSpec
+from neusight.timeline import HostSpan, StepSpan, Timeline, is_pinned_copy
 
 __all__ = ["event_list"]
 
@@ -15,38 +19,46 @@ _KINDS = ("op", "node", "annotation", "launch", "event", "sync")
 _THREADS = {"main": 1, "autograd": 2}
 
 
-def event_list(timeline: Timeline, gpu: GPU) -> Any:
+def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = None) -> Any:
     """torch.autograd.profiler_util.EventList of the replayed steps, times in microseconds.
 
     Setup is left out where there are steps; equal steps are those of the timeline, a few each.
+    With `memory` the events say, as torch.profiler's do, how many bytes the GPU held more after
+    them than before.
     """
     from torch.autograd import profiler_util
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
     function_event, cuda = untyped.FunctionEvent, untyped.DeviceType.CUDA
-    spans, kernels = _steps_of(timeline)
+    steps = _steps_of(timeline)
+    growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
     events: dict[int, Any] = {}
-    for position in spans:
+    for position in (i for step in steps for i in range(step.first_host, step.last_host)):
         span = timeline.host[position]
         if span.kind not in _KINDS:
             continue
         events[position] = function_event(
             id=position,
-            name=_name_of(span),
+            name=span.name,
+            trace_name=span.name,
             thread=_THREADS[span.thread],
             start_us=span.start_ns / _NS_PER_US,
             end_us=span.end_ns / _NS_PER_US,
             fwd_thread=_THREADS["main"] if span.thread == "autograd" else None,
             input_shapes=_shapes_of(span),
+            stack=list(span.call.stack) if span.call is not None else [],
+            device_memory_usage=growth[position],
             use_device="cuda",
             sequence_nr=_sequence_of(span),
             flops=0,
-            stack=[],
+            is_user_annotation=span.kind == "annotation",
         )
     device_events: list[Any] = []
-    for index in kernels:
+    for index in (i for step in steps for i in range(step.first_kernel, step.last_kernel)):
         kernel = timeline.kernels[index]
         name = kernel_display_name(kernel.kernel, kernel.estimate, gpu)
+        if name.startswith("Memcpy") and is_pinned_copy(kernel.call.signature):
+            name = name.replace("Pageable", "Pinned")
         owner = events.get(kernel.op)
         if owner is not None:
             owner.append_kernel(name, 0, kernel.duration_ns / _NS_PER_US)
@@ -55,6 +67,7 @@ def event_list(timeline: Timeline, gpu: GPU) -> Any:
             function_event(
                 id=len(timeline.host) + index,
                 name=name,
+                trace_name=name,
                 thread=kernel.stream,
                 start_us=kernel.start_ns / _NS_PER_US,
                 end_us=kernel.end_ns / _NS_PER_US,
@@ -66,29 +79,57 @@ def event_list(timeline: Timeline, gpu: GPU) -> Any:
             )
         )
     listed = untyped.EventList(
-        [*events.values(), *device_events], use_device="cuda", with_flops=True
+        [*events.values(), *device_events],
+        use_device="cuda",
+        profile_memory=memory is not None,
+        with_flops=True,
     )
     listed._build_tree()
     return listed
 
 
-def _steps_of(timeline: Timeline) -> tuple[list[int], list[int]]:
-    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"] or list(
-        timeline.steps
-    )
-    spans = [i for step in steps for i in range(step.first_host, step.last_host)]
-    kernels = [i for step in steps for i in range(step.first_kernel, step.last_kernel)]
-    return spans, kernels
+def _steps_of(timeline: Timeline) -> list[StepSpan]:
+    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"]
+    return steps or list(timeline.steps)
 
 
-def _name_of(span: HostSpan) -> str:
-    return span.call.signature.op if span.call is not None and span.kind == "op" else span.name
+def _growth(timeline: Timeline, memory: MemoryTimeline, steps: list[StepSpan]) -> Counter[int]:
+    """Bytes that each host span allocates less those it frees, its children's included."""
+    ops = [
+        position
+        for step in steps
+        for position in range(step.first_host, step.last_host)
+        if timeline.host[position].kind == "op"
+    ]
+    starts = [timeline.host[position].start_ns for position in ops]
+    shown = {step.replay.index for step in steps}
+    growth: Counter[int] = Counter()
+    for event in memory.events:
+        if event.step not in shown:
+            continue
+        time_ns = timeline.memory_ns[event.mark]
+        index = bisect_right(starts, time_ns) - 1
+        position = ops[index] if index >= 0 else -1
+        while position >= 0:
+            span = timeline.host[position]
+            if span.start_ns <= time_ns <= span.end_ns:
+                growth[position] += event.num_bytes
+            position = span.parent
+    return growth
 
 
-def _shapes_of(span: HostSpan) -> list[list[int]] | None:
-    if span.call is None:
+def _shapes_of(span: HostSpan) -> list[Any] | None:
+    if span.call is None or span.kind != "op":
         return None
-    return [list(spec.shape) for spec in span.call.signature.input_tensors]
+    return [_shape(value) for _, value in span.call.signature.arguments]
+
+
+def _shape(value: Argument) -> list[Any]:
+    if isinstance(value, TensorSpec):
+        return list(value.shape)
+    if isinstance(value, tuple):
+        return [list(item.shape) for item in value if isinstance(item, TensorSpec)]
+    return []
 
 
 def _sequence_of(span: HostSpan) -> int:

@@ -295,15 +295,16 @@ class Forecast:
 
         write_memory_snapshot(path, self.recording, self.gpu, times_ns=self.timeline.memory_ns)
 
-    def key_averages(self, group_by_input_shape: bool = False) -> Any:
+    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Any:
         """torch.profiler's own event list; `.table(sort_by="cuda_time_total")` prints it."""
-        return self.events().key_averages(group_by_input_shape)
+        return self.events().key_averages(group_by_input_shape, group_by_stack_n)
 
     def events(self) -> Any:
-        """The ops as torch.profiler's function events, with the device time of their kernels."""
+        """The ops as torch.profiler's function events, with their kernels' time and memory."""
         from neusight.events import event_list
 
-        return event_list(self.timeline, self.gpu)
+        memory = self.memory if self._options["profile_memory"] else None
+        return event_list(self.timeline, self.gpu, memory)
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:
         """The forecast in words and a few rows; `changes` are lines on what to change."""
