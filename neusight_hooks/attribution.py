@@ -177,6 +177,12 @@ class Attribution:
         for path, module in root.named_modules():
             if module not in self._paths:
                 self._paths[module] = f"{name}.{path}" if path else name
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        self._recorder.mark_storage(parameter, "parameter")
+                for buffer in module._buffers.values():
+                    if buffer is not None:
+                        self._recorder.mark_storage(buffer, "buffer")
                 if module in self._made:
                     self.made[self._paths[module]] = self._made[module]
 

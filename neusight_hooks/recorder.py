@@ -527,6 +527,7 @@ class Recorder:
         if number is not None:
             if kind:
                 self.kinds[number] = kind
+                self.cutter.kind_known(number, kind)
             return
         number = self._next_storage
         if number == 0 and self.on_first_alloc is not None:

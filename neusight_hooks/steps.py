@@ -80,6 +80,8 @@ class StepCutter:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._trained: set[int] = set()
         self._homes: dict[int, tuple[int, int]] = {}
+        # What storages of steps before turned out to be for, by their homes.
+        self._late_kinds: dict[tuple[int, int], StorageKind] = {}
         self._last_raw: list[Any] = []
         self._last_freed: dict[int, tuple[int, int]] = {}
         self._last_event = 0
@@ -183,6 +185,7 @@ class StepCutter:
             self._close(upto=self._end_of_cycle)
         if any(type(entry) is not int for entry in self._recorder.open_entries):
             self._close(kind=None if self._has_forward() or not self.steps else "setup")
+        self._correct_kinds()
 
     # -- cutting --------------------------------------------------------------------------------
 
@@ -262,6 +265,29 @@ class StepCutter:
         self._last_event -= sum(type(entry) is EventRecord for entry in self._last_raw)
         self._recorder.reopen(self._last_raw)
 
+    # -- what storages are for
+
+    def kind_known(self, number: int, kind: str) -> None:
+        """A storage turned out to be for this, perhaps after its step was closed."""
+        home = self._homes.get(number)
+        if home is not None:
+            self._late_kinds[home] = cast("StorageKind", kind)
+
+    def _correct_kinds(self) -> None:
+        first = 0
+        for position, step in enumerate(self.steps):
+            last = first + step.count
+            kinds = {
+                ordinal: kind
+                for (index, ordinal), kind in self._late_kinds.items()
+                if first <= index < last
+            }
+            if kinds:
+                self.steps[position] = replace(
+                    step, entries=tuple(_corrected(entry, kinds) for entry in step.entries)
+                )
+            first = last
+
     # -- from raw entries to those of a step ----------------------------------------------------
 
     def _settled(self, raw: list[Any]) -> list[Entry]:
@@ -316,6 +342,12 @@ class StepCutter:
         if phase == "optimizer" and self._recorder.is_alive(number):
             return "optimizer_state"
         return "activation"
+
+
+def _corrected(entry: Entry, kinds: dict[int, StorageKind]) -> Entry:
+    if isinstance(entry, Alloc) and entry.kind == "activation" and entry.ordinal in kinds:
+        return replace(entry, kind=kinds[entry.ordinal])
+    return entry
 
 
 def _kind_of(raw: list[Any]) -> StepKind:

@@ -616,3 +616,16 @@ def test_long_training_is_no_endless_loop() -> None:
 
     assert stopped is None
     assert count(steps, "train") == 100
+
+
+def test_parameters_made_on_the_gpu_are_known_as_such_before_any_optimizer_steps() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        first = nn.Linear(1024, 1024, device="cuda")
+        second = nn.Linear(1024, 1024, device="cuda")
+        data = torch.randn(8, 1024, device="cuda")
+        for _ in range(3):
+            first(data).mean().backward()
+            second(data).mean().backward()
+
+    held = {(row.kind, row.num_bytes) for row in forecast.memory.alive if row.num_bytes > 2**20}
+    assert ("parameter", 2 * 4 * (1024 * 1024 + 1024)) in held
