@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profile import Profile, read_profile
-from neusight.integrations.trace_measurements import measurements_of
+from neusight.integrations.trace_measurements import measurements_of, told_left_out
 from neusight.predictors.calibration import Calibration, Measurement
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU
@@ -39,6 +40,8 @@ class _Evidence:
     unprofiled: list[float] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    kernel_ns: int = 0
+    left_out_ns: Counter[str] = field(default_factory=Counter)
     torch_versions: set[str] = field(default_factory=set)
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -105,6 +108,10 @@ def calibrate(
 def _fitted(found: _Evidence, gpu: GPU, predictor: str | Predictor | None) -> Calibration:
     from neusight.predictors.training.calibrate import fit_calibration
 
+    if found.kernel_ns:
+        used = 1.0 - sum(found.left_out_ns.values()) / found.kernel_ns
+        found.notes.append(f"{used:.1%} of the kernel time in traces is used")
+        found.notes += told_left_out(found.left_out_ns, found.kernel_ns)
     profiled = merged_costs(found.hosts)
     plain = None
     if profiled is not None and found.unprofiled:
@@ -157,8 +164,8 @@ def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
     heard = measurements_of(profile, gpu)
     found.files.append(name)
     found.measurements += heard.measurements
-    found.notes.append(f"{name}: {heard.share:.1%} of the kernel time is used")
-    found.notes += [f"{name}: {note}" for note in heard.notes]
+    found.kernel_ns += heard.total_ns
+    found.left_out_ns.update(heard.left_out_ns)
     costs = costs_of(profile, gpu)
     if costs is None:
         found.notes.append(f"{name}: shows no launches, so nothing of its host")

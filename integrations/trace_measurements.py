@@ -11,7 +11,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +27,15 @@ from neusight.recording import Mark, OpCall, Recording
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TraceMeasurements", "measurements_of", "outermost_ops"]
+__all__ = ["TraceMeasurements", "measurements_of", "outermost_ops", "told_left_out"]
 
 _HOST_COPIES = ("HtoD", "DtoH")
 
 #: Operators that torch takes apart before a forecast (or a GPU) sees them.
 _TAKEN_APART = frozenset({"aten::linear", "aten::contiguous", "aten::softmax", "aten::log_softmax"})
+
+#: Ops on lists of tensors by which optimizers step.
+_MULTI_TENSOR = ("aten::_foreach", "aten::_fused", "aten::_amp_foreach")
 
 #: Share of the kernel time from which on a reason is told by itself.
 _TOLD = 0.01
@@ -73,14 +76,22 @@ _MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "cha
 
 @dataclass(frozen=True)
 class TraceMeasurements:
-    """What a profile measured, and what of it is of no use, in words.
-
-    `share` is the part of the profile's kernel time that the measurements hold.
-    """
+    """What a profile measured, and how many nanoseconds of its `total_ns` of kernel time were of
+    no use, by reason."""
 
     measurements: tuple[Measurement, ...]
-    share: float
-    notes: tuple[str, ...] = ()
+    total_ns: int
+    left_out_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """The part of the kernel time that the measurements hold."""
+        return 1.0 - sum(self.left_out_ns.values()) / self.total_ns
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, in words."""
+        return tuple(told_left_out(self.left_out_ns, self.total_ns))
 
 
 class _Call(NamedTuple):
@@ -128,20 +139,29 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
     typical_ns = mean if is_coarse else median
     described = dict(zip(calls, _described(list(calls), gpu), strict=True))
     found = []
-    used_ns = 0
     for call, times_ns in calls.items():
         kernels = described[call]
         if isinstance(kernels, str):
             reasons[kernels] += sum(times_ns)
             continue
-        used_ns += sum(times_ns)
         found.append(Measurement(kernels, typical_ns(times_ns) / 1000))
-    total_ns = sum(event.duration_ns for event in profile.events)
     return TraceMeasurements(
         measurements=tuple(found),
-        share=used_ns / total_ns if total_ns else 0.0,
-        notes=tuple(_notes(reasons, total_ns)),
+        total_ns=max(1, sum(event.duration_ns for event in profile.events)),
+        left_out_ns=dict(reasons),
     )
+
+
+def told_left_out(left_out_ns: Mapping[str, int], total_ns: int) -> Iterator[str]:
+    """What was left out of that much kernel time and why, the most first, small parts together."""
+    rest_ns = 0
+    for reason, spent_ns in sorted(left_out_ns.items(), key=lambda item: (-item[1], item[0])):
+        if spent_ns < _TOLD * total_ns:
+            rest_ns += spent_ns
+        else:
+            yield f"{spent_ns / total_ns:.1%} of the kernel time was left out: {reason}"
+    if rest_ns:
+        yield f"{rest_ns / total_ns:.1%} of the kernel time was left out for smaller reasons"
 
 
 def _require_shapes(profile: Profile) -> None:
@@ -215,17 +235,6 @@ def _frozen(value: object) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _notes(reasons: Mapping[str, int], total_ns: int) -> Iterator[str]:
-    rest_ns = 0
-    for reason, spent_ns in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-        if spent_ns < _TOLD * total_ns:
-            rest_ns += spent_ns
-        else:
-            yield f"{spent_ns / total_ns:.1%} of the kernel time was left out: {reason}"
-    if rest_ns:
-        yield f"{rest_ns / total_ns:.1%} of the kernel time was left out for smaller reasons"
-
-
 # -- calling again ---------------------------------------------------------------------------------
 
 
@@ -236,7 +245,7 @@ def _described(calls: Sequence[_Call], gpu: GPU) -> list[tuple[Kernel, ...] | st
     from neusight.forecast import Forecast, Session
     from neusight.predictors.predictor import predictor
 
-    dtypes = _only_dtypes(calls)
+    dtypes = _Dtypes(calls)
     reasons: dict[int, str] = {}
     forecast = Forecast(gpu, predictor(), _any_host())
     session = Session(forecast)
@@ -303,28 +312,42 @@ def _kernels(call: _Call, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
     return tuple(kernels)
 
 
-def _only_dtypes(calls: Sequence[_Call]) -> dict[tuple[int, ...], str]:
-    """The type of all tensors of a shape, where they agree, and under () that of all floating
-    ones: lists of tensors are recorded without types."""
-    found: dict[tuple[int, ...], set[str]] = defaultdict(set)
-    for call in calls:
-        for shape, kind in zip(call.dims, call.types, strict=False):
-            dtype = _DTYPES.get(kind)
-            if dtype is not None and shape and "float" in dtype:
-                found[shape].add(dtype)
-                found[()].add(dtype)
-    return {shape: min(dtypes) for shape, dtypes in found.items() if len(dtypes) == 1}
+class _Dtypes:
+    """The types in lists of tensors, which profiles do not tell."""
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        self._of: dict[tuple[int, ...], set[str]] = defaultdict(set)
+        self._all: set[str] = set()
+        for call in calls:
+            for shape, kind in zip(call.dims, call.types, strict=False):
+                dtype = _DTYPES.get(kind, "")
+                if shape and "float" in dtype:
+                    self._of[shape].add(dtype)
+                    self._all.add(dtype)
+
+    def of(self, shape: tuple[int, ...], name: str, call: _Call) -> str | None:
+        """That of the call's own tensors, of all tensors of the shape, or of all, where they
+        agree; optimizers step FP32 weights where there are any."""
+        if name == "indices":
+            return "int64"
+        own = {_DTYPES[kind] for kind in call.types if "float" in _DTYPES.get(kind, "")}
+        for known in (own, self._of.get(shape, set()), self._all):
+            if len(known) == 1:
+                return next(iter(known))
+            if known and call.name.startswith(_MULTI_TENSOR) and "float32" in known:
+                return "float32"
+            if known:
+                return None
+        return None
 
 
-def _bound(
-    call: _Call, dtypes: Mapping[tuple[int, ...], str]
-) -> tuple[Any, list[Any], dict[str, Any]]:
+def _bound(call: _Call, dtypes: _Dtypes) -> tuple[Any, list[Any], dict[str, Any]]:
     """The overload that takes those arguments, and the arguments; _Unusable where none does."""
     import torch
 
     namespace, _, name = call.name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name, None)
-    problem = f"{call.name} is no operator of this torch, or has other arguments"
+    problem = ""
     for overload_name in packet.overloads() if packet is not None else ():
         overload = getattr(packet, overload_name)
         schema = overload._schema.arguments
@@ -335,14 +358,14 @@ def _bound(
                 (item, _value(item, index, call, dtypes)) for index, item in enumerate(schema)
             ]
         except _Unusable as error:
-            problem = str(error)
+            problem = problem or str(error)
             continue
         arguments = [value for item, value in values if not item.kwarg_only]
         return overload, arguments, {i.name: value for i, value in values if i.kwarg_only}
-    raise _Unusable(problem)
+    raise _Unusable(problem or f"{call.name} is no operator of this torch, or has other arguments")
 
 
-def _value(item: Any, index: int, call: _Call, dtypes: Mapping[tuple[int, ...], str]) -> Any:
+def _value(item: Any, index: int, call: _Call, dtypes: _Dtypes) -> Any:
     """What to pass for a parameter of the schema."""
     kind, wanted = call.types[index], str(item.real_type)
     shape = call.dims[index] if index < len(call.dims) else ()
@@ -371,8 +394,7 @@ def _plain_value(item: Any, wanted: str, text: str, call: _Call) -> Any:
         if wanted in ("number", "float"):
             return 1 if wanted == "number" else 1.0
         raise _Unusable(
-            f"{call.name} was recorded without the values of its arguments (torch 2.1 and later "
-            "record them)"
+            "operators without the values of their arguments (newer torch records them)"
         )
     value = _literal(text)
     if isinstance(value, list) != ("List[" in wanted):
@@ -421,12 +443,10 @@ def _tensor_or_none(
     return _tensor(shape, strides, dtype, "cpu" if is_number else "cuda")
 
 
-def _listed_tensor(
-    shape: Any, name: str, call: _Call, dtypes: Mapping[tuple[int, ...], str]
-) -> torch.Tensor:
-    dtype = "int64" if name == "indices" else dtypes.get(shape, dtypes.get(()))
+def _listed_tensor(shape: Any, name: str, call: _Call, dtypes: _Dtypes) -> torch.Tensor:
+    dtype = dtypes.of(shape, name, call)
     if dtype is None:
-        raise _Unusable(f"{call.name} was recorded without the types in its list of tensors")
+        raise _Unusable("operators on lists of tensors whose types cannot be told")
     return _tensor(shape, None, dtype, "cuda")
 
 

@@ -37,6 +37,8 @@ _STEPS = 3
 _TIMEOUT_S = 900.0
 #: Operators that are named as the costliest errors.
 _WORST = 3
+#: Share of the error from which an operator is named.
+_NAMED = 0.005
 _TRACES = ("*.json", "*.json.gz")
 _SHOWN_ERROR_CHARS = 300
 #: Files of a folder of measurements that are no workloads; where a workload names itself.
@@ -377,7 +379,7 @@ def _score(task: _Task, forecast: Forecast) -> WorkloadScore:
     worst: tuple[OperatorError, ...] = ()
     if task.trace is not None:
         rows = compare(forecast, task.trace).rows
-        worst = tuple(map(_operator_error, rows[:_WORST]))
+        worst = tuple(_operator_error(row) for row in rows[:_WORST] if row.error_share >= _NAMED)
     return WorkloadScore(
         workload=task.name,
         measured_us=round(task.measured_us, 3),
