@@ -40,6 +40,8 @@ _MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTI
 
 _NS_PER_US = 1000
 _ROWS_SHOWN = 5
+#: Less of a category of memory is not shown.
+_SHOWN_BYTES = 2**20 // 10
 _ORIGINS = ("trained", "physics", "fallback")
 
 
@@ -300,10 +302,9 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     if memory.peak_event is not None:
         source = memory.peak_event.source
         line = f", {source.stack[0]}" if source.stack else ""
-        lines += [
-            f"            peak at {source.op} in {source.module or '(no module)'}{line}",
-            f"            {_category_words(memory)}",
-        ]
+        lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
+        held = _category_words(memory)
+        lines += [f"            {held}"] if held else []
     failure = memory.out_of_memory
     if failure is not None:
         lines.append(
@@ -317,7 +318,9 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
 def _category_words(memory: MemoryTimeline) -> str:
     held = sorted(memory.by_category.items(), key=lambda item: -item[1])
     return ", ".join(
-        f"{name.replace('_', ' ')} {_bytes(num_bytes)}" for name, num_bytes in held if num_bytes
+        f"{name.replace('_', ' ')} {_bytes(num_bytes)}"
+        for name, num_bytes in held
+        if num_bytes >= _SHOWN_BYTES
     )
 
 
