@@ -20,6 +20,9 @@ __all__ = ["MemoryReport", "limit_of"]
 
 _GIB, _MIB = 2**30, 2**20
 
+#: Less of a category is not shown.
+_SHOWN_BYTES = _MIB // 10
+
 #: Kinds of tensors, and changes, that are printed; JSON has all changes.
 _TENSORS_SHOWN, _REMEDIES_SHOWN = 6, 6
 
@@ -132,8 +135,12 @@ class MemoryReport:
                 f"{_bytes(steps[1].peak_allocated)}"
             )
         held = sorted(memory.by_category.items(), key=lambda item: -item[1])
-        words = [f"{name.replace('_', ' ')} {_bytes(size)}" for name, size in held if size]
-        yield f"  alive     {', '.join(words)}"
+        words = [
+            f"{name.replace('_', ' ')} {_bytes(size)}"
+            for name, size in held
+            if size >= _SHOWN_BYTES
+        ]
+        yield f"  alive     {', '.join(words) or 'next to nothing'}"
         for number, row in enumerate(self.tensors[:_TENSORS_SHOWN]):
             label = "largest" if number == 0 else ""
             times = f"{row.num_tensors} x " if row.num_tensors > 1 else ""

@@ -58,7 +58,7 @@ _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _IN_8BIT = ("Adam", "AdamW", "Lion", "SGD", "RMSprop", "Adagrad", "LAMB", "LARS")
 
 #: Share of the memory that a change must save to be worth telling.
-SMALLEST_SAVING = 0.01
+SMALLEST_SAVING = 0.02
 
 #: Share of the memory to which the smallest that suffices is told.
 PRECISION = 0.005
@@ -670,7 +670,8 @@ def recorded_batch(recording: Recording) -> Batch:
 
 def with_batch(recording: Recording, *, recorded: int, batch: int) -> Recording:
     """As if `batch` samples were in a step instead of `recorded`: what an op returns grows with it
-    where its first dimension is a multiple of the batch, unless it has a parameter's shape."""
+    where its first dimension is a multiple of the batch or any is the batch, unless it has a
+    parameter's shape."""
     specs = tensors_of(recording)
     shapes = _parameter_shapes(recording, specs)
 
@@ -681,7 +682,7 @@ def with_batch(recording: Recording, *, recorded: int, batch: int) -> Recording:
         if spec is None or not spec.shape or entry.phase == "optimizer" or spec.shape in shapes:
             return entry
         first = spec.shape[0]
-        if first == 0 or first % recorded:
+        if first == 0 or (first % recorded and recorded not in spec.shape):
             return entry
         return replace(entry, num_bytes=entry.num_bytes // recorded * batch)
 

@@ -115,6 +115,20 @@ def test_another_batch_needs_what_it_needs(plain: neusight.Forecast, batch: int)
     assert peak(changed) == pytest.approx(train(batch=batch).peak_memory_bytes, 0.002)
 
 
+def test_another_batch_of_sequences_that_come_first_needs_what_it_needs() -> None:
+    def recorded(batch: int) -> neusight.Forecast:
+        with neusight.forecast_on("A100") as forecast:
+            model = nn.LSTM(256, 256, 2).cuda()
+            for _ in range(3):
+                result, _ = model(torch.randn(50, batch, 256).cuda())
+                result.square().mean().backward()
+        return forecast
+
+    changed = with_batch(recorded(64).recording, recorded=64, batch=160)
+
+    assert peak(changed) == pytest.approx(recorded(160).peak_memory_bytes, 0.01)
+
+
 def test_a_fused_optimizer_keeps_nothing_in_between() -> None:
     small = train(batch=1)
 
