@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from neusight.integrations.baseline import METRICS, Case, folded
+from neusight.integrations.baseline import METRICS, Case
 from neusight.integrations.observation import code_at
 from neusight.integrations.regression import Cause, Judgement, MetricChange
 
@@ -210,7 +211,9 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
                 f"    {amount_text(rest, unit, signed=True):>11}  in "
                 f"{len(groups) - _CAUSES_SHOWN} more modules"
             )
-        if stack and any(cause.stack and cause.stack[0] != stack[0] for cause in causes):
+        is_resized = any(cause.is_resized and cause.made for cause in groups[0])
+        is_elsewhere = any(cause.stack and cause.stack[0] != stack[0] for cause in causes if stack)
+        if is_elsewhere and not is_resized:
             lines.append(f"    most of it comes through {_place(stack, folder)}")
     if judgement.peak_moved and judgement.memory_causes:
         was, now = judgement.peak_moved
@@ -242,7 +245,7 @@ def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
     stack = next((cause.stack for cause in (first, *group) if cause.stack), ())
     if stack:
         lines.append(f"    {'':>11}  {_place(stack, folder)}")
-    if first.made and first.was and first.now:
+    if first.made and first.is_resized:
         lines.append(f"    {'':>11}  made at {_place(first.made, folder)}")
     return lines
 
@@ -401,14 +404,21 @@ def _add_finding(
     folder: Path,
 ) -> None:
     """At the line that made the module where one was resized, else where what is new is called."""
-    growing = [cause for cause in causes if cause.amount > 0 and cause.module]
+    growing = [cause for cause in causes if cause.amount > 0 and cause.is_in_module]
     if not growing:
         return
-    first = max(growing, key=lambda cause: (_is_innermost(cause, growing), cause.amount))
-    if first.made and first.was and first.now:
+    totals: dict[str, float] = defaultdict(float)
+    for cause in growing:
+        totals[cause.module] += cause.amount
+    first = max(
+        growing,
+        key=lambda cause: (_is_innermost(cause, growing), totals[cause.module], cause.amount),
+    )
+    if first.made and first.is_resized:
         stack = first.made
     if stack:
-        modules = ", ".join(folded({cause.module for cause in growing[:3]}))
+        named = sorted(totals, key=lambda module: -totals[module])[:3]
+        modules = ", ".join(sorted(named))
         total = amount_text(sum(cause.amount for cause in growing), unit, signed=True)
         found.setdefault(_own_line(stack, folder), f"{total} in {modules} ({figures})")
 

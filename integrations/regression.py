@@ -135,7 +135,7 @@ class MetricChange(NamedTuple):
     @property
     def by_program(self) -> float:
         """The part of the change that is the program's."""
-        return self.after - self.before - self.by_tool
+        return round(self.after - self.before - self.by_tool, 6)
 
 
 class Cause(NamedTuple):
@@ -156,6 +156,16 @@ class Cause(NamedTuple):
     num_kernels: int
     stack: CallStack
     made: CallStack = ()
+
+    @property
+    def is_in_module(self) -> bool:
+        """Whether it belongs to a module, not to the optimizer, a library or the allocator."""
+        return self.module != "" and not self.module.startswith("(")
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether the same is done there as before, on other sizes."""
+        return self.was != "" and self.now != ""
 
 
 class NewWait(NamedTuple):
@@ -577,7 +587,7 @@ def _common_stack(causes: Iterable[Cause]) -> CallStack:
     What belongs to a module counts before the rest.
     """
     growing = [cause for cause in causes if cause.amount > 0 and cause.stack]
-    growing = [cause for cause in growing if cause.module] or growing
+    growing = [cause for cause in growing if cause.is_in_module] or growing
     total = sum(cause.amount for cause in growing)
     new = [cause for cause in growing if not cause.was]
     share = _MOST

@@ -67,7 +67,7 @@ class CallStacks:
             number = id(code)  # a code object's own hash reads all of it
             name = names.get(number)
             if name is None:
-                name = names[number] = self._name_of(code)
+                name = names[number] = self._name_of(frame)
             if name:
                 key.append(number)
                 key.append(frame.f_lasti)
@@ -87,11 +87,13 @@ class CallStacks:
             frame = frame.f_back
         return tuple(lines)
 
-    def _name_of(self, code: CodeType) -> str:
-        """How a file is named in a stack; "" where it is not the program's."""
-        self._keep.append(code)  # its identity must not be used again
-        filename = code.co_filename
+    def _name_of(self, frame: FrameType) -> str:
+        """How a frame's file is named in a stack; "" where it is not the program's."""
+        self._keep.append(frame.f_code)  # its identity must not be used again
+        filename = frame.f_code.co_filename
         if filename.startswith((*_foreign_folders(), "<")):
+            return ""
+        if str(frame.f_globals.get("__name__")).startswith("neusight."):  # from another folder
             return ""
         for packages in _PACKAGES:
             _, found, inside = filename.rpartition(packages)

@@ -9,6 +9,11 @@ import torch
 
 import neusight
 from neusight.call_stack import CallStacks, call_site
+from neusight.forecast import Forecast, Session
+from neusight.host import PLAIN
+from neusight.integrations.runner import Program, run_program
+from neusight.predictors.gpu import gpu
+from neusight.predictors.predictor import predictor
 from neusight.recording import Alloc, OpCall, Recording, Synchronize
 
 HERE = Path(__file__).name
@@ -111,3 +116,15 @@ def test_a_module_knows_the_line_that_made_it() -> None:
 
     [place, *_] = forecast.recording.made["Sequential.0"]
     assert place.rpartition("/")[2] == line_of("model = torch.nn.Sequential(")
+
+
+def test_a_script_that_is_run_is_where_stacks_end(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.ones(3, device='cuda')\n")
+    forecast = Forecast(gpu("H100"), predictor("roofline"), PLAIN)
+    session = Session(forecast, with_stack=True, folder=tmp_path)
+
+    run_program(Program(str(script), ()), session)
+
+    [call] = calls(forecast.recording)
+    assert call.stack == ("script.py:2",)

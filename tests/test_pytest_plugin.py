@@ -292,9 +292,26 @@ def test_a_test_over_its_budgets_fails_with_the_largest_parts(run: pytest.Pytest
 
 
 def test_budgets_judge_the_forecasts_of_the_fixture(run: pytest.Pytester) -> None:
-    run.makepyfile(budgets("0.001", "1", fixture="forecast", body='forecast("H100", train)'))
+    body = 'forecast("H100", train), forecast("A100", train)'
+    run.makepyfile(budgets("0.001", "1", fixture="forecast", body=body))
 
     assert "over the budget of 1 µs" in result_of(run, failed=1)
+
+
+def test_a_budget_for_a_gpu_without_a_forecast_fails(run: pytest.Pytester) -> None:
+    run.makepyfile(budgets("10", "1", fixture="forecast", body='forecast("H100", train)'))
+
+    assert "the test made no forecast on A100" in result_of(run, failed=1)
+
+
+def test_a_program_that_asks_for_its_gpu_is_run_on_each(run: pytest.Pytester) -> None:
+    body = "import torch; train(); print('runs on', torch.cuda.get_device_name())"
+    run.makepyfile(budgets("10", "0.0001", body=body))
+
+    printed = result_of(run, failed=1)
+
+    assert "runs on NVIDIA H100" in printed
+    assert "runs on NVIDIA A100" in printed
 
 
 def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
