@@ -17,11 +17,13 @@ from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUE
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.predictor import Predictor
+from neusight.predictors.training.measured import Sample, read_measured
 
 __all__ = ["Source", "calibrate"]
 
-#: What `calibrate` learns from: a trace or a folder (by path), a profile, or measurements.
-Source = str | Path | Profile | Measurement
+#: What `calibrate` learns from: a trace or a folder (by path), a profile, measurements, or samples
+#: of `neusight measure`.
+Source = str | Path | Profile | Measurement | Sample
 
 #: A time between events holds launches and gaps too; they are a small part of longer ones.
 _LEAST_EVENT_US = 100.0
@@ -78,19 +80,21 @@ def calibrate(
 
     `source` is the path of a torch.profiler trace (recorded with record_shapes=True) or of a
     folder that `neusight measure` wrote, a `Profile` read with its arguments, a
-    `predictors.Measurement`, or several of those. `gpu` may be left out where the source names
-    it. Each correction is kept only where it makes left-out problems come out nearer.
+    `predictors.Measurement`, a sample, or several of those. `gpu` may be left out where the source
+    names it. Each correction is kept only where it makes left-out problems come out nearer.
 
     CalibrationError where there is nothing to learn from, the source is of another GPU, or a trace
     has no shapes; TraceError and DataError where a file cannot be read.
     """
-    items = [source] if isinstance(source, (str, Path, Profile, Measurement)) else list(source)
+    items = [source] if isinstance(source, Source) else list(source)
     if not items:
         raise CalibrationError("There is nothing to calibrate with: no measurements were given.")
     found = _Evidence(None if gpu is None else find_gpu(gpu))
     for item in items:
         if isinstance(item, Measurement):
             found.measurements.append(item)
+        elif isinstance(item, Sample):
+            found.measurements += _of_samples([item], found.notes)
         elif isinstance(item, Profile):
             _learn_profile(found, item, Path(item.source).name)
         else:
@@ -174,8 +178,6 @@ def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
 
 
 def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -> None:
-    from neusight.predictors.training.measured import read_measured
-
     measured = read_measured(folder)
     environment = measured.environment
     found.meet_gpu(environment.gpu, folder.name)
@@ -194,13 +196,13 @@ def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -
             _learn_profile(found, read_profile(trace, keep_arguments=True), workload.trace)
 
 
-def _of_samples(samples: Iterable[Any], notes: list[str]) -> list[Measurement]:
+def _of_samples(samples: Iterable[Sample], notes: list[str]) -> list[Measurement]:
     """Kernel samples as measurements: of a case both cold and hot the hot one, as forecasts are of
     kernels in a row."""
-    chosen: dict[tuple[str, str], Any] = {}
+    chosen: dict[tuple[str, str], Sample] = {}
     too_short = 0
     for sample in samples:
-        if sample.kernel_us is None and sample.event_us < _LEAST_EVENT_US:
+        if sample.kernel_us is None and sample.latency_us < _LEAST_EVENT_US:
             too_short += 1
             continue
         key = (sample.case, sample.clock_regime)

@@ -275,6 +275,8 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
         for row in verdict.by_kernel_class[:_ROWS_SHOWN]
     ]
     lines += ["", *_memory_words(memory, gpu), _coverage_words(verdict, unmapped)]
+    if forecast.calibration is not None:
+        lines.append(f"  measured  {forecast.calibration.headline()}")
     if verdict.batch:
         lines.append(f"  batch     {_batch_words(verdict.batch)}")
     lines += _bullets(forecast.warnings)

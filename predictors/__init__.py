@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neusight.predictors.errors import (
+    CalibrationError,
     NeusightError,
     RegistrationError,
     UnknownGPUError,
@@ -23,18 +24,22 @@ from neusight.predictors.kernel import (
 from neusight.predictors.predictor import Estimate, Predictor, predict, register_predictor
 
 if TYPE_CHECKING:
+    from neusight.predictors.calibration import Calibration, Measurement
     from neusight.predictors.roofline import Roofline
     from neusight.predictors.tiled import Tiled
 
 __all__ = [
     "GPU",
     "AttentionSize",
+    "Calibration",
+    "CalibrationError",
     "CollectiveSize",
     "ConvolutionSize",
     "Estimate",
     "GemmSize",
     "Kernel",
     "KernelClass",
+    "Measurement",
     "NeusightError",
     "Predictor",
     "RegistrationError",
@@ -53,6 +58,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Predictors load on first use: they need numpy, looking up a GPU does not."""
+    if name in ("Calibration", "Measurement"):
+        from neusight.predictors import calibration
+
+        return getattr(calibration, name)
     if name == "Roofline":
         from neusight.predictors.roofline import Roofline
 

@@ -160,9 +160,9 @@ class Calibration:
             )
         if self.behaviour != behaviour_of(base, gpu):
             raise CalibrationError(
-                f"The calibration was made for another version of neusight: its predictor "
-                f"{self.predictor!r} priced {gpu.name} differently. Calibrate again from the same "
-                "measurements (`neusight calibrate`)."
+                f"The calibration was made for another version of neusight, or of the GPU's "
+                f"figures: its predictor {self.predictor!r} priced {gpu.name} differently. "
+                "Calibrate again from the same measurements (`neusight calibrate`)."
             )
         return Calibrated(base, self)
 
@@ -241,6 +241,16 @@ class Calibration:
             profiled_host=reader.costs(host, "profiled"),
             torch_version=str(document.get("torch", "")),
             source=reader.mapping(document, "source"),
+        )
+
+    def headline(self) -> str:
+        """A line: by how many measurements it corrects, and what that gained."""
+        if "loo_error_before" not in self.source:
+            return "calibrated to the host that was measured"
+        return (
+            f"calibrated by {self.source['num_problems']} measured problems: error "
+            f"{self.source['loo_error_before']:.0%} before, {self.source['loo_error_after']:.0%} "
+            "after, on those left out"
         )
 
     def table(self) -> str:
@@ -542,11 +552,9 @@ def _rows(calibration: Calibration) -> list[str]:
 def _why_not(row: ClassCorrection) -> str:
     if row.is_applied:
         return ""
-    return (
-        "no factor: one problem proves nothing"
-        if row.num_samples == 1
-        else ("no factor: it would not help")
-    )
+    if row.num_samples == 1:
+        return "no factor: one problem proves nothing"
+    return "no factor: it would not help"
 
 
 def _host_lines(calibration: Calibration) -> list[str]:

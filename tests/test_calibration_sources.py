@@ -375,3 +375,20 @@ def test_one_public_profile_helps_with_the_other() -> None:
 
     assert made.source["loo_error_after"] <= made.source["loo_error_before"]
     assert made.profiled_host is not None
+
+
+def test_samples_of_the_measuring_side_are_measurements_too() -> None:
+    kernel = Kernel.gemm(1024, 1024, 1024)
+
+    made = calibrate([sample(kernel), Measurement((kernel,), 30.0, sustained=True)], "H100")
+
+    assert made.source["num_measurements"] == 2 and made.source["num_problems"] == 2
+
+
+def test_the_first_screen_tells_what_was_measured(tmp_path: Path) -> None:
+    calibration = neusight.calibrate(write_trace(tmp_path / "t.json.gz", 256))
+
+    text = forecast_of(384).on("H100", calibration=calibration).summary()
+
+    assert "  measured  calibrated by" in text
+    assert "measured  " not in forecast_of(384).summary()
