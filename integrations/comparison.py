@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from neusight.integrations.kernel_aliases import (
 )
 from neusight.integrations.profile import (
     DeviceEvent,
+    HostOp,
     Profile,
     ProfileStep,
     read_profile,
@@ -31,10 +33,19 @@ from neusight.predictors.kernel import KernelClass
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Comparison", "ComparisonRow", "StepFigures", "compare", "step_figures"]
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "OperatorRow",
+    "StepFigures",
+    "StepRow",
+    "compare",
+    "step_figures",
+    "summary_markdown",
+]
 
 #: Raised when a key of `Comparison.to_json` changes its meaning or goes.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: A step is host-bound when its GPU idles for more than this share because the host is late; the
 #: forecast's own rule (`neusight.timeline.HOST_BOUND_IDLE_SHARE`).
@@ -45,6 +56,7 @@ _QUEUED_GAP_NS = 5_000
 
 _ROWS_SHOWN = 12
 _UNMATCHED_SHOWN = 8
+_OPERATORS_SHOWN = 8
 _NS_PER_US = 1000
 _MIB = 2**20
 
@@ -57,6 +69,11 @@ class _Work(NamedTuple):
     op: str
     num_kernels: int
     duration_ns: int
+    has_size: bool = True
+
+
+#: So many of the rounds in which work is matched ask for equal sizes.
+_TURNS_BY_SIZE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +116,32 @@ class ComparisonRow:
     error_share: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step beside the other side's step of the same turn; None where there is no such."""
+
+    measured_name: str
+    forecast_name: str
+    measured_us: float | None
+    forecast_us: float | None
+    measured_kernel_us: float | None
+    forecast_kernel_us: float | None
+    measured_kernels: int | None
+    forecast_kernels: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """What the operators of one name cost the host in a step, with all that they call."""
+
+    op: str
+    num_measured: int
+    num_forecast: int
+    measured_us: float
+    forecast_us: float
+    error: float | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A forecast laid beside a profile; `table()` prints it, `to_json()` holds all of it.
@@ -120,6 +163,8 @@ class Comparison:
     name_share: float
     score: float
     notes: tuple[str, ...]
+    steps: tuple[StepRow, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
 
     @property
     def kernel_time_error(self) -> float:
@@ -160,6 +205,8 @@ class Comparison:
             "score": self.score,
             "classes": [asdict(row) for row in self.classes],
             "rows": [asdict(row) for row in self.rows],
+            "steps": [asdict(row) for row in self.steps],
+            "operators": [asdict(row) for row in self.operators],
             "unmatched_measured": [asdict(row) for row in self.unmatched_measured],
             "unmatched_forecast": [asdict(row) for row in self.unmatched_forecast],
             "notes": list(self.notes),
@@ -171,7 +218,8 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
     each.
 
     Kernels are put into classes by their names, and matched by class and problem size in the
-    order of the program. TraceError where a file is no trace or holds no kernels.
+    order of the program; where the profile has no shapes, by class and order alone, which
+    `matched_share` does not count. TraceError where a file is no trace or holds no kernels.
     """
     ours, theirs = _profile_of(forecast), _profile_of(real)
     our_step, their_step = _step_of(ours), _step_of(theirs)
@@ -187,7 +235,9 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         rows=rows,
         unmatched_measured=_rows([], only_theirs, []),
         unmatched_forecast=_rows([], [], only_ours),
-        matched_share=round(sum(m.duration_ns for m, _ in pairs) / measured_ns, 6),
+        matched_share=round(
+            sum(m.duration_ns for m, f in pairs if m.size == f.size) / measured_ns, 6
+        ),
         class_share=round(
             sum(
                 work.duration_ns
@@ -200,6 +250,8 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         name_share=round(sum(m.duration_ns for m, f in pairs if m.op == f.op) / measured_ns, 6),
         score=_score(rows),
         notes=tuple(_notes(ours, theirs, their_work)),
+        steps=_step_rows(theirs, ours),
+        operators=_operator_rows(theirs, their_step, ours, our_step),
     )
 
 
@@ -256,6 +308,7 @@ def _work_of(profile: Profile, step: ProfileStep) -> list[_Work]:
             op=profile.ops[position].name if position >= 0 else "",
             num_kernels=len(events),
             duration_ns=sum(event.duration_ns for event in events),
+            has_size=position < 0 or bool(profile.ops[position].shapes),
         )
         for (position, kind, size), events in groups.items()
     ]
@@ -293,13 +346,16 @@ def _gradients(profile: Profile, op: int, events: Sequence[DeviceEvent]) -> list
 def _matched(
     measured: list[_Work], forecast: list[_Work]
 ) -> tuple[list[tuple[_Work, _Work]], list[_Work], list[_Work]]:
-    """Pairs of equal class and size, equal operator names first, each in order; and the rest."""
+    """Pairs of equal class and size, equal operator names first, each in order; then those of
+    which no size is known, by class alone; and the rest."""
     pairs: list[tuple[_Work, _Work]] = []
     keys: list[Callable[[_Work], object]] = [
         lambda work: (work.kind, work.size, work.op),
         lambda work: (work.kind, work.size),
+        lambda work: (work.kind, work.op),
+        lambda work: work.kind,
     ]
-    for key in keys:
+    for turn, key in enumerate(keys):
         waiting: dict[object, deque[int]] = defaultdict(deque)
         for index, work in enumerate(forecast):
             waiting[key(work)].append(index)
@@ -307,7 +363,8 @@ def _matched(
         left = []
         for work in measured:
             queue = waiting[key(work)]
-            if not queue or work.kind is KernelClass.UNKNOWN:
+            needs_size = turn >= _TURNS_BY_SIZE and work.has_size
+            if not queue or needs_size or work.kind is KernelClass.UNKNOWN:
                 left.append(work)
                 continue
             index = queue.popleft()
@@ -343,6 +400,70 @@ def _figures(profile: Profile, step: ProfileStep) -> StepFigures:
         peak_allocated_bytes=profile.peak_allocated_bytes,
         peak_reserved_bytes=profile.peak_reserved_bytes,
     )
+
+
+def _step_rows(measured: Profile, forecast: Profile) -> tuple[StepRow, ...]:
+    """The steps of both sides that have kernels, in order, one beside the other."""
+    sides = [[step for step in side.steps if step.events] for side in (measured, forecast)]
+    rows = []
+    for real, ours in zip_longest(*sides):
+        rows.append(
+            StepRow(
+                measured_name=real.name if real else "",
+                forecast_name=ours.name if ours else "",
+                measured_us=_microseconds(real.latency_ns) if real else None,
+                forecast_us=_microseconds(ours.latency_ns) if ours else None,
+                measured_kernel_us=_microseconds(real.kernel_ns) if real else None,
+                forecast_kernel_us=_microseconds(ours.kernel_ns) if ours else None,
+                measured_kernels=len(real.events) if real else None,
+                forecast_kernels=len(ours.events) if ours else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _operator_rows(
+    measured: Profile, measured_step: ProfileStep, forecast: Profile, forecast_step: ProfileStep
+) -> tuple[OperatorRow, ...]:
+    """Operators by name, the largest difference first."""
+    real, ours = _host_costs(measured, measured_step), _host_costs(forecast, forecast_step)
+    rows = []
+    for name in {**real, **ours}:
+        (count, time_ns), (our_count, our_ns) = real.get(name, (0, 0)), ours.get(name, (0, 0))
+        error = _error(our_ns, time_ns)
+        rows.append(
+            OperatorRow(
+                op=name,
+                num_measured=count,
+                num_forecast=our_count,
+                measured_us=_microseconds(time_ns),
+                forecast_us=_microseconds(our_ns),
+                error=None if error is None else round(error, 6),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-abs(row.forecast_us - row.measured_us), row.op)))
+
+
+def _host_costs(profile: Profile, step: ProfileStep) -> dict[str, tuple[int, int]]:
+    """For each name how many operators begin in the step, and their time on the host."""
+    counts: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    stacks: dict[str, list[HostOp]] = defaultdict(list)
+    for op in profile.ops:  # in order of start, outer ones first
+        if not step.start_ns <= op.start_ns < step.start_ns + step.host_ns:
+            continue
+        stack = stacks[op.thread]
+        while stack and stack[-1].end_ns <= op.start_ns:
+            stack.pop()
+        counts[op.name] += 1
+        if all(outer.name != op.name for outer in stack):
+            times[op.name] += op.duration_ns
+        stack.append(op)
+    return {name: (counts[name], times[name]) for name in counts}
+
+
+def _microseconds(nanoseconds: int) -> float:
+    return round(nanoseconds / _NS_PER_US, 3)
 
 
 def _idle_share(profile: Profile, step: ProfileStep) -> float:
@@ -504,6 +625,13 @@ def _sections(comparison: Comparison, limit: int, show: Format) -> list[str]:
                     _row_table(rows[:_UNMATCHED_SHOWN], ("class", "operator", "size")),
                 )
             )
+    if len(comparison.steps) > 1:
+        sections.append(show("Steps", _step_table(comparison.steps[:limit])))
+    both = [row for row in comparison.operators if row.num_measured and row.num_forecast]
+    if both:
+        shown = both[:_OPERATORS_SHOWN]
+        title = f"Operators on the host ({len(shown)} of {len(both)} that both have)"
+        sections.append(show(title, _operator_table(shown)))
     if comparison.notes:
         sections.append(show("Notes", [("note",), *((note,) for note in comparison.notes)]))
     return sections
@@ -559,6 +687,80 @@ def _row_table(rows: Sequence[ComparisonRow], labels: tuple[str, ...]) -> Table:
     return table
 
 
+def _step_table(rows: Sequence[StepRow]) -> Table:
+    table: Table = [
+        ("step", "forecast's", "measured", "forecast", "kernel time", "forecast", "kernels",
+         "forecast"),
+    ]  # fmt: skip
+    for row in rows:
+        times = (
+            row.measured_us, row.forecast_us, row.measured_kernel_us, row.forecast_kernel_us
+        )  # fmt: skip
+        table.append(
+            (
+                row.measured_name,
+                row.forecast_name,
+                *("" if time is None else _time(time) for time in times),
+                *(
+                    "" if count is None else str(count)
+                    for count in (row.measured_kernels, row.forecast_kernels)
+                ),
+            )
+        )
+    return table
+
+
+def _operator_table(rows: Sequence[OperatorRow]) -> Table:
+    table: Table = [("operator", "calls", "forecast", "measured µs", "forecast µs", "error")]
+    for row in rows:
+        table.append(
+            (
+                row.op,
+                str(row.num_measured),
+                str(row.num_forecast),
+                f"{row.measured_us:,.1f}",
+                f"{row.forecast_us:,.1f}",
+                "" if row.error is None else f"{row.error:+.1%}",
+            )
+        )
+    return table
+
+
+def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
+    """Several comparisons by name as Markdown: a table of their totals, one of kernel classes."""
+    totals: Table = [
+        ("profile", "GPU", "kernel time", "forecast", "error", "step", "forecast", "error",
+         "bound", "forecast", "matched", "score"),
+    ]  # fmt: skip
+    classes: Table = [("profile", "class", "kernels", "measured µs", "forecast µs", "error")]
+    for name, comparison in comparisons.items():
+        measured, forecast = comparison.measured, comparison.forecast
+        totals.append(
+            (
+                name,
+                measured.gpu,
+                *_compared(measured.kernel_us, forecast.kernel_us),
+                *_compared(measured.step_us, forecast.step_us),
+                measured.bound,
+                forecast.bound,
+                f"{comparison.matched_share:.1%}",
+                f"{comparison.score:.1%}",
+            )
+        )
+        for row in comparison.classes:
+            classes.append(
+                (
+                    name,
+                    row.kernel_class,
+                    str(row.num_measured),
+                    f"{row.measured_us:,.1f}",
+                    f"{row.forecast_us:,.1f}",
+                    "" if row.error is None else f"{row.error:+.1%}",
+                )
+            )
+    return "\n".join([_markdown("A step of each", totals), _markdown("By kernel class", classes)])
+
+
 def _compared(measured_us: float, forecast_us: float) -> tuple[str, str, str]:
     return _time(measured_us), _time(forecast_us), _percent(forecast_us, measured_us)
 
@@ -572,12 +774,16 @@ def _time(microseconds: float) -> str:
     return f"{microseconds / 1e3:,.3f} ms" if microseconds >= 1e3 else f"{microseconds:,.1f} µs"
 
 
+#: Columns of words, to the left.
+_TEXT_COLUMNS = ("", "class", "operator", "size", "step", "forecast's")
+
+
 def _plain(title: str, table: Table) -> str:
     """Columns aligned: the first to the left, figures to the right."""
     if len(table[0]) == 1:
         return "\n".join([title, *(f"  {cells[0]}" for cells in table[1:]), ""])
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    texts = sum(cell in ("", "class", "operator", "size") for cell in table[0][:3]) or 1
+    texts = sum(cell in _TEXT_COLUMNS for cell in table[0][:3]) or 1
     lines = [
         "  "
         + "  ".join(

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.integrations.cli import main
-from neusight.integrations.comparison import Comparison, compare
+from neusight.integrations.comparison import Comparison, compare, summary_markdown
 from neusight.integrations.kernel_aliases import class_of_name, size_of
 from neusight.integrations.profile import HostOp, Profile, read_profile_events
 from neusight.predictors.errors import TraceError
@@ -209,6 +210,48 @@ def test_json_and_markdown_hold_the_figures() -> None:
     assert figures["rows"][0]["op"] == "aten::addmm"
     assert "| gemm | 1 | 1 | 20.0 | 30.0 | +50.0% | 100.0% |" in markdown
     assert markdown.startswith("### A step\n")
+
+
+def test_steps_stand_side_by_side_and_those_too_many_alone() -> None:
+    ours, theirs = profile_of([GEMM], forecast=True), profile_of([GEMM])
+    twice = replace(theirs, steps=theirs.steps * 2)
+
+    rows = compare(ours, twice).steps
+
+    assert [(row.measured_name, row.forecast_name) for row in rows] == [
+        ("ProfilerStep#1", "ProfilerStep#1"), ("ProfilerStep#1", "")
+    ]  # fmt: skip
+    assert (rows[0].measured_kernel_us, rows[0].forecast_kernel_us) == (20.0, 20.0)
+    assert (rows[1].measured_kernels, rows[1].forecast_kernels) == (1, None)
+
+
+def test_operators_are_compared_on_the_host_too() -> None:
+    rows = compare(profile_of([GEMM], forecast=True), profile_of([GEMM, GEMM])).operators
+
+    (row,) = rows
+    assert (row.op, row.num_measured, row.num_forecast) == ("aten::addmm", 2, 1)
+    assert row.measured_us == pytest.approx(2 * row.forecast_us)
+    assert row.error == pytest.approx(-0.5)
+
+
+def test_without_shapes_kernels_pair_by_class_and_order_but_are_not_called_matched() -> None:
+    bare = profile_of([GEMM])
+    bare = replace(bare, ops=tuple(op._replace(shapes=()) for op in bare.ops))
+
+    comparison = compare(profile_of([with_times(GEMM, 2.0)], forecast=True), bare)
+
+    assert comparison.unmatched_measured == comparison.unmatched_forecast == ()
+    assert comparison.matched_share == 0.0
+    assert comparison.class_share == 1.0
+
+
+def test_several_comparisons_make_one_table() -> None:
+    comparison = compare(profile_of([with_times(GEMM, 1.5)], forecast=True), profile_of([GEMM]))
+
+    text = summary_markdown({"first": comparison, "second": comparison})
+
+    assert text.count("| first | Tesla V100-SXM2-32GB | 20.0 µs | 30.0 µs | +50.0% |") == 1
+    assert "| second | gemm | 1 | 20.0 | 30.0 | +50.0% |" in text
 
 
 @pytest.mark.parametrize(
