@@ -37,6 +37,9 @@ Frames = list[dict[str, Any]]
 
 #: Of a frame that is no line of a program; so torch names C++ frames without source.
 _NO_FILE = "??"
+#: What has no category. The page fails on a snapshot in which some entry has a category, but none
+#: has this one (annotate_snapshot in torch/utils/viz/MemoryViz.js).
+_NO_CATEGORY = "unknown"
 #: The pool of all memory that no torch.cuda.MemPool owns.
 _DEFAULT_POOL = (0, 0)
 
@@ -64,7 +67,10 @@ class History:
 
     def segment_changed(self, change: SegmentChange) -> None:
         """CUDA gave memory, or got it back."""
-        self._add(change.action, change.address, change.num_bytes, change.stream, [])
+        self._add(
+            change.action, change.address, change.num_bytes, change.stream, [],
+            category=_NO_CATEGORY,
+        )  # fmt: skip
 
     def ran_out(self, num_bytes: int, free_bytes: int) -> None:
         """A request could not be served."""

@@ -78,6 +78,19 @@ def test_segments_and_entries_have_what_torch_documents(forecast: neusight.Forec
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
 
 
+def test_categories_are_those_of_the_profiler_and_the_one_that_the_page_needs(
+    forecast: neusight.Forecast,
+) -> None:
+    trace = memory_snapshot(forecast.recording, forecast.gpu)["device_traces"][0]
+
+    categories = {entry["category"] for entry in trace if "category" in entry}
+
+    assert categories == {
+        "unknown", "parameter", "gradient", "optimizer_state", "activation", "temporary",
+        "workspace",
+    }  # fmt: skip
+
+
 def test_history_ends_in_the_state_that_is_shown(forecast: neusight.Forecast) -> None:
     snapshot = memory_snapshot(forecast.recording, forecast.gpu)
 
