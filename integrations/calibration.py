@@ -166,6 +166,8 @@ def _learn_one_of_many(found: _Evidence, path: Path) -> None:
 def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
     gpu = found.meet_gpu(profile.device_name, name)
     heard = measurements_of(profile, gpu)
+    if not profile.is_complete:
+        found.notes += [f"{name}: {note}" for note in profile.notes]
     found.files.append(name)
     found.measurements += heard.measurements
     found.kernel_ns += heard.total_ns
@@ -181,7 +183,7 @@ def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -
     measured = read_measured(folder)
     environment = measured.environment
     found.meet_gpu(environment.gpu, folder.name)
-    found.files.append(folder.name)
+    found.files.append(folder.resolve().name)
     found.torch_versions.add(environment.torch)
     found.about.update(driver=environment.driver, date=environment.date, host=environment.host)
     found.notes += [f"{folder.name}: {note}" for note in measured.notes]

@@ -224,9 +224,12 @@ def validate(
             raise DataError(f"{place} has no workload {name!r}; it has {', '.join(known)}.")
     chosen = [task for task in tasks if not only or task.name in only]
     left_out = [text for text in left_out if not only or text.partition(":")[0] in only]
+    seen = False
     if calibration is not None:
+        learnt = Calibration.load(calibration)
+        seen = place.resolve().name in learnt.source.get("files", ())
         for name in {task.gpu for task in chosen}:  # before minutes of forecasting
-            Calibration.load(calibration).applied_to(find_predictor(predictor), find_gpu(name))
+            learnt.applied_to(find_predictor(predictor), find_gpu(name))
     rows: list[WorkloadScore] = []
     predictors: dict[str, None] = {}
     for number, task in enumerate(chosen, start=1):
@@ -246,7 +249,7 @@ def validate(
         predictor=", ".join(predictors),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        notes=tuple(_notes(chosen)),
+        notes=tuple(_notes(chosen, seen=seen)),
     )
 
 
@@ -409,8 +412,11 @@ def _operator_error(row: ComparisonRow) -> OperatorError:
     )
 
 
-def _notes(tasks: Sequence[_Task]) -> Iterator[str]:
+def _notes(tasks: Sequence[_Task], *, seen: bool) -> Iterator[str]:
     from importlib.metadata import version
+
+    if seen:
+        yield "the calibration was learnt from this folder: these errors are of what it has seen"
 
     here = version("torch").partition("+")[0]
     others = sorted({task.torch.partition("+")[0] for task in tasks if task.torch} - {here})

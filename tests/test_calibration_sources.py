@@ -291,6 +291,16 @@ def test_two_versions_of_torch_are_not_mixed(tmp_path: Path) -> None:
         calibrate([first, second])
 
 
+def test_a_trace_that_was_cut_off_teaches_what_is_left_of_it(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "t.json.gz", 256)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    made = calibrate(path)
+
+    assert made.source["num_measurements"] > 0
+    assert any("cut off" in note for note in made.source["notes"])
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.json").write_text("hello")

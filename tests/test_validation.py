@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.cli import main
 from neusight.integrations.validation import (
@@ -135,6 +136,19 @@ def test_a_workload_is_forecast_by_its_script_and_scored(
     assert found.gpu == "H100-SXM5-80GB" and found.predictor == "tiled"
     assert found.left_out == ()
     assert found.notes[0].startswith("measured with torch 2.6.0, forecast with ")
+
+
+def test_a_calibration_is_applied_and_said_to_have_seen_the_folder(
+    tmp_path: Path, forecast: Forecast
+) -> None:
+    folder = folder_of(tmp_path / "h100", forecast, workload_of(forecast))
+    neusight.calibrate(folder).save(tmp_path / "c.json")
+
+    found = validate(folder, calibration=tmp_path / "c.json")
+
+    assert found.predictor == "tiled, calibrated"
+    assert abs(found.rows[0].busy_error or 1.0) < 0.05
+    assert "learnt from this folder" in found.notes[0]
 
 
 def test_the_command_prints_a_line_a_workload_and_the_totals(
