@@ -214,7 +214,7 @@ def _decode(document: dict[str, Any]) -> Recording:
     modes = [MathMode(*row) for row in document["modes"]]
     stacks = [tuple(row) for row in document["stacks"]]
     calls = [
-        OpCall(signatures[row[0]], modes[row[1]], *row[2:-1], stacks[row[-1]])
+        OpCall(signatures[row[0]], modes[row[1]], *[*row[2:-1], stacks[row[-1]]])
         for row in document["calls"]
     ]
     steps = tuple(
@@ -242,10 +242,10 @@ def _decode_entries(
         if isinstance(row, int):
             entries.append(calls[row])
         elif row[0] == "a":
-            entries.append(Alloc(ordinal, *row[1:-1], stacks[row[-1]]))
+            entries.append(Alloc(ordinal, *[*row[1:-1], stacks[row[-1]]]))
             ordinal += 1
         elif row[0] == "s":
-            entries.append(Synchronize(*row[1:-1], stacks[row[-1]]))
+            entries.append(Synchronize(*[*row[1:-1], stacks[row[-1]]]))
         elif row[0] == "f":
             entries.append(Free(StorageRef(row[1], row[2])))
         else:
