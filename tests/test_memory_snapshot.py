@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ SEGMENT_KEYS = {
     "active_size", "blocks",
 }  # fmt: skip
 BLOCK_KEYS = {"size", "requested_size", "address", "state", "frames"}
+#: What its own unpickler reads (unpickle in torch/utils/viz/MemoryViz.js).
+OPCODES_OF_THE_PAGE = {
+    "APPEND", "APPENDS", "BINFLOAT", "BINGET", "BININT", "BININT1", "BININT2", "BINPUT",
+    "BINUNICODE", "DICT", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "FRAME", "LIST", "LONG1",
+    "LONG_BINGET", "LONG_BINPUT", "MARK", "MEMOIZE", "NEWFALSE", "NEWTRUE", "NONE", "PROTO",
+    "SETITEM", "SETITEMS", "SHORT_BINUNICODE", "STOP", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+}  # fmt: skip
 TRACE_KEYS = {"action", "addr", "frames", "size", "stream"}
 
 
@@ -65,6 +73,15 @@ def test_torch_reads_what_is_exported(forecast: neusight.Forecast, tmp_path: Pat
     assert "optimizer optimizer_state" in text
     assert "(cuBLAS)" in text
     assert "test_memory_snapshot.py" in text
+
+
+def test_the_page_knows_every_opcode(forecast: neusight.Forecast, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+
+    forecast.export_memory_snapshot(path)
+
+    used = {opcode.name for opcode, _, _ in pickletools.genops(path.read_bytes())}
+    assert used <= OPCODES_OF_THE_PAGE
 
 
 def test_segments_and_entries_have_what_torch_documents(forecast: neusight.Forecast) -> None:
