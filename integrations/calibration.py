@@ -85,6 +85,14 @@ def calibrate(
 
     CalibrationError where there is nothing to learn from, the source is of another GPU, or a trace
     has no shapes; TraceError and DataError where a file cannot be read.
+
+    >>> from neusight.predictors import Kernel, predict
+    >>> kernels = [Kernel.gemm(size, 1024, 1024) for size in (256, 512, 1024, 2048)]
+    >>> estimates = predict(kernels, "L4")
+    >>> slow = [Measurement((k,), 1.3 * e.latency_us) for k, e in zip(kernels, estimates)]
+    >>> made = calibrate(slow, "L4")
+    >>> made.source["loo_error_after"] < made.source["loo_error_before"]
+    True
     """
     items = [source] if isinstance(source, Source) else list(source)
     if not items:

@@ -179,15 +179,15 @@ def test_a_variant_that_differs_gets_its_own_row() -> None:
 
 
 def test_pure_noise_teaches_nothing_that_makes_left_out_problems_worse() -> None:
-    for seed in range(6):
+    for seed in range(5):
         samples = measured(kernels(8, seed), gpu("L4"), noise=0.2, seed=seed)
 
         made = fit_calibration(samples, "L4")
 
-        assert made.source["loo_error_after"] <= 1.02 * made.source["loo_error_before"]
+        assert made.source["loo_error_after"] <= made.source["loo_error_before"]
         for row in made.corrections:
-            if not row.is_applied:
-                assert row.factor == 1.0
+            assert row.loo_error_after <= row.loo_error_before
+            assert row.is_applied or row.factor == 1.0
 
 
 def test_few_samples_are_shrunk_towards_what_is_shipped() -> None:

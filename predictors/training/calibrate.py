@@ -307,9 +307,7 @@ def _fitted(
     fine = np.linspace(coarse[0], coarse[-1], _FINE)
     table = np.stack([np.interp(fine, coarse, row) for row in prices])
     errors = measured[telling, None] - table
-    at_shipped = (
-        measured[telling] - _prices(chosen, replace(gpus[1], **{name: shipped}), base).log_us
-    )
+    at_shipped = measured[telling] - _prices(chosen, _moved(gpus[1], name, shipped), base).log_us
     penalty = 0.5 * ((fine - math.log(shipped)) / _prior_sd(name, gpus[0])) ** 2
     whole = _best(errors, penalty)
     own = parts[telling]
