@@ -147,7 +147,23 @@ def test_half_precision_in_nchw_is_copied_to_nhwc_and_back() -> None:
 
     needs = Workspaces(gpu("H100"), "2.13.0").of(convolution(256, 14, dtype="bfloat16"), MATH)
 
-    assert needs == (Need("cuDNN", image + weight + image),)
+    assert needs == (Need("cuDNN", image + weight + image + 512),)
+
+
+def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
+    """ViT-base's patch embedding in BF16 on an H100, four images."""
+    image, weight = (
+        tensor(4, 3, 224, 224, dtype="bfloat16"),
+        tensor(768, 3, 16, 16, dtype="bfloat16"),
+    )
+    result = tensor(4, 768, 14, 14, dtype="bfloat16")
+    arguments = (
+        ("input", image), ("weight", weight), ("bias", None), ("stride", (16, 16)),
+        ("padding", (0, 0)), ("dilation", (1, 1)), ("transposed", False), ("groups", 1),
+    )  # fmt: skip
+    call = OpSignature("aten::convolution", "default", arguments, (result,))
+
+    assert Workspaces(gpu("H100"), "2.6.0").of(call, MATH) == (Need("cuDNN", 7561728),)
 
 
 def test_flash_backward_sums_dq_in_float() -> None:
