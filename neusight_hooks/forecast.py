@@ -286,7 +286,14 @@ class Forecast:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
         from neusight.trace import write_trace
 
-        write_trace(path, self.timeline, self.memory, self.gpu, **self._options)
+        write_trace(
+            path,
+            self.timeline,
+            self.memory,
+            self.gpu,
+            world_size=self.recording.world_size,
+            **self._options,
+        )
 
     def export_memory_snapshot(self, path: str | Path) -> None:
         """Writes what the allocator did for pytorch.org/memory_viz, as torch's own

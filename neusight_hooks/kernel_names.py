@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import AttentionSize, ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    AttentionSize,
+    ConvolutionSize,
+    Kernel,
+    KernelClass,
+    RowsSize,
+)
 from neusight.predictors.predictor import Estimate
 
 __all__ = ["kernel_display_name"]
@@ -58,6 +65,30 @@ _COPIES = {
     "memset": "Memset (Device)",
 }
 _DEFAULT_TILE = (128, 128)
+_ANONYMOUS = "void at::native::(anonymous namespace)::"
+_RANDOM = (
+    f"{_ANONYMOUS}distribution_elementwise_grid_stride_kernel<{{t}}, 4, "
+    "at::native::templates::cuda::distribution_nullary_kernel>"
+)
+_INDEX_SELECT = f"{_ANONYMOUS}indexSelectLargeIndex<{{t}}, long, unsigned int, 2, 2, -2, true>"
+#: Kernels of PyTorch that have a name of their own (aten/src/ATen/native/cuda).
+_OWN_NAMES = {
+    "cat": f"{_ANONYMOUS}CatArrayBatchedCopy<at::native::(anonymous namespace)"
+    "::OpaqueType<{bytes}u>, unsigned int, 2, 128, 1>",
+    "embedding": _INDEX_SELECT,
+    "index_select": _INDEX_SELECT,
+    "dropout": f"{_ANONYMOUS}fused_dropout_kernel_vec<{{t}}, float, unsigned int, 1, 4, bool>",
+    "rand": _RANDOM,
+    "randn": _RANDOM,
+    "randint": _RANDOM,
+    "uniform": _RANDOM,
+    "normal": _RANDOM,
+    "cumsum": "void at::native::tensor_kernel_scan_innermost_dim<{t}, std::plus<{t}> >",
+    "topk": "void at::native::sbtopk::gatherTopK<{t}, unsigned int, 2, false>",
+    "nll_loss": f"{_ANONYMOUS}nll_loss_forward_reduce_cuda_kernel_2d<{{t}}, float, long>",
+}
+#: Softmax over at most so many elements takes a warp a row (PersistentSoftmax.cuh).
+_WARP_SOFTMAX = 1024
 
 
 def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
@@ -180,8 +211,10 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
 def _native(kernel: Kernel) -> str:
     """PyTorch's own kernels."""
     t = _CPP_TYPE.get(kernel.dtype, "float")
-    name, kind = kernel.name, kernel.kernel_class
-    anonymous = "void at::native::(anonymous namespace)::"
+    name, kind, anonymous = kernel.name, kernel.kernel_class, _ANONYMOUS
+    if name in _OWN_NAMES:
+        num_bytes = int(DTYPE_BYTES.get(kernel.dtype, 4))
+        return _OWN_NAMES[name].format(t=t, bytes=num_bytes)
     if kind is KernelClass.NORMALIZATION:
         if "layer_norm" in name:
             role = "layer_norm_grad_input_kernel_vectorized" if "backward" in name else (
@@ -195,6 +228,11 @@ def _native(kernel: Kernel) -> str:
             )
         return f"{anonymous}{name}_kernel<{t}, float>"
     if kind is KernelClass.SOFTMAX:
+        if isinstance(kernel.size, RowsSize) and kernel.size.width <= _WARP_SOFTMAX:
+            role = "softmax_warp_backward" if "backward" in name else "softmax_warp_forward"
+            power = max(0, kernel.size.width - 1).bit_length()
+            is_log = str("log" in name).lower()
+            return f"void (anonymous namespace)::{role}<{t}, {t}, float, {power}, {is_log}, false>"
         role = "cunn_SoftMaxBackward" if "backward" in name else "cunn_SoftMaxForward"
         return f"{anonymous}{role}<8, {t}, float, {t}, at::native::{name}>"
     if kind is KernelClass.REDUCTION:

@@ -20,6 +20,7 @@ from neusight.integrations.cli import main
 from neusight.integrations.comparison import Comparison, compare, summary_markdown
 from neusight.integrations.kernel_aliases import class_of_name, size_of
 from neusight.integrations.profile import HostOp, Profile, read_profile_events
+from neusight.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
 
@@ -294,6 +295,24 @@ def test_several_comparisons_make_one_table() -> None:
 )  # fmt: skip
 def test_a_kernels_name_tells_its_class(name: str, expected: KernelClass) -> None:
     assert class_of_name(name) is expected
+
+
+def test_the_names_of_a_forecasts_kernels_tell_their_class() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.randn(8, 512, device="cuda", requires_grad=True)
+        rows = torch.zeros(4, dtype=torch.long, device="cuda")
+        wide = torch.log_softmax(torch.cat([x] * 8, 1), -1) + torch.softmax(x, -1).sum()
+        F.cross_entropy(F.dropout(wide, 0.1), rows.repeat(2)).backward()
+        F.embedding(rows, x).cumsum(0).topk(4)
+        F.layer_norm(x, (512,)) @ x.t()
+        x.half().index_select(0, rows).sort()
+
+    for kernel, estimate in forecast.kernels:
+        name = kernel_display_name(kernel, estimate, forecast.gpu)
+        assert class_of_name(name) is kernel.kernel_class, (kernel.name, name)
 
 
 def test_a_product_has_one_size_however_it_is_asked_for() -> None:
