@@ -1,0 +1,47 @@
+"""Three public profiles beside their forecasts, as Markdown tables.
+
+    python benchmarks/public_profiles.py TRACES
+
+TRACES is the folder of the profiles: BERT-small and ViT-base in bf16 inference on H100 (TraceLens),
+a training step of ResNet-50 in fp32 on V100 (PyTorch's profiler tutorial). One that is not there is
+left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+#: Title, name in examples/compare_with_profile.py, and how the profile's file name begins.
+PROFILES = (
+    ("BERT-small, bf16, inference", "bert-small", "h100__gaunernst_bert-small"),
+    ("ViT-base, bf16, inference", "vit-base", "h100__Falconsai"),
+    ("ResNet-50, fp32, training", "resnet50", "v100__resnet50_train"),
+)
+
+
+def tables(traces: Path) -> str:
+    """Totals of each profile and its forecast, and of their kernel classes."""
+    sys.path.insert(0, str(EXAMPLES))
+    from compare_with_profile import forecast_of
+
+    from neusight.integrations.comparison import compare, summary_markdown
+
+    found = {}
+    for title, model, prefix in PROFILES:
+        for path in sorted(traces.glob(f"{prefix}*")):
+            found[title] = compare(forecast_of(model), path)
+    return summary_markdown(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("traces", type=Path)
+    print(tables(parser.parse_args().traces))
+
+
+if __name__ == "__main__":
+    main()
