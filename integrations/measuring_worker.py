@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,6 +47,7 @@ Reply: TypeAlias = "dict[str, Any]"
 #: A GPU counts as busy above this utilization (percent), or this much memory in use.
 _BUSY_PERCENT = 10
 _BUSY_BYTES = 2 * 2**30
+_SECOND_LOOK_S = 2.0
 #: Steps of a workload in a rehearsal: a first one and steady ones.
 _REHEARSED_STEPS = 4
 #: How often clock and power are read, milliseconds.
@@ -252,6 +254,14 @@ def _smi(*questions: str) -> list[str]:
 
 
 def _busy() -> str:
+    """What uses the GPU, if it still does when looked at again: a run that has just ended lingers
+    for a second in the utilization."""
+    if _busy_now():
+        time.sleep(_SECOND_LOOK_S)
+    return _busy_now()
+
+
+def _busy_now() -> str:
     percent, used_mib = (_number(text) for text in _smi("utilization.gpu", "memory.used"))
     if percent is not None and percent > _BUSY_PERCENT:
         return f"its utilization is {percent:.0f} %"

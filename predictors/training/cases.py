@@ -435,12 +435,15 @@ def _drawn_rows(op: str, dtype: str, count: int, **more: Value) -> list[Case]:
     draw = random.Random(f"{op} {dtype} {sorted(more.items())}")
     cases = []
     for index in range(count):
-        width = _log_uniform(draw, 16, 65536, 8 if index % 2 else 1)
+        widest = 8192 if op in _TABLE_OPS else 65536
+        width = _log_uniform(draw, 16, widest, 8 if index % 2 else 1)
         rows = _log_uniform(draw, 1, max(2, min(262144, 2**28 // width)))
         cases.append(_case(op, dtype=dtype, rows=rows, width=width, **more))
     return cases
 
 
+#: Ops on a table of `_TABLE_ROWS` rows, whatever they read of it.
+_TABLE_OPS = ("embedding", "embedding_backward", "index_select")
 #: Ops over rows, with the sizes that models have.
 _ROW_OPS: dict[str, tuple[tuple[int, int], ...]] = {
     "layer_norm": _ROW_SIZES,
@@ -811,7 +814,7 @@ def _make_rows(bench: _Bench, case: Case) -> Call:
     return calls[case.op]
 
 
-@_maker("embedding", "embedding_backward", "index_select")
+@_maker(*_TABLE_OPS)
 def _make_embedding(bench: _Bench, case: Case) -> Call:
     torch = bench.torch
     backward = case.op.endswith("_backward")

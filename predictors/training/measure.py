@@ -50,6 +50,7 @@ _UNAVOIDABLE_US = 0.4
 _TRIES = 3
 #: Seconds under load before a sustained sample is taken: power limits act within a tenth of one.
 _HEATING_SECONDS = 0.7
+_MOST_HEATING_CALLS = 10_000
 
 
 class Launch(NamedTuple):
@@ -407,10 +408,10 @@ class CudaStopwatch:
             self.cool()
 
     def events(self, call: Call, *, runs: int, cold: bool) -> list[float]:
-        """A time for each run after a flush of the L2; or, hot, a mean for each train of runs."""
+        """A time for each run after a flush of the L2; or, hot, means of a few trains of runs."""
         torch = self._torch
         pairs = []
-        per_pair = 1 if cold else runs
+        per_pair = 1 if cold else max(2, runs // _TRAINS)
         for _ in range(runs if cold else _TRAINS):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             # While the GPU is busy with this the host gets ahead, and its own time, which between
@@ -448,9 +449,12 @@ class CudaStopwatch:
         self._flushed.sum()
 
     def heat(self, call: Call, seconds: float) -> None:
-        """Calls it for so long, with the queue kept full."""
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        """Calls it for about so long without a pause; the host queues it all in advance."""
+        start = time.perf_counter()
+        call()
+        self.synchronize()
+        once = time.perf_counter() - start
+        for _ in range(min(_MOST_HEATING_CALLS, round(seconds / once))):
             call()
 
     def synchronize(self) -> None:
