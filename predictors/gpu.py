@@ -239,7 +239,8 @@ _registered: dict[str, GPU] = {}
 def gpu(name: str | GPU) -> GPU:
     """The GPU of that name; canonical, short, data and driver names all work, in any case.
 
-    A `GPU` is given back as it is. UnknownGPUError names near misses.
+    A `GPU` is given back as it is; the path of a JSON file (`name` ends in .json) is read and
+    registered. UnknownGPUError names near misses, RegistrationError what is wrong in the file.
 
     >>> gpu("h100").name
     'H100-SXM5-80GB'
@@ -248,6 +249,8 @@ def gpu(name: str | GPU) -> GPU:
     """
     if isinstance(name, GPU):
         return name
+    if name.endswith(".json"):
+        return _registered_from(Path(name))
     found = _index().get(_normal(name))
     if found is not None:
         return found
@@ -283,6 +286,12 @@ def register_gpu(source: GPU | str | Path) -> GPU:
     _registered[added.name] = added
     _index.cache_clear()
     return added
+
+
+def _registered_from(path: Path) -> GPU:
+    """The GPU in the file, which may have been registered before."""
+    made = _read(path)
+    return made if _registered.get(made.name) == made else register_gpu(made)
 
 
 def _read(path: Path) -> GPU:

@@ -23,6 +23,8 @@ NEEDS_TORCH = (
     "neusight.attribution",
     "neusight.fake_cuda",
     "neusight.forecast",
+    "neusight.integrations.lightning",
+    "neusight.integrations.transformers",
     "neusight.questions",
     "neusight.recorder",
     "neusight.signature",

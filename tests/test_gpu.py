@@ -141,6 +141,20 @@ def test_register_names_the_wrong_field(field: str, value: object) -> None:
         register_gpu(wrong)
 
 
+def test_the_path_of_a_file_is_a_name(tmp_path: Path, clean_registry: None) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**gpu("A100").to_json(), "name": "Mine", "driver_name": "Mine",
+                                "aliases": []}))  # fmt: skip
+
+    assert gpu(str(path)).name == "Mine"
+    assert gpu(str(path)) == gpu("mine")  # a second reading is no second GPU
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RegistrationError, match=r"missing\.json cannot be read"):
+        gpu(str(tmp_path / "missing.json"))
+
+
 def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
     data = gpu("L4").to_json()
     del data["l2_bytes"]

@@ -700,7 +700,7 @@ def test_the_trainer_of_transformers_trains(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not has_accelerate(), reason="accelerate is not installed")
 def test_accelerate_trains() -> None:
-    from accelerate import Accelerator  # type: ignore[import-not-found]
+    from accelerate import Accelerator
 
     with neusight.forecast_on("H100") as forecast:
         accelerator = Accelerator(mixed_precision="bf16")
