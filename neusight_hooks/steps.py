@@ -296,9 +296,16 @@ class StepCutter:
         first_event = self._last_event
         self._last_freed = {}
         entries: list[Entry] = []
+        freed: list[Free] = []
         ordinal = 0
         for entry in raw:
             kind = type(entry)
+            if freed and kind is not int:
+                # Storages freed together go in the order of addresses where a table of C++ drops
+                # them (autocast's copies of weights), another one in each run; the order of such
+                # frees has no effect.
+                entries.extend(sorted(freed, key=_storage_of))
+                freed = []
             if kind is tuple:
                 entries.append(self.call_of(entry, base))
             elif kind is list:
@@ -313,7 +320,7 @@ class StepCutter:
                 if home is not None:
                     if home[0] != self._index:
                         self._last_freed[entry] = home
-                    entries.append(Free(StorageRef(self._index - home[0], home[1])))
+                    freed.append(Free(StorageRef(self._index - home[0], home[1])))
             elif kind is EventRecord:
                 self._last_event = max(self._last_event, entry.event)
                 entries.append(replace(entry, event=entry.event - first_event))
@@ -322,7 +329,7 @@ class StepCutter:
                 entries.append(replace(entry, event=entry.event - first_event))
             else:
                 entries.append(entry)
-        return entries
+        return entries + sorted(freed, key=_storage_of)
 
     def call_of(self, raw: tuple[Any, ...], base: int | None) -> OpCall:
         """The op call of a raw entry, one object for all equal ones."""
@@ -348,6 +355,10 @@ def _corrected(entry: Entry, kinds: dict[int, StorageKind]) -> Entry:
     if isinstance(entry, Alloc) and entry.kind == "activation" and entry.ordinal in kinds:
         return replace(entry, kind=kinds[entry.ordinal])
     return entry
+
+
+def _storage_of(free: Free) -> StorageRef:
+    return free.storage
 
 
 def _kind_of(raw: list[Any]) -> StepKind:

@@ -629,3 +629,15 @@ def test_parameters_made_on_the_gpu_are_known_as_such_before_any_optimizer_steps
 
     held = {(row.kind, row.num_bytes) for row in forecast.memory.alive if row.num_bytes > 2**20}
     assert ("parameter", 2 * 4 * (1024 * 1024 + 1024)) in held
+
+
+def test_storages_freed_together_are_kept_in_one_order() -> None:
+    def program(order: tuple[int, ...]) -> Recording:
+        with neusight.forecast_on("H100") as forecast:
+            kept = {number: torch.ones(8, device="cuda") for number in range(4)}
+            for number in order:
+                del kept[number]
+            torch.ones(8, device="cuda")
+        return forecast.recording
+
+    assert program((2, 0, 3, 1)) == program((0, 1, 2, 3))
