@@ -111,6 +111,7 @@ class Workspaces:
         environment = environment or {}
         self._version = _version_of(torch_version)
         self._product = _product_need(gpu, environment)
+        self._fp32 = ("fp32",) if "tf32" in gpu.peak_tflops else ("fp32", "tf32")
         self._lt = _lt_need(self._version, environment) if gpu.vendor == "nvidia" else None
         self._known: dict[tuple[int, int], tuple[Need, ...]] = {}
         self._keep: list[tuple[OpSignature, MathMode]] = []
@@ -129,7 +130,7 @@ class Workspaces:
         if op in _PRODUCTS:
             return self._of_product(signature)
         if "convolution" in op:
-            return _of_convolution(map_op(signature, math).kernels)
+            return _of_convolution(map_op(signature, math).kernels, self._fp32)
         attention = _ATTENTION.get(op)
         if attention is not None:
             num_bytes = attention(signature)
@@ -183,14 +184,15 @@ def _is_lt_product(signature: OpSignature) -> bool:
     return signature.op != "aten::addmm" or bias is None or len(bias.shape) == 1
 
 
-def _of_convolution(kernels: tuple[Kernel, ...]) -> tuple[Need, ...]:
-    """The largest workspace of its passes, which run one after the other."""
+def _of_convolution(kernels: tuple[Kernel, ...], fp32: tuple[str, ...]) -> tuple[Need, ...]:
+    """The largest workspace of its passes, which run one after the other; `fp32` are the units
+    that compute in FP32 on the GPU."""
     transforms = any(kernel.name == _TRANSFORM for kernel in kernels)
     largest = max(
         (
             _transformed_bytes(kernel, kernel.size)
             if transforms
-            else _winograd_bytes(kernel, kernel.size)
+            else _winograd_bytes(kernel, kernel.size, fp32)
             for kernel in kernels
             if isinstance(kernel.size, ConvolutionSize)
         ),
@@ -209,10 +211,10 @@ def _transformed_bytes(kernel: Kernel, size: ConvolutionSize) -> int:
     return int(elements * DTYPE_BYTES[kernel.dtype]) + _TRANSFORM_EXTRA_BYTES
 
 
-def _winograd_bytes(kernel: Kernel, size: ConvolutionSize) -> int:
+def _winograd_bytes(kernel: Kernel, size: ConvolutionSize, fp32: tuple[str, ...]) -> int:
     channels = min(size.in_channels, size.out_channels)
     if (
-        kernel.compute != "fp32"
+        kernel.compute not in fp32
         or kernel.layout == "channels_last"
         or size.kernel != (3, 3)
         or size.stride != (1, 1)
