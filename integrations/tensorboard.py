@@ -67,6 +67,7 @@ def write_summary(forecast: Forecast, logdir: str | Path) -> None:
     memory = _memory_by_step(forecast)
     writer = SummaryWriter(os.fspath(logdir), filename_suffix=_SUFFIX)
     add: Callable[[str, float, int], None] = writer.add_scalar
+    index = 0
     try:
         for step in forecast.timeline.steps:
             if step.replay.step.kind == "setup":
@@ -77,10 +78,9 @@ def write_summary(forecast: Forecast, logdir: str | Path) -> None:
             allocated, reserved = memory.get(index, (0, 0))
             add("forecast/peak allocated (GiB)", allocated / _GIB, index)
             add("forecast/peak reserved (GiB)", reserved / _GIB, index)
-        steady = max((step.replay.index for step in forecast.timeline.steps), default=0)
-        add("forecast/MFU", forecast.mfu, steady)
+        add("forecast/MFU", forecast.mfu, index)
         text = "".join(f"    {line}\n" for line in forecast.summary().splitlines())
-        writer.add_text("forecast", text, steady)
+        writer.add_text("forecast", text, index)
     finally:
         writer.close()
 

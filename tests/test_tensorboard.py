@@ -552,7 +552,7 @@ def test_scalars_and_the_summary_lie_beside_the_trace(forecast: neusight.Forecas
     assert last == pytest.approx(forecast.step_latency_us.median / 1000)
     peak = max(value for _, value in points["forecast/peak allocated (GiB)"])
     assert peak == pytest.approx(forecast.peak_memory_bytes / 2**30)
-    assert points["forecast/MFU"][0][1] == pytest.approx(forecast.mfu)
+    assert points["forecast/MFU"] == [(steps[-1].replay.index, pytest.approx(forecast.mfu))]
     (text,) = events.Tensors("forecast/text_summary")
     assert forecast.summary().splitlines()[0] in text.tensor_proto.string_val[0].decode()
 

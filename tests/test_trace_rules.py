@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from neusight.recording import (
     TensorSpec,
 )
 from neusight.timeline import GRAPH_LAUNCH, schedule
-from neusight.trace import trace_events
+from neusight.trace import trace_events, write_trace
 
 SHARED = Path(__file__).parents[2] / "shared"
 SCHEMA = Path(__file__).parent / "golden" / "trace_schema.json"
@@ -297,6 +298,35 @@ def test_a_broken_rule_is_noticed() -> None:
     assert any(text.startswith("overlap on a stream") for text in broken)
     assert any(text.startswith("another External id") for text in broken)
     assert any(text.startswith("an arrow of ac2g hangs") for text in broken)
+
+
+def test_a_step_of_a_large_model_stays_small(tmp_path: Path) -> None:
+    """A training step of Llama 3 8B has 7,100 ops, which launch 4,300 kernels, and 32 layers."""
+    layer: list[Entry] = []
+    for number in range(220):
+        name = ("addmm", "relu", "view")[number % 3]
+        call = OpCall(SIGNATURES[name, 2], MATH, f"layers.{number}", "forward", 0, number)
+        layer += [call, Alloc(number, 2**20, "", f"aten::{name}"), Free(StorageRef(0, number))]
+    entries: list[Entry] = []
+    for index in range(32):
+        entries += [
+            Mark("module_begin", f"layers.{index}", "Layer"),
+            *(
+                replace(entry, ordinal=entry.ordinal + 220 * index)
+                if isinstance(entry, Alloc)
+                else Free(StorageRef(0, entry.storage.ordinal + 220 * index))
+                if isinstance(entry, Free)
+                else entry
+                for entry in layer
+            ),
+            Mark("module_end", f"layers.{index}", "Layer"),
+        ]
+    recording = Recording((Step("train", tuple(entries)),), gpu="H100", torch_version="2")
+    path = tmp_path / "large.json.gz"
+
+    write_trace(path, schedule(recording, price, PLAIN), memory_of(recording), gpu("H100"))
+
+    assert 2**16 < path.stat().st_size < 3 * 2**20
 
 
 # -- a program that uses everything
