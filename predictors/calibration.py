@@ -240,7 +240,7 @@ class Calibration:
             plain_host=reader.costs(host, "plain"),
             profiled_host=reader.costs(host, "profiled"),
             torch_version=str(document.get("torch", "")),
-            source=reader.mapping(document, "source"),
+            source=reader.source(),
         )
 
     def headline(self) -> str:
@@ -304,6 +304,21 @@ class _Reader:
             if name in found
         }
 
+    def source(self) -> dict[str, Any]:
+        """Whatever it tells, as long as what is printed is of the right kind."""
+        found = self.mapping(self._document, "source")
+        for name in ("num_measurements", "num_problems", "loo_error_before", "loo_error_after"):
+            if name in found or "num_problems" in found:
+                self.number(found, name, least=0.0, most=_MOST)
+        if "shipped_constants" in found:
+            shipped = self.mapping(found, "shipped_constants")
+            for name in shipped:
+                self.number(shipped, name, least=0.0, most=_MOST)
+        for name in ("constants_kept", "notes", "files"):
+            if not isinstance(found.get(name, []), list):
+                raise self._wrong(f"source.{name}", found[name], "a list")
+        return found
+
     def costs(self, host: Mapping[str, Any], key: str) -> dict[str, float] | None:
         if host.get(key) is None:
             return None
@@ -317,7 +332,7 @@ class _Reader:
         unknown = sorted(set(row) - known)
         if unknown:
             raise self._wrong(f"corrections.{unknown[0]}", row[unknown[0]], "left out")
-        if row.get("kernel_class") not in {item.value for item in KernelClass}:
+        if row.get("kernel_class") not in [item.value for item in KernelClass]:
             raise self._wrong("kernel_class", row.get("kernel_class"), "a kernel class")
         for name in ("is_applied", "keeps_constants"):
             if not isinstance(row.get(name), bool):

@@ -36,6 +36,8 @@ _DIRECT_ALU_SHARE = 0.25
 _DIRECT_BYTES = 8.0
 _DIRECT_FLOOR_FACTOR = 1.5
 
+_CHANNEL_STEP = 8
+
 #: What Winograd's algorithm gains of its 2.25 after its transforms (data/paper_fp32, 5 GPUs).
 _WINOGRAD_SPEEDUP = 1.6
 
@@ -71,6 +73,8 @@ def convolution_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool)
         assert isinstance(size, ConvolutionSize)
         itemsize = DTYPE_BYTES[kernel.dtype]
         product = implicit_gemm(size)
+        if gpu.has_matrix_unit(kernel.compute) and size.direction == "forward":
+            product = product._replace(k=_padded_channels(size) * prod(size.kernel))
         if is_winograd(kernel, gpu):
             product = product._replace(k=math.ceil(product.k / _WINOGRAD_SPEEDUP))
         weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
@@ -84,12 +88,23 @@ def convolution_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool)
             )
         )
     products = timings_of_problems(
-        columns(rows), [kernel.compute for kernel in kernels], gpu, sustained=sustained
+        columns(rows),
+        [kernel.compute for kernel in kernels],
+        gpu,
+        sustained=sustained,
+        is_convolution=True,
     )
     return [
         _direct_timing(kernel, gpu) if _is_direct(kernel) else _with_extras(kernel, timing, gpu)
         for kernel, timing in zip(kernels, products, strict=True)
     ]
+
+
+def _padded_channels(size: ConvolutionSize) -> int:
+    """Input channels of a group as the tensor cores take them (cuDNN developer guide: padded to a
+    multiple of 8 in 16 bit), which matters for images of three."""
+    channels = size.in_channels // size.groups
+    return -(-channels // _CHANNEL_STEP) * _CHANNEL_STEP
 
 
 def _is_direct(kernel: Kernel) -> bool:

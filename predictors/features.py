@@ -17,7 +17,7 @@ from neusight.predictors.attention import exponentials_per_clock
 from neusight.predictors.convolution import implicit_gemm
 from neusight.predictors.gemm import gemm_terms, problems_of
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import ConvolutionSize, Kernel
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.network import log_of
 from neusight.predictors.predictor import Timing
 from neusight.predictors.roofline import is_winograd, wire_bytes
@@ -32,12 +32,14 @@ __all__ = [
     "FP32_GEMM_FEATURES",
     "GEMM_FEATURES",
     "QUANTISATION_FEATURES",
+    "ROW_FEATURES",
     "attention_features",
     "collective_features",
     "convolution_features",
     "fp32_gemm_features",
     "gemm_features",
     "quantisation_features",
+    "row_features",
 ]
 
 Floats = NDArray[np.float64]
@@ -256,6 +258,59 @@ def quantisation_features(kernels: Sequence[Kernel], timings: Sequence[Timing], 
         log_of(gpu.floor_us / time),
         log_of(moved / bandwidth / time),
         log_of(np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * clock) / time),
+        table.T[-1],
+    ]
+    return np.stack(columns, axis=1)
+
+
+ROW_FEATURES: tuple[str, ...] = (
+    "log_rows",
+    "log_width",
+    "width_mod_4",
+    "is_narrow",
+    "log_rows_per_sm",
+    "rows_fill",
+    "log_bytes_per_l2",
+    "log_floor_share",
+    "log_dram_share",
+    "log_row_share",
+    "is_softmax",
+)
+
+#: Elements of a row up to which softmax keeps it in a warp's registers (PersistentSoftmax.cuh).
+_NARROW_ROW = 1024
+
+
+def row_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+    """One row of `ROW_FEATURES` a kernel: softmax and layer norm over whole rows."""
+    table = np.array(
+        [
+            (
+                *kernel.size,
+                kernel.num_bytes,
+                kernel.bytes_read,
+                kernel.kernel_class is KernelClass.SOFTMAX,
+            )
+            for kernel in kernels
+        ],
+        dtype=np.float64,
+    )
+    rows, width, moved, read = (np.maximum(column, 1.0) for column in table.T[:4])
+    time = np.array([timing.time_us for timing in timings])
+    per_sm = rows / gpu.num_sms
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    row_us = np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * gpu.clock_hz * 1e-6)
+    columns = [
+        log_of(rows),
+        log_of(width),
+        np.where(np.mod(width, 4) == 0, 1.0, 0.0),
+        np.where(width <= _NARROW_ROW, 1.0, 0.0),
+        log_of(per_sm),
+        per_sm / np.ceil(per_sm),
+        log_of(moved / gpu.l2_bytes),
+        log_of(gpu.floor_us / time),
+        log_of(moved / bandwidth / time),
+        log_of(row_us / time),
         table.T[-1],
     ]
     return np.stack(columns, axis=1)

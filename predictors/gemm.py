@@ -76,6 +76,25 @@ class GemmConstants(NamedTuple):
 
 CONSTANTS = GemmConstants()
 
+#: The same for ordinary cores (FP32 without TF32), whose kernels start faster and re-read more from
+#: DRAM. Fitted on mean |log error| over 1,400 linear and bmm rows each of V100, T4 and A100 in
+#: data/paper_fp32: linear 7-14 %, bmm 14-23 %; terms the data say nothing about stay as above.
+SIMT_CONSTANTS = CONSTANTS._replace(
+    tile_penalty=185.0,
+    l2_bytes=85.0,
+    cta_clocks=117.0,
+    tail_cost=0.18,
+    activation_reach=0.39,
+    split_clocks=37_700.0,
+    dram_share=0.68,
+)
+
+#: Batched FP32 products (cublasSgemmStridedBatched): the tile of nearly all of them from this
+#: compute capability on, and the least area before, as kernel names in data/paper_fp32 have it.
+_BATCHED_TILE = (128, 128)
+_BATCHED_TILE_SINCE = (8, 0)
+_BATCHED_LEAST_AREA = 64 * 64
+
 #: Tile edges at which `tile_penalty` costs nothing: the largest tile common to all libraries.
 _REFERENCE_EDGES = 1 / 128 + 1 / 256
 
@@ -158,9 +177,14 @@ def gemm_terms(
     compute: str,
     *,
     sustained: bool = False,
-    constants: GemmConstants = CONSTANTS,
+    constants: GemmConstants | None = None,
 ) -> GemmTerms:
-    """The terms of each product under each tile and split; columns of both broadcast."""
+    """The terms of each product under each tile and split; columns of both broadcast.
+
+    `constants` are those of the unit unless given.
+    """
+    if constants is None:
+        constants = CONSTANTS if gpu.has_matrix_unit(compute) else SIMT_CONSTANTS
     tile_m, tile_n, split = tiles
     batch, m, n, k, itemsize, weight_bytes, activation_bytes = problems
 
@@ -211,12 +235,15 @@ def price_gemms(
     compute: str,
     *,
     sustained: bool = False,
-    constants: GemmConstants = CONSTANTS,
+    is_convolution: bool = False,
+    constants: GemmConstants | None = None,
 ) -> GemmTimes:
     """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
     tiles = _candidates_of(gpu, compute)
     terms = gemm_terms(problems, tiles, gpu, compute, sustained=sustained, constants=constants)
     time = terms.time_us()
+    if not (is_convolution or gpu.has_matrix_unit(compute)) and gpu.vendor == "nvidia":
+        time = np.where((problems.batch > 1) & ~_serves_batches(tiles, gpu), np.inf, time)
     best = np.argmin(time, axis=1)
     every = np.arange(len(best))
     return GemmTimes(
@@ -233,6 +260,16 @@ def _candidates_of(gpu: GPU, compute: str) -> Candidates:
     return candidates(
         matrix_unit=gpu.has_matrix_unit(compute), splits=(1,) if compute == "fp8" else SPLITS
     )
+
+
+def _serves_batches(tiles: Candidates, gpu: GPU) -> NDArray[np.bool_]:
+    """Which candidates cuBLAS considers for a batched product on ordinary cores."""
+    if gpu.compute_capability >= _BATCHED_TILE_SINCE:
+        serves = (tiles.tile_m == _BATCHED_TILE[0]) & (tiles.tile_n == _BATCHED_TILE[1])
+    else:
+        serves = tiles.tile_m * tiles.tile_n >= _BATCHED_LEAST_AREA
+    found: NDArray[np.bool_] = serves & (tiles.split == 1)
+    return found
 
 
 #: Keeps the ratio of terms defined where all are 0, µs.
@@ -254,11 +291,14 @@ def _leaving_share(footprint: Floats, reach_bytes: float) -> Floats:
 def utilization_of(
     gpu: GPU, compute: str, *, sustained: bool, constants: GemmConstants = CONSTANTS
 ) -> float:
-    """Share of peak that a large GEMM reaches on this GPU and unit."""
+    """Share of peak that a large GEMM reaches on this GPU and unit.
+
+    The FP32 share was measured in loops of long kernels: it is the sustained one as it is.
+    """
     share = gpu.gemm_utilization if gpu.has_matrix_unit(compute) else gpu.fp32_gemm_utilization
     if compute == "fp8":
         share *= constants.fp8_share
-    return share * (gpu.sustained_factor if sustained else 1.0)
+    return share * (gpu.sustained_factor if sustained and compute != "fp32" else 1.0)
 
 
 def problems_of(kernels: Sequence[Kernel]) -> GemmProblems:
@@ -307,7 +347,12 @@ def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> lis
 
 
 def timings_of_problems(
-    problems: GemmProblems, computes: Sequence[str], gpu: GPU, *, sustained: bool
+    problems: GemmProblems,
+    computes: Sequence[str],
+    gpu: GPU,
+    *,
+    sustained: bool,
+    is_convolution: bool = False,
 ) -> list[Timing]:
     """The time of each matrix product, in order; `computes` names the unit of each."""
     results: dict[int, Timing] = {}
@@ -316,7 +361,9 @@ def timings_of_problems(
         for start in range(0, len(members), _CHUNK):
             chunk = members[start : start + _CHUNK]
             picked = GemmProblems(*(column[chunk] for column in problems))
-            times = price_gemms(picked, gpu, compute, sustained=sustained)
+            times = price_gemms(
+                picked, gpu, compute, sustained=sustained, is_convolution=is_convolution
+            )
             for position, index in enumerate(chunk):
                 results[index] = _timing(picked, times, position, gpu, compute)
     return [results[index] for index in range(len(computes))]

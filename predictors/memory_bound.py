@@ -30,6 +30,11 @@ class Kind(NamedTuple):
     dram_share: float = 1.0
 
 
+#: A layer norm reads its input again, the wider the row the less of it is still in the L1: most,
+#: and the width at which it is half of that (data/paper_fp32: 0.4 below 1024, 1.2 from 3000 on).
+_NORM_MOST_READS = 1.25
+_NORM_HALF_WIDTH = 1200.0
+
 #: Issue rates: simple vectorized kernels 15-25 B/clk/SM L2-hot (data/modern: add 15-17, static fp8
 #: quantisation 12-25), norms and per-row quantisation 6-12, old embedding kernels 2.4. Re-reads:
 #: data/paper_fp32 (rows beyond L2, overhead subtracted): layer norm 1.3-1.7 times its compulsory
@@ -42,7 +47,7 @@ _KINDS: dict[KernelClass, Kind] = {
     KernelClass.REDUCTION: Kind(issue_bytes=14.0, floor_factor=1.5),
     KernelClass.SOFTMAX: Kind(issue_bytes=13.0, floor_factor=1.3, row_bytes=24.0),
     KernelClass.NORMALIZATION: Kind(
-        issue_bytes=13.0, extra_reads=0.8, floor_factor=1.6, row_bytes=24.0
+        issue_bytes=13.0, extra_reads=_NORM_MOST_READS, floor_factor=1.6, row_bytes=24.0
     ),
     KernelClass.GATHER: Kind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
     KernelClass.SORT: Kind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
@@ -68,8 +73,13 @@ _SELECTION = Kind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=
 #: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
 _PERSISTENT_SOFTMAX = 1024
 
-#: How often softmax of wider rows reads its input again, forward and backward.
-_WIDE_SOFTMAX_READS = 1.0
+#: How often softmax of wider rows reads its input again, forward and backward: at least so often,
+#: and the rest from DRAM once the rows in work leave the L2; half of it does at that share of the
+#: L2. Rows in work: two CTAs an SM. data/paper_fp32: 0.3-0.9 while they fit, 1.3-2.2 beyond.
+_WIDE_SOFTMAX_READS = 0.6
+_WIDE_SOFTMAX_MISSES = 1.6
+_WIDE_SOFTMAX_REACH = 0.35
+_ROWS_IN_WORK = 2.0
 
 #: A norm's kernel along the columns: no row belongs to one CTA.
 _COLUMN_NORM = "_backward_weight"
@@ -89,6 +99,10 @@ _HOST_COPY_FLOOR_US = 1.2
 
 #: Arithmetic of these kernels reaches this share of the ordinary cores' peak. A prior.
 _ALU_SHARE = 0.5
+
+#: Instructions an element of a general power costs (logarithm and exponential in full precision).
+#: data/paper_fp32: V100 hides them behind its bandwidth, A100 does not within its L2; AMD nowhere.
+_POWER_INSTRUCTIONS = {"nvidia": 38.0, "amd": 172.0}
 
 #: Half width of the 80 % interval: on long streams, and below `_SHORT_US` or for irregular kinds.
 _SPREAD = 0.15
@@ -124,7 +138,7 @@ def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Ki
         return _SELECTION
     kind = _KINDS.get(kernel_class, _KINDS[KernelClass.UNKNOWN])
     if kernel_class is KernelClass.SOFTMAX and wide:
-        kind = kind._replace(extra_reads=_WIDE_SOFTMAX_READS)
+        kind = kind._replace(extra_reads=_WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES)
     if kernel_class is KernelClass.NORMALIZATION and "backward" in name:
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
         if name.endswith(_COLUMN_NORM):
@@ -142,11 +156,12 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> Timing:
     if kernel.name in HOST_COPIES:
         return _host_copy(kernel, gpu)
     kind = kind_of(kernel)
+    kind = kind._replace(extra_reads=_extra_reads(kernel, kind, gpu))
     moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
     issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
     bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * kind.dram_share
     dram_us = moved * cold_share(kernel.num_bytes, gpu) / bandwidth
-    compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE
+    compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
     row_us = _row_us(kernel, kind, gpu)
     stream_us = smooth_maximum(issue_us, dram_us, compute_us, row_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
@@ -161,10 +176,33 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> Timing:
     )
 
 
+def _extra_reads(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
+    """How often the input is read again, as far as caches do not answer."""
+    if not isinstance(kernel.size, RowsSize) or not kind.extra_reads:
+        return kind.extra_reads
+    width = float(kernel.size.width)
+    if kernel.kernel_class is KernelClass.NORMALIZATION and "backward" not in kernel.name:
+        half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
+        return kind.extra_reads * width * width / (width * width + half)
+    if kernel.kernel_class is KernelClass.SOFTMAX:
+        in_work = gpu.num_sms * _ROWS_IN_WORK * width * DTYPE_BYTES[kernel.dtype]
+        ratio = in_work / (_WIDE_SOFTMAX_REACH * gpu.l2_bytes)
+        return _WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES * ratio * ratio / (1.0 + ratio * ratio)
+    return kind.extra_reads
+
+
 def _issue_scale(gpu: GPU) -> float:
     """How much more an SM keeps in flight on a GPU whose DRAM feeds it more bytes a clock."""
     dram_bytes_per_clock = gpu.bandwidth_gbps * 1e9 / (gpu.num_sms * gpu.clock_hz)
     return max(1.0, dram_bytes_per_clock / _REFERENCE_DRAM_BYTES)
+
+
+def _power_us(kernel: Kernel, gpu: GPU) -> float:
+    """The arithmetic of a general power: an instruction is half a fused multiply-add's FLOPs."""
+    if kernel.name != "pow" or not isinstance(kernel.size, RowsSize):
+        return 0.0
+    instructions = kernel.size.rows * kernel.size.width * _POWER_INSTRUCTIONS[gpu.vendor]
+    return instructions * 1e6 / (gpu.peak_flops("fp32") / 2.0)
 
 
 def _row_us(kernel: Kernel, kind: Kind, gpu: GPU) -> float:

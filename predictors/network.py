@@ -18,12 +18,20 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import WeightsError
 
-__all__ = ["SCHEMA_VERSION", "Network", "exp_of", "load_network", "log_of", "save_network"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "UNSEEN_ROWS",
+    "Network",
+    "exp_of",
+    "load_network",
+    "log_of",
+    "save_network",
+]
 
 Floats = NDArray[np.float64]
 
 #: Version of the .npz layout; a file of another one is refused.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Rows run at once: their activations stay in the processor's cache.
 _CHUNK = 512
@@ -74,8 +82,9 @@ class Network:
 
     `low` and `high` are the range of each feature in training: inputs are clipped to it. The
     output stays within `bound`. `spreads` holds half widths of the 80 % interval as shares, by size
-    class (columns): a row for each of `gpus`, one for unseen GPUs, one for those whose constants
-    are a prior too. `provenance` says what it was fitted on.
+    class (columns) and GPU (rows): one for each of `gpus`, or, where a network has none because it
+    is for unseen GPUs, the four of `knowledge_of`. `architectures` are those of the training.
+    `provenance` says what it was fitted on.
     """
 
     features: tuple[str, ...]
@@ -87,6 +96,7 @@ class Network:
     bound: float
     spreads: Floats
     gpus: tuple[str, ...]
+    architectures: tuple[str, ...]
     provenance: dict[str, Any]
 
     def run(self, features: Floats) -> Floats:
@@ -133,6 +143,7 @@ def save_network(network: Network, path: Path) -> None:
                     "schema_version": SCHEMA_VERSION,
                     "features": list(network.features),
                     "gpus": list(network.gpus),
+                    "architectures": list(network.architectures),
                     "bound": network.bound,
                     "num_layers": len(network.layers),
                     "provenance": network.provenance,
@@ -199,6 +210,7 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
             layers=layers,
             bound=float(meta["bound"]),
             gpus=tuple(meta["gpus"]),
+            architectures=tuple(meta["architectures"]),
             provenance=dict(meta["provenance"]),
             **{name: arrays[name] for name in _ARRAYS},
         )
@@ -208,8 +220,8 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
     return network
 
 
-#: Rows of `Network.spreads` that belong to no GPU of the training.
-_UNKNOWN_ROWS = 2
+#: Rows of `Network.spreads` where the network is for unseen GPUs.
+UNSEEN_ROWS = 4
 
 
 def _require_shapes(path: Path, network: Network) -> None:
@@ -220,7 +232,7 @@ def _require_shapes(path: Path, network: Network) -> None:
             raise _damaged(path, "a figure is not a finite float64")
     if any(array.shape != (width,) for array in every[:4]) or (network.scale <= 0).any():
         raise _damaged(path, "its feature ranges do not fit its features")
-    rows = (len(network.gpus) + _UNKNOWN_ROWS,)
+    rows = (len(network.gpus) or UNSEEN_ROWS,)
     if network.spreads.shape[:-1] != rows or (network.spreads <= 0).any() or not network.layers:
         raise _damaged(path, "its intervals or layers are wrong")
     for weight, bias in network.layers:

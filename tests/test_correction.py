@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, gpu, gpus, predict
-from neusight.predictors.correction import FAMILIES, UNSEEN, family_of, load_folder, shipped
-from neusight.predictors.features import GEMM_FEATURES, gemm_features
+from neusight.predictors.correction import (
+    FAMILIES,
+    UNSEEN,
+    architecture_of,
+    family_of,
+    knowledge_of,
+    load_folder,
+    shipped,
+)
+from neusight.predictors.features import BLOCK_SCALED, GEMM_FEATURES, gemm_features
 from neusight.predictors.roofline import flop_roofline_us
 
 WEIGHTS = Path(__file__).parents[1] / "predictors" / "weights"
@@ -83,6 +93,53 @@ def test_the_interval_widens_from_known_over_unseen_to_unmeasured_gpus() -> None
     assert width("H100") < width("H100-PCIE")
 
 
+def test_unseen_gpus_are_told_apart_by_architecture_and_constants() -> None:
+    general = load_folder(WEIGHTS)["gemm_16bit" + UNSEEN]
+    fitted = replace(gpu("H100"), name="H123", constants_origin="fitted on something")
+    prior = replace(fitted, constants_origin="prior")
+    new = replace(fitted, compute_capability=(13, 0))
+
+    rows = [knowledge_of(item, general) for item in (fitted, prior, new)]
+
+    assert rows == [0, 1, 2]
+    assert (np.diff(general.spreads[[0, 1, 3]], axis=0) >= 0).all()
+
+
+def test_what_does_not_carry_over_to_unseen_gpus_stays_physics() -> None:
+    softmax = Kernel.rows(
+        KernelClass.SOFTMAX,
+        "softmax",
+        4096,
+        2048,
+        dtype="float32",
+        bytes_read=2**25,
+        bytes_written=2**25,
+    )
+
+    seen, unseen = (predict([softmax], name)[0] for name in ("V100-PCIE-32GB", "L4"))
+
+    assert (seen.origin, unseen.origin) == ("trained", "physics")
+    [plain] = Tiled(correction=None).predict([softmax], gpu("L4"))
+    assert unseen.latency_us == plain.latency_us
+
+
+def test_block_scaled_products_stay_physics_on_other_architectures() -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096, dtype="float8_e4m3fn", name=BLOCK_SCALED)
+
+    origins = [predict([kernel], name)[0].origin for name in ("H200", "H100-NVL", "RTX-5090")]
+
+    assert origins == ["trained", "trained", "physics"]
+
+
+def test_gpus_are_alike_by_architecture() -> None:
+    names = ("P4", "V100", "T4", "A100", "A10", "L4", "H100", "B200", "RTX-5090", "MI210")
+
+    found = [architecture_of(gpu(name)) for name in names]
+
+    assert found == ["Pascal", "Volta", "Turing", "Ampere", "Ampere", "Ada", "Hopper",
+                     "Blackwell", "Blackwell RTX", "AMD"]  # fmt: skip
+
+
 def test_shapes_outside_the_training_are_told() -> None:
     inside, outside = predict([Kernel.gemm(512, 4096, 4096), Kernel.gemm(2**24, 4096, 512)], "H100")
 
@@ -143,7 +200,8 @@ def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> No
 
     assert {path.stem for path in files} == set(networks)
     assert sum(path.stat().st_size for path in files) < 3_000_000
-    assert set(networks) == {family + kind for family in FAMILIES for kind in ("", UNSEEN)}
+    assert set(FAMILIES) <= set(networks)
+    assert set(networks) <= {family + kind for family in FAMILIES for kind in ("", UNSEEN)}
     for name, network in networks.items():
         assert network.features == FAMILIES[name.removesuffix(UNSEEN)].names
         assert {"data", "commit", "date", "seed", "mape"} <= set(network.provenance)

@@ -115,3 +115,24 @@ def test_measured_bf16_products_are_met(name: str, limit: float) -> None:
         for timing, measured in zip(timings, rows.consensus_us, strict=True)
     ]
     assert sum(errors) / len(errors) < limit
+
+
+def test_batched_fp32_products_take_the_one_tile_of_their_library() -> None:
+    kernels = [
+        Kernel.gemm(40, 40, 512, batch=batch, dtype="float32", layout="nn") for batch in (1, 64)
+    ]
+
+    single, batched = gemm_timings(kernels, gpu("A100"), sustained=False)
+
+    assert single.tile != (128, 128)
+    assert (batched.tile, batched.split_k) == ((128, 128), 1)
+
+
+def test_the_fp32_share_of_peak_is_the_sustained_one_already() -> None:
+    kernel = Kernel.gemm(8192, 8192, 8192, dtype="float32")
+
+    burst, sustained = (
+        gemm_timings([kernel], gpu("A100"), sustained=sustained)[0] for sustained in (False, True)
+    )
+
+    assert burst.time_us == sustained.time_us

@@ -133,3 +133,45 @@ def test_smooth_maximum_is_a_little_more_than_the_largest() -> None:
     assert smooth_maximum(0.0, 0.0) == 0.0
     assert smooth_maximum(3.0, 0.0) == 3.0
     assert smooth_maximum(1.0, 1.0) == pytest.approx(2**0.25)
+
+
+def test_a_general_power_is_bound_by_its_arithmetic_where_the_l2_feeds_it() -> None:
+    [power, product] = [
+        memory_bound_timing(Kernel.elementwise(name, 2**22, dtype="float32"), gpu("A100"))
+        for name in ("pow", "pow_by_products")
+    ]
+
+    assert power.bound == "compute"
+    assert power.time_us > 1.2 * product.time_us
+
+
+def test_a_wide_layer_norm_reads_its_rows_more_often_than_a_narrow_one() -> None:
+    def bandwidth(width: int) -> float:
+        kernel = Kernel.rows(
+            KernelClass.NORMALIZATION,
+            "layer_norm",
+            2**28 // width,
+            width,
+            dtype="float32",
+            bytes_read=2**30,
+            bytes_written=2**30,
+        )
+        return 2**31 / memory_bound_timing(kernel, gpu("V100")).time_us
+
+    assert bandwidth(512) > 1.2 * bandwidth(8192)
+
+
+def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -> None:
+    def bandwidth(width: int) -> float:
+        kernel = Kernel.rows(
+            KernelClass.SOFTMAX,
+            "softmax",
+            2**28 // width,
+            width,
+            dtype="float32",
+            bytes_read=2**30,
+            bytes_written=2**30,
+        )
+        return 2**31 / memory_bound_timing(kernel, gpu("V100")).time_us
+
+    assert bandwidth(1024) > 1.1 * bandwidth(2048) > 1.2 * bandwidth(16384)

@@ -33,8 +33,9 @@ def small_network() -> Network:
             (generator.normal(size=(1, 4)), generator.normal(size=1)),
         ),
         bound=0.5,
-        spreads=np.full((3, 4), 0.1),
+        spreads=np.full((1, 4), 0.1),
         gpus=("G",),
+        architectures=("Gamma",),
         provenance={"seed": 0},
     )
 
@@ -110,7 +111,7 @@ def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         "ranges": replace(small_network(), low=np.zeros(2)),
         "not finite": replace(small_network(), mean=np.array([0.0, np.nan, 0.0])),
         "layers": replace(small_network(), layers=((np.ones((1, 2)), np.ones(1)),)),
-        "intervals": replace(small_network(), spreads=np.zeros((3, 4))),
+        "intervals": replace(small_network(), spreads=np.zeros((1, 4))),
         "rows": replace(small_network(), spreads=np.ones((2, 4))),
     }
     for name, network in wrong.items():

@@ -779,3 +779,15 @@ def test_a_group_of_one_launches_nothing() -> None:
     )
 
     assert kernels(gathered) == ()
+
+
+@pytest.mark.parametrize(
+    ("exponent", "name"), [(2, "pow_by_products"), (0.5, "pow_by_products"), (2.5, "pow")]
+)
+def test_a_power_costs_its_logarithm_only_where_products_do_not_do(
+    exponent: float, name: str
+) -> None:
+    tensor = spec(128)
+
+    assert names(call("pow", tensor, self=tensor, exponent=exponent)) == [name]
+    assert names(call("pow", tensor, self=tensor, exponent=tensor)) == ["pow"]

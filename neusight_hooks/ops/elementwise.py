@@ -42,7 +42,7 @@ POINTWISE: tuple[str, ...] = op_names(
     leaky_relu_backward lerp lgamma linalg_cross log log10 log1p log2 log_sigmoid_backward
     log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
     logit logit_backward lt maximum minimum mish mish_backward mse_loss_backward mul mvlgamma
-    nan_to_num ne neg nextafter polar polygamma pow quantize_per_channel quantize_per_tensor
+    nan_to_num ne neg nextafter polar polygamma quantize_per_channel quantize_per_tensor
     rad2deg reciprocal relu relu6 remainder round rrelu_with_noise rrelu_with_noise_backward
     rrelu_with_noise_functional rsqrt rsub sgn sigmoid sigmoid_backward sign signbit silu
     silu_backward sin sinc sinh smooth_l1_loss_backward soft_margin_loss_backward softplus
@@ -94,6 +94,19 @@ _SAMPLES = (
 def _label(call: OpSignature) -> str:
     """The name shown: "dropout" for native_dropout, "add" for add_."""
     return kernel_name(call).removeprefix("native_").removeprefix("special_")
+
+
+#: Exponents that pow's kernel turns into products and roots (PowKernel.cu): as cheap as a product.
+_CHEAP_EXPONENTS = (0.5, 2.0, 3.0, -0.5, -1.0, -2.0)
+
+
+@register_op("aten::pow")
+def power(call: OpSignature, math: MathMode) -> list[Kernel]:
+    """One kernel; with a small whole exponent that of a product or root."""
+    exponent = call.by_name.get("exponent")
+    is_cheap = isinstance(exponent, (int, float)) and exponent in _CHEAP_EXPONENTS
+    name = "pow_by_products" if is_cheap else "pow"
+    return pointwise_kernel(name, read_tensors(call), written_tensors(call))
 
 
 @register_op(*(f"aten::{name}" for name in POINTWISE), "aten::native_dropout_backward")

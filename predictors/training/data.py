@@ -31,6 +31,7 @@ __all__ = [
     "Dataset",
     "Group",
     "data_hash",
+    "disagreement",
     "is_held_out",
     "prior_constants",
     "read_dataset",
@@ -138,6 +139,46 @@ def is_held_out(shape: NDArray[np.uint64], *, share: float = 0.1, salt: int = 0)
 # -- files -------------------------------------------------------------------------------------
 
 
+def disagreement(folder: str | Path, name: str) -> list[tuple[str, str, int, float]]:
+    """How far two measurements of the same shape lie apart: (GPU, dtype, number of shapes, mean of
+    larger over smaller less one), for a table that several sources filled. The noise floor: no
+    predictor can be nearer to one of them than half of it, whatever it knows."""
+    path = _found(Path(folder), name)
+    if path is None or name not in _REPEATED:
+        return []
+    frame = _raw(path)
+    keys = [column for column in ("gpu", "dtype", *_REPEATED[name]) if column in frame.columns]
+    if "clock_regime" in frame.columns:
+        frame = frame[frame["clock_regime"].astype(str) != "sustained"]
+    if name == "collectives" and "source" in frame.columns:  # others wait for ranks, or are no NCCL
+        frame = frame[frame["source"].astype(str).str.contains("nccl-tests")]
+    spread = frame.groupby(keys, observed=True)["latency_us"].agg(["min", "max", "count"])
+    spread = spread[spread["count"] >= _LEAST_OPINIONS].reset_index()
+    spread["apart"] = spread["max"] / spread["min"] - 1.0
+    return [
+        (str(label), str(dtype), len(rows), float(rows["apart"].mean()))
+        for (label, dtype), rows in spread.groupby(["gpu", "dtype"], observed=True)
+    ]
+
+
+#: What identifies a shape, in the tables that hold several measurements of the same.
+_REPEATED = {
+    "gemm": ("m", "n", "k"),
+    "attention": (
+        "phase",
+        "batch",
+        "seq_q",
+        "seq_kv",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "window",
+    ),
+    "collectives": ("op", "num_gpus", "num_nodes", "message_bytes"),
+}
+_LEAST_OPINIONS = 2
+
+
 def _found(folder: Path, name: str) -> Path | None:
     for suffix in (".parquet", ".csv"):
         path = folder / f"{name}{suffix}"
@@ -158,12 +199,17 @@ def _pandas() -> Any:
     return pandas
 
 
-def _read(path: Path, name: str) -> DataFrame:
+def _raw(path: Path) -> DataFrame:
+    """A file's rows as they are."""
     pandas = _pandas()
     try:
-        frame = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
+        return pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
     except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _read(path: Path, name: str) -> DataFrame:
+    frame = _raw(path)
     missing = [column for column in TABLES[name].columns if column not in frame.columns]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {len(frame)} rows.")
@@ -522,8 +568,9 @@ def _attention_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Ite
             rows[column].to_numpy().tolist()
             for column in ("batch", "heads", "kv_heads", "seq_q", "head_dim")
         ]
-        launches = [
+        launches: list[Launches] = [
             (
+                *_around_attention(phase, batch, kv_heads, seq_q, head_dim, name, source),
                 Kernel.attention(
                     batch,
                     heads,
@@ -553,6 +600,30 @@ def _attention_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Ite
             shape=_shape(*(rows[name] for name in _ATTENTION_SIZES)),
         )
         yield from _by_regime(group, _regimes(rows))
+
+
+def _around_attention(
+    phase: str, batch: int, kv_heads: int, seq_q: int, head_dim: int, dtype: str, source: str
+) -> Launches:
+    """What serving libraries launch before an attention that reads its cache, and their rows hold:
+    the new keys and values written into the cache, and FlashAttention-3's plan of the tiles."""
+    if phase == "encoder_full":
+        return ()
+    tokens, width = batch * seq_q, 2 * kv_heads * head_dim
+    moved = 2 * tokens * width
+    cache = Kernel.rows(
+        KernelClass.COPY,
+        "reshape_and_cache",
+        tokens,
+        width,
+        dtype=dtype,
+        bytes_read=moved,
+        bytes_written=moved,
+    )
+    if "fa3" not in source:
+        return (cache,)
+    plan = Kernel.elementwise("prepare_varlen_num_blocks", batch, dtype="int32")
+    return cache, plan
 
 
 _ATTENTION_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
@@ -662,8 +733,9 @@ def _memory_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterat
         )
 
 
-#: Inputs of the FP32 vector ops; a trailing u: with a scalar.
+#: Inputs of the FP32 vector ops; a trailing u (addu, divu, mulu, powu): with a scalar.
 _VECTOR_INPUTS = {"add": 2, "div": 2, "mul": 2, "pow": 2}
+_WITH_SCALAR = "u"
 
 
 def _fp32_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator[Group]:
@@ -699,11 +771,17 @@ def _fp32_groups(frame: DataFrame, book: _GPUs, left_out: list[str]) -> Iterator
 
 def _vector_op(op: str, rows: int, width: int) -> Kernel:
     if op not in ("softmax", "ln"):
+        stem = op.removesuffix(_WITH_SCALAR)
         return Kernel.elementwise(
-            op, rows * width, dtype="float32", num_inputs=_VECTOR_INPUTS.get(op, 1)
+            stem if stem in _VECTOR_INPUTS else op,
+            rows * width,
+            dtype="float32",
+            num_inputs=_VECTOR_INPUTS.get(op, 1),
         )
     kernel_class, name = (
-        (KernelClass.SOFTMAX, "softmax") if op == "softmax" else (KernelClass.NORMALIZATION, "ln")
+        (KernelClass.SOFTMAX, "softmax")
+        if op == "softmax"
+        else (KernelClass.NORMALIZATION, "layer_norm")
     )
     return Kernel.rows(
         kernel_class,

@@ -12,11 +12,23 @@ from numpy.typing import NDArray
 
 from neusight.predictors.correction import SIZE_CLASSES_US
 from neusight.predictors.errors import DataError, UnsupportedKernelError
+from neusight.predictors.kernel import KernelClass
 from neusight.predictors.predictor import Predictor, predictor
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.data import Group, is_held_out, read_dataset
 
-__all__ = ["Report", "Score", "evaluate", "priced", "scores_of", "table_of"]
+__all__ = [
+    "ABOVE_FLOOR",
+    "SIZE_NAMES",
+    "Report",
+    "Score",
+    "evaluate",
+    "is_calibration",
+    "label_overhead",
+    "priced",
+    "scores_of",
+    "table_of",
+]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,9 +39,6 @@ SIZE_NAMES = ("<10us", "10-100us", "0.1-1ms", ">1ms")
 CALIBRATION_SHARE = 0.1
 CALIBRATION_SALT = 1
 
-#: The fastest of those rows, by the physics, whose median tells the overhead; at least so many.
-_SMALLEST_SHARE = 0.1
-_LEAST_SMALLEST = 5
 
 #: Rows priced at once.
 _CHUNK = 50_000
@@ -129,10 +138,13 @@ def _scored(group: Group, chosen: Predictor, name: str) -> Iterator[Score]:
         Prices(*(values[scored] for values in prices)),
         name=name,
         measured_us=measured[scored],
-        above_floor=group.latency_us[scored] > 2.0 * floor_us,
+        above_floor=group.latency_us[scored] > ABOVE_FLOOR * floor_us,
         overhead_us=overhead_us,
     )
 
+
+#: Labels from this many times the shortest on tell of their kernel.
+ABOVE_FLOOR = 2.0
 
 #: What is left of a label at least, once the overhead is off.
 _LEAST_LABEL_US = 0.1
@@ -146,17 +158,48 @@ def is_calibration(group: Group) -> Bools:
 def label_overhead(group: Group) -> tuple[float, float]:
     """The host's share of each label and the shortest label, µs, of that GPU and operation.
 
-    From the calibration rows alone: the median, over the tenth of them that the physics calls
-    fastest, of the label less the physics' time; and the median of those labels.
+    From the calibration rows alone. Streaming operations, whose time is a multiple of the physics',
+    tell their overhead as the intercept of their labels over it: the shortest label would be too
+    much, as launches overlap with longer kernels (V100: 29 µs for add, which leaves 1,045 GB/s of
+    900; the intercept is 15). For others it is the shortest label less the shortest kernel.
     """
     rows = group.chosen(is_calibration(group))
     if not len(rows.latency_us):
         return 0.0, 0.0
     times = priced(rows, Tiled(correction=None)).latency_us
-    count = max(_LEAST_SMALLEST, round(_SMALLEST_SHARE * len(times)))
-    fastest = np.argsort(times, kind="stable")[:count]
-    overhead = float(np.median(rows.latency_us[fastest] - times[fastest]))
-    return max(0.0, overhead), float(np.median(rows.latency_us[fastest]))
+    floor = float(rows.latency_us.min())
+    if rows.launches[0][-1].kernel_class is KernelClass.ELEMENTWISE:
+        longer = rows.latency_us > _OFF_THE_FLOOR * floor
+        if longer.sum() >= _LEAST_LONGER:
+            return _intercept(times[longer], rows.latency_us[longer], floor), floor
+    return max(0.0, floor - float(times.min())), floor
+
+
+#: Labels from this many times the shortest on are not held up by the host; at least so many.
+_OFF_THE_FLOOR = 1.3
+_LEAST_LONGER = 10
+
+#: Overheads tried between two bounds, then again around the best of them, so often.
+_NUM_TRIED = 33
+_NUM_ROUNDS = 4
+
+
+def _intercept(times: Floats, labels: Floats, floor: float) -> float:
+    """The overhead between none and `floor` at which labels are, in the mean of |log|, nearest to
+    it plus a multiple of `times`."""
+
+    def error(overhead: float) -> float:
+        slope = float(np.median((labels - overhead) / times))
+        return float(np.abs(np.log((overhead + slope * times) / labels)).mean())
+
+    low, high = 0.0, floor
+    best = 0.0
+    for _ in range(_NUM_ROUNDS):
+        tried = np.linspace(low, high, _NUM_TRIED).tolist()
+        best = min(tried, key=error)
+        step = (high - low) / (_NUM_TRIED - 1)
+        low, high = max(0.0, best - step), min(floor, best + step)
+    return best
 
 
 def priced(group: Group, chosen: Predictor) -> Prices:

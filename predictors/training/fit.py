@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.correction import FAMILIES, SIZE_CLASSES_US, UNSEEN, family_of
+from neusight.predictors.correction import (
+    FAMILIES,
+    SIZE_CLASSES_US,
+    UNSEEN,
+    architecture_of,
+    family_of,
+)
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
@@ -31,12 +37,11 @@ from neusight.predictors.training.data import (
     prior_constants,
     read_dataset,
 )
-from neusight.predictors.training.evaluate import label_overhead
+from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 
 __all__ = [
     "Recipe",
     "Rows",
-    "architecture_of",
     "collect",
     "commit",
     "fit",
@@ -67,9 +72,15 @@ class Recipe(NamedTuple):
     epochs: int = 40
     #: Epochs of the networks for unseen GPUs.
     unseen_epochs: int = 10
-    batch_rows: int = 2048
+    batch_rows: int = 512
+    #: Rows of a batch for unseen GPUs: larger ones learn less of single GPUs by heart.
+    unseen_batch_rows: int = 2048
     learning_rate: float = 4e-3
     weight_decay: float = 1e-3
+    #: Whether a network for unseen GPUs does better than the physics; where not, there is none.
+    carries_over: bool = True
+    #: The bound for unseen GPUs, where it is tighter.
+    unseen_bound: float | None = None
     #: Noise added to the standardized features, and for unseen GPUs: against learning single GPUs
     #: by heart.
     jitter: float = 0.02
@@ -79,19 +90,46 @@ class Recipe(NamedTuple):
 RECIPES: dict[str, Recipe] = {
     "gemm_16bit": Recipe(("gemm",)),
     "gemm_fp8": Recipe(("gemm",), bound=2.5),
-    "attention_prefill": Recipe(("attention",), bound=1.5, epochs=70, unseen_epochs=8),
-    "attention_decode": Recipe(("attention",), bound=3.0, epochs=60, unseen_epochs=6, jitter=0.005),
-    "gemm_fp32": Recipe(("kernels",), bound=1.5, epochs=40),
+    "attention_prefill": Recipe(("attention",), bound=1.5, epochs=50, unseen_epochs=8),
+    "attention_decode": Recipe(("attention",), bound=3.0, epochs=50, unseen_epochs=6, jitter=0.005),
+    "gemm_fp32": Recipe(
+        ("kernels",),
+        bound=1.5,
+        epochs=50,
+        batch_rows=256,
+        unseen_epochs=5,
+        unseen_batch_rows=256,
+        unseen_bound=0.5,
+    ),
+    "gemm_fp32_pascal": Recipe(
+        ("kernels",), bound=1.5, epochs=50, batch_rows=256, carries_over=False
+    ),
+    "gemm_fp32_amd": Recipe(
+        ("kernels",),
+        bound=1.5,
+        epochs=150,
+        batch_rows=256,
+        unseen_epochs=20,
+        unseen_batch_rows=256,
+        unseen_bound=0.5,
+    ),
+    "rows_fp32": Recipe(("kernels",), hidden=(64, 64), epochs=50, carries_over=False),
     "convolution_fp32": Recipe(
         ("conv_kernels",),
         bound=1.5,
         epochs=50,
-        unseen_epochs=30,
-        batch_rows=512,
-        jitter=0.1,
+        unseen_epochs=10,
+        unseen_batch_rows=512,
+        jitter=0.2,
+        unseen_jitter=0.3,
     ),
     "collective": Recipe(
-        ("collectives",), hidden=(32, 32), epochs=150, unseen_epochs=40, batch_rows=256
+        ("collectives",),
+        hidden=(32, 32),
+        epochs=150,
+        batch_rows=256,
+        unseen_epochs=40,
+        unseen_batch_rows=256,
     ),
     "quantisation": Recipe(
         ("memory_bound",),
@@ -99,7 +137,7 @@ RECIPES: dict[str, Recipe] = {
         bound=1.5,
         epochs=200,
         unseen_epochs=50,
-        batch_rows=512,
+        unseen_batch_rows=512,
     ),
 }
 
@@ -138,7 +176,7 @@ def _rows_of(group: Group, family: str) -> Rows | None:
     if group.has_overhead:
         overhead_us, floor_us = label_overhead(group)
         label = label - overhead_us
-        covered &= group.latency_us > _FLOORS * floor_us
+        covered &= group.latency_us > ABOVE_FLOOR * floor_us
     # A part that takes nearly all of the label leaves nothing to learn from.
     covered &= label > _LEAST_SHARE * group.latency_us
     group, label = group.chosen(covered), label[covered]
@@ -148,9 +186,6 @@ def _rows_of(group: Group, family: str) -> Rows | None:
 
 
 _LEAST_SHARE = 0.2
-
-#: Rows with host overhead tell of their kernel from this many times the floor on.
-_FLOORS = 2.0
 
 
 def _preceding_us(group: Group) -> Floats:
@@ -213,7 +248,12 @@ def train(
 
     recipe = RECIPES[family]
     if unseen:
-        recipe = recipe._replace(epochs=recipe.unseen_epochs, jitter=recipe.unseen_jitter)
+        recipe = recipe._replace(
+            epochs=recipe.unseen_epochs,
+            batch_rows=recipe.unseen_batch_rows,
+            jitter=recipe.unseen_jitter,
+            bound=recipe.unseen_bound or recipe.bound,
+        )
     kept = [~is_held_out(part.shape) for part in rows]
     features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
     target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
@@ -240,6 +280,7 @@ def train(
         )
     finally:
         torch.set_num_threads(previous)
+    kin = sorted({architecture_of(part.group.gpu) for part in rows})
     return Network(
         features=FAMILIES[family].names,
         low=low,
@@ -248,11 +289,15 @@ def train(
         scale=scale,
         layers=layers,
         bound=recipe.bound,
-        spreads=np.full((len(names) + 2, len(SIZE_CLASSES_US) + 1), 0.3),
+        spreads=np.full((len(names), len(SIZE_CLASSES_US) + 1), _UNCALIBRATED),
         gpus=names,
+        architectures=tuple(kin),
         provenance={"seed": seed},
     )
 
+
+#: Half width of the intervals until they are calibrated.
+_UNCALIBRATED = 0.3
 
 #: A feature that varies less is constant in training.
 _LEAST_SCALE = 1e-6
@@ -357,49 +402,90 @@ def _quantile(values: Floats, weights: Floats) -> float:
     return float(values[order][np.searchsorted(reached, COVERAGE)])
 
 
-def calibrated(
-    network: Network,
+def calibrated(network: Network, rows: Sequence[Rows]) -> Network:
+    """The network of known GPUs with their intervals, from the held-out shapes of each."""
+    known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
+    return replace(network, spreads=known)
+
+
+def calibrated_unseen(
     general: Network,
+    known: Network,
     rows: Sequence[Rows],
     family: str,
     *,
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
-) -> tuple[Network, Network]:
-    """Both networks with their intervals: of known GPUs by held-out shapes, of unseen GPUs by
-    networks that never saw the GPU's architecture, with its own constants and with prior ones."""
-    known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
-    typical = np.median(known, axis=0)
-    measured: list[tuple[Network, Rows]] = []
-    prior: list[tuple[Network, Rows]] = []
-    architectures = sorted({architecture_of(part.group.gpu) for part in rows})
-    for index, architecture in enumerate(architectures):
-        inside = [part for part in rows if architecture_of(part.group.gpu) != architecture]
-        if not inside:
-            break
-        start = index / len(architectures)
+) -> Network:
+    """The network of unseen GPUs with its intervals: from networks that never saw the GPU, and from
+    such that saw none of its architecture, each with the GPU's own constants and with prior ones.
+
+    What was not seen is never surer than what was: widths grow with each thing unknown.
+    """
+    typical = np.median(known.spreads, axis=0)
+    splits = _splits_of(rows)
+    pairs: dict[bool, list[tuple[Network, Rows, Rows]]] = {True: [], False: []}
+    for index, (is_kin, is_left_out) in enumerate(splits):
         other = train(
-            inside,
+            [part for part in rows if not is_left_out(part.group.gpu)],
             family,
             seed=seed,
             unseen=True,
-            progress=_within(progress, start, 1.0 / len(architectures)),
+            progress=_within(progress, index / len(splits), 1.0 / len(splits)),
         )
         for part in rows:
-            if architecture_of(part.group.gpu) == architecture:
+            if is_left_out(part.group.gpu):
                 sample = _sample(part)
-                measured.append((other, sample))
-                without = _is_of(architecture)
-                prior.append((other, with_prior_constants(sample, family, without=without)))
-    if measured:
-        wider = np.maximum(_spreads_of_pairs(measured), typical)
-        widest = np.maximum(_spreads_of_pairs(prior), wider)
-    else:
-        wider, widest = typical * 2.0, typical * 3.0
-    every = np.stack([*known, wider, widest])
-    return replace(network, spreads=every), replace(
-        general, spreads=np.stack([wider, widest]), gpus=()
+                prior = with_prior_constants(sample, family, without=is_left_out)
+                pairs[is_kin].append((other, sample, prior))
+    kin = _widths(pairs[True])
+    new = _widths(pairs[False])
+    if kin is None and new is None:  # a single GPU
+        wide = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
+        kin = new = wide
+    kin, new = kin or new, new or kin
+    assert kin is not None and new is not None
+    own, prior_widths = np.maximum(kin[0], typical), np.maximum(kin[1], kin[0])
+    new_own = np.maximum(new[0], own)
+    new_prior = np.maximum(np.maximum(new[1], new_own), prior_widths)
+    return replace(
+        general,
+        spreads=np.stack([own, np.maximum(prior_widths, own), new_own, new_prior]),
+        gpus=(),
     )
+
+
+#: How much wider the interval is for each step beyond what could be tried by leaving GPUs out.
+_UNTRIED = 2.0
+
+
+def _splits_of(rows: Sequence[Rows]) -> list[tuple[bool, Callable[[GPU], bool]]]:
+    """What is left out in turn: each GPU that has kin to learn from (True), each architecture."""
+    known = {part.group.gpu.name: part.group.gpu for part in rows}
+    architectures = [architecture_of(gpu) for gpu in known.values()]
+    splits = [
+        (True, _named(name))
+        for name, gpu in sorted(known.items())
+        if architectures.count(architecture_of(gpu)) > 1
+    ]
+    if len(set(architectures)) > 1:
+        splits += [(False, _is_of(architecture)) for architecture in sorted(set(architectures))]
+    return splits
+
+
+def _widths(
+    pairs: Sequence[tuple[Network, Rows, Rows]],
+) -> tuple[Floats, Floats] | None:
+    """Half widths with own constants and with prior ones, None where nothing was left out."""
+    if not pairs:
+        return None
+    own = _spreads_of_pairs([(network, sample) for network, sample, _ in pairs])
+    prior = _spreads_of_pairs([(network, sample) for network, _, sample in pairs])
+    return own, prior
+
+
+def _named(name: str) -> Callable[[GPU], bool]:
+    return lambda item: item.name == name
 
 
 def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
@@ -417,16 +503,6 @@ def _within(
 
 def _is_of(architecture: str) -> Callable[[GPU], bool]:
     return lambda item: architecture_of(item) == architecture
-
-
-def architecture_of(gpu: GPU) -> str:
-    """What is left out together: GPUs of one compute capability's major number, Ada by itself."""
-    if gpu.vendor == "amd":
-        return "AMD"
-    major, minor = gpu.compute_capability
-    return {6: "Pascal", 8: "Ada" if minor == 9 else "Ampere", 9: "Hopper"}.get(
-        major, f"{major}.{minor}" if major == 7 else "Blackwell"
-    )
 
 
 def _sample(rows: Rows) -> Rows:
@@ -486,12 +562,15 @@ def fit(
         rows = collect(dataset.groups, family)
         if not rows:
             continue
-        network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.5))
-        general = train(rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.5, 0.1))
-        scored = {"": _scores(network, rows), UNSEEN: _scores(general, rows)}
-        pair = calibrated(
-            network, general, rows, family, seed=seed, progress=_within(bar.show, 0.6, 0.4)
-        )
+        network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.4))
+        made = {"": calibrated(network, rows)}
+        if RECIPES[family].carries_over:
+            general = train(
+                rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.4, 0.1)
+            )
+            made[UNSEEN] = calibrated_unseen(
+                general, made[""], rows, family, seed=seed, progress=_within(bar.show, 0.5, 0.5)
+            )
         bar.end()
         provenance = {
             "data": data_hash(folder, RECIPES[family].tables),
@@ -501,8 +580,8 @@ def fit(
             "num_rows": int(sum(len(part.target) for part in rows)),
             "held_out": "every tenth shape, on all GPUs",
         }
-        for kind, made in zip(("", UNSEEN), pair, strict=True):
-            noted = replace(made, provenance={**provenance, "mape": scored[kind]})
+        for kind, item in made.items():
+            noted = replace(item, provenance={**provenance, "mape": _scores(item, rows)})
             networks[family + kind] = noted
             save_network(noted, Path(out) / f"{family}{kind}.npz")
     return networks
@@ -537,15 +616,16 @@ def commit() -> str:
 
 
 class _Bar:
-    """A progress bar on the terminal, at most two updates a second."""
+    """A progress bar on the terminal, at most two updates a second; in a log, a line at the end."""
 
     def __init__(self, label: str, *, enabled: bool) -> None:
-        self._label, self._enabled = label, enabled and sys.stderr.isatty()
+        self._label, self._enabled = label, enabled
+        self._is_terminal = sys.stderr.isatty()
         self._start = self._shown = time.monotonic()
 
     def show(self, share: float) -> None:
         now = time.monotonic()
-        if not self._enabled or now - self._shown < 0.5:
+        if not (self._enabled and self._is_terminal) or now - self._shown < 0.5:
             return
         self._shown = now
         done = int(share * 30)
@@ -558,7 +638,12 @@ class _Bar:
     def end(self) -> None:
         if self._enabled:
             seconds = time.monotonic() - self._start
-            print(f"\r{self._label:<20} {'█' * 30} 100%, {seconds:.0f} s      ", file=sys.stderr)
+            start = "\r" if self._is_terminal else ""
+            print(
+                f"{start}{self._label:<20} {'█' * 30} 100%, {seconds:.0f} s      ",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def summary(networks: dict[str, Network]) -> list[dict[str, Any]]:
