@@ -7,6 +7,7 @@ GPU is at hand.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -186,6 +187,7 @@ class RealBench:
             )
         self._torch = torch
         self._busy = _busy()  # before our own context shows up
+        self._stopwatch: CudaStopwatch | None = None
 
     def environment(self) -> Environment:
         torch = self._torch
@@ -211,10 +213,10 @@ class RealBench:
     def busy(self) -> str:
         return self._busy
 
-    @contextmanager
-    def stopwatch(self) -> Iterator[Stopwatch]:
-        with _conditions() as read:
-            yield CudaStopwatch(read)
+    def stopwatch(self) -> AbstractContextManager[Stopwatch]:
+        if self._stopwatch is None:
+            self._stopwatch = CudaStopwatch(_conditions_reader())
+        return nullcontext(self._stopwatch)
 
     def describe(self, call: Call) -> tuple[Kernel, ...]:
         from neusight.signature import kernels_launched_by
@@ -277,32 +279,27 @@ def _number(text: str) -> float | None:
         return None
 
 
-@contextmanager
-def _conditions() -> Iterator[Callable[[], Conditions]]:
-    """Reads clock and power now and then, beside the measuring; gives what was read last."""
+def _conditions_reader() -> Callable[[], Conditions]:
+    """What gives clock and power as they were a moment ago; read beside the measuring until this
+    process ends."""
     last = [Conditions()]
     if shutil.which("nvidia-smi") is None:
-        yield lambda: last[0]
-        return
+        return lambda: last[0]
     command = ["nvidia-smi", "-i", _gpu_index(), "--query-gpu=clocks.sm,power.draw"]
     command += ["--format=csv,noheader,nounits", "-lms", str(_CONDITIONS_MS)]
-    with subprocess.Popen(
+    process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    )
+    atexit.register(process.terminate)
 
-        def follow() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                clock, _, power = line.partition(",")
-                last[0] = Conditions(_number(clock), _number(power))
+    def follow() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            clock, _, power = line.partition(",")
+            last[0] = Conditions(_number(clock), _number(power))
 
-        reader = threading.Thread(target=follow, daemon=True)
-        reader.start()
-        try:
-            yield lambda: last[0]
-        finally:
-            process.terminate()
-            reader.join(timeout=5)
+    threading.Thread(target=follow, daemon=True).start()
+    return lambda: last[0]
 
 
 def _cpu_name() -> str:

@@ -137,6 +137,7 @@ class _Trial:
     kernels: tuple[Kernel, ...]
     runs: int
     events: dict[str, list[float]] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
 
 
 def measured_cases(
@@ -164,7 +165,7 @@ def measured_cases(
         for index, trial in enumerate(trials):
             for mode in modes:
                 found = launches.get(_label(index, mode), [])
-                samples = _samples(trial, mode, found, stopwatch.conditions(), sustained)
+                samples = _samples(trial, mode, found, sustained)
                 spread = max((_noise(sample) for sample in samples), default=0.0)
                 if spread > _MOST_SPREAD and attempt + 1 < _TRIES:
                     noisy[trial.case.text] = trial
@@ -246,6 +247,7 @@ def _profiled(
                         with profiling.mark(_label(index, mode)):
                             call()
                 stopwatch.synchronize()
+                trial.conditions = stopwatch.conditions()
     return profiling.launches()
 
 
@@ -253,7 +255,6 @@ def _samples(
     trial: _Trial,
     mode: str,
     launches: Sequence[Sequence[Launch]],
-    conditions: Conditions,
     sustained: bool,
 ) -> list[Sample]:
     """One sample, or one a kernel where as many were launched as are described."""
@@ -262,8 +263,8 @@ def _samples(
         "op": trial.case.op,
         "l2": mode,
         "clock_regime": "sustained" if sustained else "burst",
-        "clock_mhz": conditions.clock_mhz,
-        "power_w": conditions.power_w,
+        "clock_mhz": trial.conditions.clock_mhz,
+        "power_w": trial.conditions.power_w,
     }
     text, kernels = trial.case.text, trial.kernels
     event_us = round(median(events), 4)
@@ -278,6 +279,7 @@ def _samples(
     if len(kernels) > 1 and counts == {len(kernels)}:
         return list(_parts(trial, launches, common))
     names = dict.fromkeys(launch.name for launch in launches[0])
+    gpus = needs_gpus(trial.case)  # each runs the kernel of a collective
     return [
         Sample(
             case=text,
@@ -285,7 +287,7 @@ def _samples(
             event_us=event_us,
             num_launches=round(median(len(run) for run in launches)),
             kernel_name=" + ".join(names),
-            **_duration([sum(launch.duration_us for launch in run) for run in launches]),
+            **_duration([sum(launch.duration_us for launch in run) / gpus for run in launches]),
             **common,
         )
     ]
