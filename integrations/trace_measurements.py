@@ -175,6 +175,11 @@ def _require_shapes(profile: Profile) -> None:
             f"{profile.source} holds no kernels: it was made without a GPU, or without "
             "ProfilerActivity.CUDA. There is nothing to calibrate with."
         )
+    if not any(op.arguments for op in profile.ops) and any(op.shapes for op in profile.ops):
+        raise CalibrationError(
+            f"{profile.source} was read without the arguments of its operators. Read it with "
+            "read_profile(path, keep_arguments=True), or give its path."
+        )
     if not any(op.shapes for op in profile.ops):
         raise CalibrationError(
             f"{profile.source} has no shapes: what its kernels computed cannot be told. Profile "

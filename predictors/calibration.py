@@ -307,8 +307,8 @@ class _Reader:
     def source(self) -> dict[str, Any]:
         """Whatever it tells, as long as what is printed is of the right kind."""
         found = self.mapping(self._document, "source")
-        for name in ("num_measurements", "num_problems", "loo_error_before", "loo_error_after"):
-            if name in found or "num_problems" in found:
+        for told, needs in _TOGETHER.items():
+            for name in needs if told in found else ():
                 self.number(found, name, least=0.0, most=_MOST)
         if "shipped_constants" in found:
             shipped = self.mapping(found, "shipped_constants")
@@ -355,6 +355,12 @@ class _Reader:
             f"The calibration {self._source} is damaged: {key!r} is {value!r}; it must be {wanted}."
         )
 
+
+#: Figures of `source` that are printed together, by the one that decides whether they are.
+_TOGETHER = {
+    "num_measurements": ("num_measurements", "num_problems"),
+    "loo_error_before": ("loo_error_before", "loo_error_after", "num_problems"),
+}
 
 #: Values outside these are damage, not measurements.
 _LEAST, _MOST = 1e-6, 1e12

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -275,6 +276,16 @@ def test_what_the_gpu_cannot_run_is_left_out_and_said() -> None:
     assert "1 problems" in made.source["left_out"] and "fp8" in made.source["left_out"]
     with pytest.raises(CalibrationError, match=r"nothing to calibrate V100.*no fp8 unit"):
         fit_calibration([fp8], "V100")
+
+
+def test_a_host_alone_can_be_learnt(tmp_path: Path) -> None:
+    made = fit_calibration([], "H100", profiled_host={"op_us": 6.0})
+
+    made.save(tmp_path / "c.json")
+
+    assert Calibration.load(tmp_path / "c.json") == made
+    assert made.headline() == "calibrated to the host that was measured"
+    assert "profiled: op 6.0 µs" in made.table()
 
 
 @pytest.mark.parametrize("time_us", [0.0, -1.0, math.nan, math.inf])

@@ -51,7 +51,12 @@ def calibration(*rows: ClassCorrection, name: str = "H100", **constants: float) 
         corrections=rows,
         plain_host={"op_us": 3.0},
         torch_version="2.6.0",
-        source={"num_measurements": 12, "num_problems": 12},
+        source={
+            "num_measurements": 12,
+            "num_problems": 12,
+            "loo_error_before": 0.22,
+            "loo_error_after": 0.04,
+        },
     )
 
 
@@ -252,6 +257,54 @@ def test_a_wrong_value_in_a_row_is_named(key: str, value: object) -> None:
 
     with pytest.raises(CalibrationError, match=key):
         Calibration.from_json(document)
+
+
+PLAIN_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+
+
+@given(key=st.sampled_from(sorted(calibration(GEMMS).to_json())), value=PLAIN_VALUES)
+def test_any_damage_gives_a_calibration_or_its_error(key: str, value: object) -> None:
+    document = {**calibration(GEMMS).to_json(), key: value}
+
+    try:
+        found = Calibration.from_json(document)
+    except CalibrationError:
+        return
+
+    assert isinstance(found.table(), str)
+
+
+@given(key=st.sampled_from(sorted(calibration().source)), value=PLAIN_VALUES)
+def test_any_damage_in_its_source_gives_a_calibration_or_its_error(key: str, value: object) -> None:
+    document = json.loads(json.dumps(calibration().to_json()))
+    document["source"][key] = value
+
+    try:
+        found = Calibration.from_json(document)
+    except CalibrationError:
+        return
+
+    assert "12 different problems" in found.table() or key.startswith("num")
+    assert found.headline().startswith("calibrated")
+
+
+@given(
+    key=st.sampled_from(sorted(calibration(GEMMS).to_json()["corrections"][0])), value=PLAIN_VALUES
+)
+def test_any_damage_in_a_row_gives_a_calibration_or_its_error(key: str, value: object) -> None:
+    document = json.loads(json.dumps(calibration(GEMMS).to_json()))
+    document["corrections"][0][key] = value
+
+    try:
+        found = Calibration.from_json(document)
+    except CalibrationError:
+        return
+
+    assert priced(found, GEMM).latency_us > 0
 
 
 def test_the_table_tells_constants_corrections_and_hosts() -> None:

@@ -301,6 +301,8 @@ def test_a_forecast_a_trace_without_kernels_and_one_without_shapes_are_refused()
         measurements_of(read_profile_events(forecast, keep_arguments=True), gpu("H100"))
     with pytest.raises(CalibrationError, match=r"holds no kernels.*ProfilerActivity\.CUDA"):
         measurements_of(profile_of([{**MM, "kernels": ()}]), gpu("H100"))
+    with pytest.raises(CalibrationError, match=r"keep_arguments=True"):
+        measurements_of(read_profile_events(training_trace()), gpu("H100"))
     with pytest.raises(CalibrationError, match=r"has no shapes.*record_shapes=True"):
         measurements_of(profile_of([{**MM, "args": {}}]), gpu("H100"))
 
