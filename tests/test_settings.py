@@ -1,0 +1,76 @@
+"""What pyproject.toml says is read whole, and what means nothing in it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
+from neusight.predictors.errors import OptionError
+
+ALL = """
+[project]
+name = "x"
+[tool.neusight]
+gpu = ["H100", "L40S"]
+baseline = "figures.json"
+steps = 3
+host = "plain"
+predictor = "roofline"
+[tool.neusight.tolerance]
+step_latency = "1 %"
+num_kernels = 2
+[tool.neusight.cases]
+small = "train.py --name 'a b'"
+module = ["-m", "pkg.train", "--fast"]
+"""
+
+
+def settings_of(folder: Path, text: str) -> Settings:
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    return read_settings(folder)
+
+
+def test_everything_that_is_said_is_read(tmp_path: Path) -> None:
+    found = settings_of(tmp_path, ALL)
+
+    assert found == Settings(
+        gpus=("H100", "L40S"),
+        baseline="figures.json",
+        cases={"small": ("train.py", "--name", "a b"), "module": ("-m", "pkg.train", "--fast")},
+        tolerance={"step_latency": "1 %", "num_kernels": 2},
+        host="plain",
+        predictor="roofline",
+        steps="3",
+    )
+
+
+@pytest.mark.parametrize("text", [None, "", "[tool.other]\nx = 1\n", "[tool.neusight]\n"])
+def test_where_nothing_is_said_there_are_defaults(text: str | None, tmp_path: Path) -> None:
+    found = read_settings(tmp_path) if text is None else settings_of(tmp_path, text)
+
+    assert found == Settings(baseline=DEFAULT_BASELINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.neusight\n", "is no TOML"),
+        ("[tool]\nneusight = 3\n", r"\[tool.neusight\] must be a table"),
+        ("[tool.neusight]\nspeed = 1\n", "unknown setting 'speed'.*known: baseline, cases"),
+        ("[tool.neusight]\ngpu = 3\n", "tool.neusight.gpu is 3"),
+        ("[tool.neusight]\ngpu = ['']\n", "tool.neusight.gpu is ''"),
+        ("[tool.neusight]\nsteps = true\n", "tool.neusight.steps is True"),
+        ("[tool.neusight]\nbaseline = 3\n", "tool.neusight.baseline is 3"),
+        ("[tool.neusight]\ncases = 'train.py'\n", r"\[tool.neusight.cases\] must be a table"),
+        ("[tool.neusight.cases]\na = ''\n", "tool.neusight.cases.a is ''"),
+        ("[tool.neusight.cases]\na = ' '\n", "tool.neusight.cases.a names no script"),
+        ("[tool.neusight.cases]\na = '-m'\n", "names no script"),
+        ("""[tool.neusight.cases]\na = "it's"\n""", "No closing quotation"),
+        ("[tool.neusight]\ntolerance = 1\n", r"\[tool.neusight.tolerance\] must be a table"),
+    ],
+)
+def test_what_means_nothing_is_named(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words):
+        settings_of(tmp_path, text)
