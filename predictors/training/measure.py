@@ -49,7 +49,7 @@ _MOST_SPREAD = 0.10
 _UNAVOIDABLE_US = 0.4
 _TRIES = 3
 #: Seconds under load before a sustained sample is taken: power limits act within a tenth of one.
-_HEATING_SECONDS = 0.7
+_HEATING_SECONDS = 0.5
 _MOST_HEATING_CALLS = 10_000
 
 
@@ -155,7 +155,7 @@ def measured_cases(
     for case in cases:
         begin(case)
         try:
-            trials.append(_tried(case, stopwatch, describe, modes))
+            trials.append(_tried(case, stopwatch, describe, modes, sustained=sustained))
         except Exception as error:  # an op that this GPU or torch does not have, or no memory
             yield Refusal(case.text, _reason(error))
             stopwatch.synchronize()
@@ -189,7 +189,14 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text[0][:200] if text else ''}"
 
 
-def _tried(case: Case, stopwatch: Stopwatch, describe: Describe, modes: Sequence[str]) -> _Trial:
+def _tried(
+    case: Case,
+    stopwatch: Stopwatch,
+    describe: Describe,
+    modes: Sequence[str],
+    *,
+    sustained: bool,
+) -> _Trial:
     """Runs the case without a profiler: which kernels it launches, and times between events."""
     with prepared(case, device=stopwatch.device) as call:
         for _ in range(_WARM_UPS):
@@ -202,6 +209,8 @@ def _tried(case: Case, stopwatch: Stopwatch, describe: Describe, modes: Sequence
         first_us = median(stopwatch.events(call, runs=fewest, cold=False))
         runs = round(min(stopwatch.most_runs, max(fewest, _RUNS_US / max(first_us, 1e-3))))
         trial = _Trial(case, kernels, runs)
+        if sustained:
+            stopwatch.heat(call, _HEATING_SECONDS)
         for mode in modes:
             trial.events[mode] = stopwatch.events(call, runs=runs, cold=mode == "cold")
         stopwatch.synchronize()
