@@ -148,7 +148,8 @@ def _without(
     networks = {}
     for family, parts in rows.items():
         inside = [part for part in parts if not left_out(part.group.gpu)]
-        if inside and RECIPES[family].carries_over:
+        # A family without rows of those prices none of theirs.
+        if inside and len(inside) < len(parts) and RECIPES[family].carries_over:
             made = train(inside, family, unseen=True)
             spreads = shipped[family + UNSEEN].spreads
             networks[family + UNSEEN] = replace(made, gpus=(), spreads=spreads)
