@@ -62,6 +62,10 @@ CONSTANTS: Mapping[str, float] = MappingProxyType(
 _REACH = 3.0
 _WIDENING = 1.5
 
+#: How far beyond the measured times half of a correction is left, log: ten times. What is wrong
+#: with short kernels need not be with long ones; slow enough that longer forecasts stay longer.
+_FADE = math.log(10.0)
+
 #: A host's costs by the names of its profile's fields, µs (`backward_share`: a share).
 HostCosts = Mapping[str, float]
 
@@ -86,12 +90,13 @@ class Measurement:
 class ClassCorrection:
     """What measurements say of one kernel class and dtype, or one variant of it.
 
-    A forecast of t µs becomes `factor` · t · (t / `center_us`)^`slope`, t taken within `low_us` to
-    `high_us`, the forecast times of what was measured. `spread` is the half width of the 80 %
-    interval as a share. `variant` "" stands for all variants that have no row of their own. The
-    errors are means of |forecast / measured − 1|, each problem forecast by the others alone; where
-    that showed no gain, `is_applied` is false and the factor 1: the row tells the spread alone.
-    Where the constants made the class worse, `keeps_constants` is false: it is priced without.
+    A forecast of t µs becomes `factor` · t · (t / `center_us`)^`slope` for t between `low_us` and
+    `high_us`, the forecast times of what was measured; beyond, the correction fades. `spread` is
+    the half width of the 80 % interval as a share. `variant` "" stands for all variants that have
+    no row of their own. The errors are means of |forecast / measured − 1|, each problem forecast by
+    the others alone; where that showed no gain, `is_applied` is false and the factor 1: the row
+    tells the spread alone. Where the constants made the class worse, `keeps_constants` is false:
+    it is priced without.
     """
 
     kernel_class: str
@@ -110,11 +115,14 @@ class ClassCorrection:
     keeps_constants: bool = True
 
     def factor_at(self, time_us: float) -> float:
-        """What a forecast of `time_us` is multiplied by."""
-        if not self.slope:
-            return self.factor
+        """What a forecast of `time_us` is multiplied by; it fades towards 1 far from what was
+        measured, where nothing proves it."""
         within = min(max(time_us, self.low_us), self.high_us)
-        return self.factor * math.exp(self.slope * math.log(within / self.center_us))
+        level = math.log(self.factor)
+        if self.slope:
+            level += self.slope * math.log(within / self.center_us)
+        beyond = math.log(time_us / within) / _FADE if within > 0.0 else 0.0
+        return math.exp(level / (1.0 + beyond * beyond))
 
     def covers(self, time_us: float) -> bool:
         """Whether measurements lie near a kernel of that forecast time."""
@@ -365,7 +373,7 @@ _TOGETHER = {
 #: Values outside these are damage, not measurements.
 _LEAST, _MOST = 1e-6, 1e12
 _LIMITS = (
-    ("factor", 0.01, 100.0),
+    ("factor", 0.05, 20.0),
     ("spread", 0.0, 100.0),
     ("slope", -0.9, 0.9),
     ("center_us", _LEAST, _MOST),

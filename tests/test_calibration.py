@@ -103,6 +103,14 @@ def test_the_interval_is_wider_far_from_what_was_measured() -> None:
     assert widths == pytest.approx([1.1, 1.15], rel=1e-3)
 
 
+def test_a_correction_fades_far_from_what_was_measured() -> None:
+    row = replace(GEMMS, factor=1.44, low_us=10.0, high_us=100.0)
+
+    found = [row.factor_at(time) for time in (10.0, 100.0, 1000.0, 1.0, 1e9)]
+
+    assert found == pytest.approx([1.44, 1.44, 1.2, 1.2, 1.0], abs=0.01)
+
+
 def test_a_row_that_is_not_applied_tells_the_spread_and_changes_no_time() -> None:
     made = calibration(replace(GEMMS, factor=1.0, is_applied=False))
 
@@ -145,7 +153,7 @@ def test_no_correction_beats_the_peak() -> None:
 
 @given(
     slope=st.floats(-0.3, 0.3),
-    factor=st.floats(0.5, 2.0),
+    factor=st.floats(0.2, 5.0),
     times=st.lists(st.floats(0.5, 1e5), min_size=2, max_size=8),
 )
 def test_longer_forecasts_stay_longer(slope: float, factor: float, times: list[float]) -> None:

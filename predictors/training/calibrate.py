@@ -603,8 +603,8 @@ def _rows_of(
     return rows
 
 
-#: Largest correction, log: 50 times.
-_MOST_LEVEL = math.log(50.0)
+#: Largest correction, log: 20 times.
+_MOST_LEVEL = math.log(20.0)
 
 
 def _spread(left: Floats, widths: Floats) -> float:
