@@ -199,7 +199,8 @@ def test_each_launch_has_its_kernel_and_delay(training: Analysis) -> None:
         kernel, launch = by_correlation[number], spans[number]
         assert row["gpu_duration"] == pytest.approx(kernel.duration_ns / 1000, abs=0.01)
         assert row["cpu_duration"] == pytest.approx(launch.duration_ns / 1000, abs=0.01)
-        delay_us = (kernel.start_ns - launch.end_ns) / 1000
+        # A copy from pageable memory runs while its call still brings the bytes.
+        delay_us = max(0, kernel.start_ns - launch.end_ns) / 1000
         assert row["launch_delay"] == pytest.approx(delay_us, abs=0.02)
 
 
