@@ -103,6 +103,8 @@ def test_the_sample_has_every_class_layout_and_precision() -> None:
 def test_every_kind_runs_and_launches_what_it_is_named_after() -> None:
     found = kernels_of([case for case in ONE_OF_EACH if case.op != "all_reduce"])
 
+    everything = {kernel.kernel_class for kernels in found.values() for kernel in kernels}
+    assert everything == set(KernelClass) - {KernelClass.UNKNOWN, KernelClass.COLLECTIVE}
     for text, kernels in found.items():
         case = Case.parse(text)
         assert kernels, text
