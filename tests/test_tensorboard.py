@@ -527,6 +527,39 @@ def test_real_profiles_show_right_too(
     assert total == pytest.approx(profile.steps_costs[0].costs[-1], rel=0.01)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not SHARED.exists(), reason="real profiles are not at hand")
+def test_a_real_profile_of_two_ranks_is_distributed_and_one_lies_beside_a_forecast(
+    forecast: neusight.Forecast, tmp_path: Path
+) -> None:
+    (ranks := tmp_path / "ranks").mkdir()
+    for rank in range(2):
+        (path,) = (SHARED / "traces").glob(f"worker{rank}_step*")
+        (ranks / f"worker{rank}.1.pt.trace.json.gz").symlink_to(path)
+    (real := tmp_path / "real").mkdir()
+    (path,) = (SHARED / "traces").glob("h100__Falconsai*")
+    (real / "host_0.1.pt.trace.json.gz").symlink_to(path)
+    neusight.trace_handler(tmp_path / RUN, worker_name="host_0")(forecast)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        client = Client(tmp_path)
+    beside = {
+        "run": "real", "worker": "host_0", "span": "1",
+        "exp_run": RUN, "exp_worker": "host_0", "exp_span": "1",
+    }  # fmt: skip
+    everyone = {"run": "ranks", "worker": "All", "span": "1", "view": "Distributed"}
+
+    ops = client("/distributed/commops", **everyone)["data"]["worker0"]["rows"]
+    waits = client("/distributed/waittime", **everyone)["data"]["all"]
+    sides = client("/diff", **beside)
+    assert {"nccl:all_to_all", "nccl:all_reduce"} <= {row[0] for row in ops}
+    assert waits["worker1"][1] > 1000 > waits["worker0"][1]  # the second rank waits for the first
+    for side in ("left", "right"):
+        rows = {row["name"]: row["device_duration"] for row in sides[side]["aggs"]}
+        assert rows["aten::addmm"] > 0
+
+
 # -- scalars and text
 
 
