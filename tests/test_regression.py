@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import neusight
 from neusight.integrations.baseline import Case, OpRow
-from neusight.integrations.observation import Observation, digest_of_files, observe
+from neusight.integrations.observation import Observation, observe
 from neusight.integrations.regression import (
     DEFAULT_TOLERANCES,
     Judgement,
@@ -23,7 +23,7 @@ from neusight.integrations.regression import (
     parse_tolerance,
     parse_tolerances,
 )
-from neusight.predictors.errors import ForecastStateError, OptionError
+from neusight.predictors.errors import OptionError
 
 HERE = Path(__file__)
 
@@ -109,52 +109,6 @@ def is_at(place: str, text: str) -> bool:
 
 def status(judgement: Judgement, name: str) -> str:
     return next(change.status for change in judgement.metrics if change.name == name)
-
-
-# -- what a check sees
-
-
-def test_the_rows_of_a_case_add_up_to_its_figures(before: Case) -> None:
-    assert before.adds_up
-    total_us = sum(row.kernel_ns for row in before.ops) / 1000
-    assert total_us == pytest.approx(before.metrics["gpu_busy_us"])
-
-
-def test_equal_programs_give_equal_cases(before: Case) -> None:
-    assert seen().case == before
-
-
-def test_a_program_without_kernels_cannot_be_checked() -> None:
-    def nothing() -> None:
-        torch.ones(3)
-
-    with (
-        pytest.warns(UserWarning, match="no CUDA work"),
-        pytest.raises(ForecastStateError, match="launched no kernel"),
-    ):
-        seen(nothing)
-
-
-def test_another_learning_rate_is_the_same_work(before: Case) -> None:
-    def program() -> None:
-        layer = nn.Linear(8, 8).cuda()
-        torch.optim.SGD(layer.parameters(), lr=rate).zero_grad()
-        layer(torch.ones(8, 8, device="cuda") * rate).sum().backward()
-
-    rate = 0.1
-    first = seen(program).case.work
-    rate = 0.2
-
-    assert seen(program).case.work == first
-
-
-def test_a_digest_of_files_is_of_what_they_hold(tmp_path: Path) -> None:
-    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
-        (tmp_path / name).write_text(text)
-
-    digests = [digest_of_files([tmp_path / name]) for name in "abc"]
-
-    assert digests[0] == digests[1] != digests[2]
 
 
 # -- what is no regression

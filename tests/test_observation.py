@@ -1,0 +1,120 @@
+"""What a check sees: rows that add up to the figures, and the lines of code behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.integrations.observation import Observation, code_at, digest_of_files, observe, tool
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import gpu
+
+HERE = Path(__file__)
+
+
+def train(*, rate: float = 0.1, waits: bool = False) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(3):
+        loss = model(torch.ones(8, 64, device="cuda") * rate).sum()
+        if waits:
+            loss.item()
+            loss.item()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def seen(program: Callable[[], None] = train, **options: object) -> Observation:
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        program()
+    return observe(forecast, **options)  # type: ignore[arg-type]
+
+
+def test_rows_add_up_to_the_figures() -> None:
+    case = seen().case
+
+    assert case.adds_up
+    total_us = sum(row.kernel_ns for row in case.ops) / 1000
+    assert total_us == pytest.approx(case.metrics["gpu_busy_us"])
+
+
+def test_equal_programs_give_equal_cases() -> None:
+    assert seen().case == seen().case
+
+
+def test_another_learning_rate_is_the_same_work() -> None:
+    assert seen(lambda: train(rate=0.2)).case.work == seen().case.work
+
+
+def test_a_wait_more_is_other_work() -> None:
+    assert seen(lambda: train(waits=True)).case.work != seen().case.work
+
+
+def test_waits_are_counted_by_the_line_that_asks() -> None:
+    observation = seen(lambda: train(waits=True))
+
+    assert [tuple(row) for row in observation.case.waits] == [("item", "loss.item()", 2)]
+    wait = observation.waits["item", "loss.item()"]
+    assert wait.stack[0].partition(":")[0].endswith(HERE.name)
+    assert wait.cost_us > 0
+
+
+def test_the_cost_of_known_waits_is_not_computed() -> None:
+    observation = seen(lambda: train(waits=True), known_waits={("item", "loss.item()")})
+
+    assert observation.waits["item", "loss.item()"].cost_us == 0
+
+
+def test_rows_know_the_lines_behind_them() -> None:
+    observation = seen()
+
+    ops = {key[:3]: stack for key, stack in observation.op_stacks.items()}
+    place = ops["Sequential.0", "forward", "aten::addmm"][0]
+    assert code_at(Path(place).name, HERE.parent).startswith("loss = model(")
+    made = observation.made["Sequential.0"][0]
+    assert code_at(Path(made).name, HERE.parent).startswith("model = nn.Sequential(")
+
+
+def test_ops_without_kernels_of_a_module_are_one_row() -> None:
+    rows = [row for row in seen().case.ops if row.op == "views"]
+
+    assert rows
+    assert all(row.num_kernels == 0 and row.kernel_ns == 0 and row.host_ns > 0 for row in rows)
+    assert len({(row.module, row.phase) for row in rows}) == len(rows)
+
+
+def test_a_program_without_kernels_cannot_be_checked() -> None:
+    with (
+        pytest.warns(UserWarning, match="no CUDA work"),
+        pytest.raises(ForecastStateError, match="launched no kernel"),
+    ):
+        seen(lambda: None)
+
+
+def test_the_tool_is_named_without_the_build_of_torch() -> None:
+    cpu, cuda = tool("2.13.0+cpu", gpu("H100")), tool("2.13.0+cu130", gpu("H100"))
+
+    assert cpu == cuda
+    assert set(cpu) == {"neusight", "torch", "code", "weights", "gpu"}
+    assert cpu["gpu"] != tool("2.13.0", gpu("L40S"))["gpu"]
+
+
+def test_a_digest_of_files_is_of_what_they_hold(tmp_path: Path) -> None:
+    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).write_text(text)
+
+    digests = [digest_of_files([tmp_path / name]) for name in "abc"]
+
+    assert digests[0] == digests[1] != digests[2]
+    assert digest_of_files([tmp_path / "a", tmp_path / "gone"]) == digests[0]
+
+
+def test_code_of_a_place_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert code_at("gone.py:3", tmp_path) == ""
+    assert code_at("", tmp_path) == ""
