@@ -148,14 +148,15 @@ def _workload(request: Mapping[str, Any], bench: Bench) -> Iterator[Reply]:
         reason = f"{type(error).__name__}: {text[0][:300] if text else ''}"
         yield {"refused": {"case": f"workload {name}", "reason": reason}}
         return
-    path = Path(request["folder"]) / workload.trace
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(trace)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        yield {"error": f"{path} cannot be written: {error.strerror}"}
-        return
+    if workload.trace:
+        path = Path(request["folder"]) / workload.trace
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(trace)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            yield {"error": f"{path} cannot be written: {error.strerror}"}
+            return
     yield {"workload": asdict(workload)}
 
 

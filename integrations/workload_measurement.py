@@ -39,7 +39,11 @@ _MOST_TRACE_BYTES = 400_000
 def measured_workload(
     name: str, script: Path, arguments: Sequence[str], *, environment: Mapping[str, Any]
 ) -> tuple[Workload, bytes]:
-    """The workload's figures, and the gzipped trace of its profiled steps."""
+    """The workload's figures, and the gzipped trace of its profiled steps.
+
+    Where the profiler sees no kernels (no CUPTI, or no right to use it) there is no trace, no
+    kernel is counted, and how long the GPU was busy is read from events.
+    """
     import torch
 
     with loaded(script) as module:
@@ -52,8 +56,13 @@ def measured_workload(
         times_us = _timed(step, torch.cuda.synchronize)
         trace, profiled_us = _profiled(step)
         peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    kept = trimmed(trace)
-    figures = figures_of_trace(kept, step_us=median(times_us))
+        kept = trimmed(trace)
+        has_kernels = any(event.get("cat") == "kernel" for event in kept["traceEvents"])
+        figures = (
+            figures_of_trace(kept, step_us=median(times_us))
+            if has_kernels
+            else _figures_by_events(step, step_us=median(times_us))
+        )
     workload = Workload(
         workload=name,
         command=(script.name, *arguments),
@@ -64,10 +73,56 @@ def measured_workload(
         profiled_step_us=round(median(profiled_us), 3),
         peak_allocated_bytes=peaks[0],
         peak_reserved_bytes=peaks[1],
-        trace=f"{name}.pt.trace.json.gz",
+        trace=f"{name}.pt.trace.json.gz" if has_kernels else "",
         **figures,
     )
-    return workload, zipped(kept)
+    return workload, zipped(kept) if has_kernels else b""
+
+
+#: Floats that are summed to keep the GPU busy, and runs of the step behind that.
+_FILLER_NUMEL = 2**26
+_BUSY_RUNS = 3
+#: How much longer the GPU is kept busy than the host needs for a step.
+_FILLER_MARGIN = 1.5
+
+
+def _figures_by_events(step: Callable[[], object], *, step_us: float) -> dict[str, Any]:
+    """How long the GPU works on a step whose kernels are all queued before it begins with them;
+    gaps between them count, and so does the host where the step itself waits for the GPU."""
+    import torch
+
+    filler = torch.zeros(_FILLER_NUMEL, device="cuda")
+    host_us = _host_us(step)
+    filler.sum()
+    torch.cuda.synchronize()
+    filling_us = _host_us(lambda: (filler.sum(), torch.cuda.synchronize()))
+    found = []
+    for _ in range(_BUSY_RUNS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(1 + round(_FILLER_MARGIN * host_us / max(filling_us, 1.0))):
+            filler.sum()
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) * 1e3)
+    busy_us = min(median(found), step_us)
+    return {
+        "num_kernels": 0,
+        "gpu_busy_us": round(busy_us, 3),
+        "host_bound": step_us - busy_us > HOST_BOUND_IDLE_SHARE * step_us,
+        "kernels": (),
+    }
+
+
+def _host_us(call: Callable[[], object]) -> float:
+    """Microseconds until the call returns, with nothing queued before it."""
+    import torch
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e6
 
 
 @contextmanager

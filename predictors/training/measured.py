@@ -144,7 +144,10 @@ class Quick:
 @dataclass(frozen=True)
 class Workload:
     """Whole steps of one model and setting. `command` is the script with its arguments, as
-    `neusight run` takes them; times in microseconds; counts and `gpu_busy_us` are per step."""
+    `neusight run` takes them; times in microseconds; counts and `gpu_busy_us` are per step.
+
+    Where no profiler could be used, `num_kernels` is 0, `kernels` empty and `trace` "".
+    """
 
     workload: str
     command: tuple[str, ...]
