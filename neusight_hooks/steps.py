@@ -304,7 +304,8 @@ class StepCutter:
                 # Storages freed together go in the order of addresses where a table of C++ drops
                 # them (autocast's copies of weights), another one in each run; the order of such
                 # frees has no effect.
-                entries.extend(sorted(freed, key=_storage_of))
+                freed.sort(key=_storage_of)
+                entries += freed
                 freed = []
             if kind is tuple:
                 entries.append(self.call_of(entry, base))
@@ -329,7 +330,8 @@ class StepCutter:
                 entries.append(replace(entry, event=entry.event - first_event))
             else:
                 entries.append(entry)
-        return entries + sorted(freed, key=_storage_of)
+        freed.sort(key=_storage_of)
+        return entries + freed
 
     def call_of(self, raw: tuple[Any, ...], base: int | None) -> OpCall:
         """The op call of a raw entry, one object for all equal ones."""
