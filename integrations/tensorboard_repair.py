@@ -44,6 +44,13 @@ _NCCL_ANNOTATIONS = tuple(
         "all_to_all", "all_to_allv", "gather", "scatter", "send", "recv", "coalesced",
     )
 )  # fmt: skip
+#: Operators of today whose kernels may use tensor cores; the plugin warns of each call of others.
+_TENSOR_CORE_OPERATORS = (
+    "aten::convolution_backward", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward",
+    "aten::_scaled_mm", "aten::_grouped_mm",
+)  # fmt: skip
+#: In the names of kernels that use them: cuBLAS's since Hopper, cuDNN's convolutions.
+_TENSOR_CORE_KERNELS = ("nvjet", "tensor16x8x")
 #: The operator that NCCL's kernels are tied to, instead of the annotation in it.
 _PARAMETERS = "record_param_comms"
 #: Ends that pass the parent's by so many steps of a double are rounding, not overlap.
@@ -228,9 +235,8 @@ def repair() -> None:
     _mend_trees(op_tree.OpTreeBuilder)
     _mend_memory(memory_parser.MemoryParser)
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
-    # Today's names of an operator and of cuBLAS's kernels that use tensor cores.
-    tensor_core.TC_OP_Allowlist.allowlist.append("aten::convolution_backward")
-    tensor_core.TC_Allowlist.allowlist.append("nvjet")
+    tensor_core.TC_OP_Allowlist.allowlist.extend(_TENSOR_CORE_OPERATORS)
+    tensor_core.TC_Allowlist.allowlist.extend(_TENSOR_CORE_KERNELS)
     # The plugin loads in processes that would not be repaired; threads of this one are.
     loader.Process = threading.Thread
     loader.Queue = queue.Queue

@@ -489,6 +489,25 @@ def test_a_module_without_a_backward_does_not_spoil_the_trace(tmp_path: Path) ->
     assert {child["name"][:-2] for child in blocks[0]["children"]} == {"Linear", "Rotary"}
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_tensor_cores_are_known_by_the_names_of_today(tmp_path: Path) -> None:
+    from torch_tb_profiler.profiler.data import RunProfileData
+
+    repair()
+    with neusight.forecast_on("A100") as forecast:
+        model = nn.Conv2d(64, 64, 3).cuda()
+        for _ in range(3):
+            model(torch.randn(8, 64, 32, 32, device="cuda")).sum().backward()
+            forecast.step()
+    forecast.export_chrome_trace(tmp_path / "a100.json")
+    profile = RunProfileData.parse("host_0", "1", str(tmp_path / "a100.json"), str(tmp_path))
+
+    by_name = {op.name: op for op in profile.op_list_groupby_name}
+    for name in ("aten::convolution", "aten::convolution_backward"):
+        assert by_name[name].tc_eligible
+        assert by_name[name].tc_self_ratio > 0.5  # TF32 is the default of convolutions
+
+
 #: Prefix of a real profile, its steps, and its kernels' microseconds, as counted in the file.
 REAL = (
     ("h100__gaunernst", ["6"], 307.2),
