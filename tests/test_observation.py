@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import neusight
 from neusight.integrations.observation import Observation, code_at, digest_of_files, observe, tool
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import gpu
+from neusight.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
 
@@ -79,6 +81,29 @@ def test_rows_know_the_lines_behind_them() -> None:
     assert code_at(Path(place).name, HERE.parent).startswith("loss = model(")
     made = observation.made["Sequential.0"][0]
     assert code_at(Path(made).name, HERE.parent).startswith("model = nn.Sequential(")
+
+
+def test_collectives_are_counted_in_bytes() -> None:
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        train()
+    signature = OpSignature(
+        "c10d::allreduce_",
+        "default",
+        (
+            ("tensors", (TensorSpec((1024,), (1,), "float32"),)),
+            ("process_group", "default size=8 nodes=1"),
+        ),
+        (),
+    )
+    steps = tuple(
+        replace(step, entries=(*step.entries, OpCall(signature, MathMode(), phase="backward")))
+        for step in forecast.recording.steps
+    )
+
+    case = observe(forecast.of(replace(forecast.recording, steps=steps))).case
+
+    assert case.metrics["communication_bytes"] == 4096
+    assert any(row.work.startswith("all_reduce 4096 bytes on 8 GPUs") for row in case.ops)
 
 
 def test_ops_without_kernels_of_a_module_are_one_row() -> None:
