@@ -27,8 +27,9 @@ from neusight.recording import Mark, OpCall, Synchronize
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.memory_advice import MemoryAdvice, Remedy
 
-__all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines"]
+__all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
 
 #: Changes that gain less of the step are not told: the forecast itself is no surer.
 SMALLEST_GAIN = 0.03
@@ -38,6 +39,7 @@ LINES_SHOWN = 3
 _SOURCES_SHOWN = 3
 
 _US_PER_MS = 1000
+_GIB = 2**30
 #: Batch, channels, height, width.
 _IMAGE_RANK = 4
 
@@ -98,6 +100,28 @@ def advice_lines(advice: Iterable[Advice]) -> list[str]:
         return []
     heading = "  what to change (each alone, computed by pricing the recording again)"
     return [heading, *(advice.line for advice in shown)]
+
+
+def fitting_lines(advice: MemoryAdvice) -> list[str]:
+    """The first few changes that make a program fit, for the first screen: what it then needs."""
+    lines = [
+        f"    {remedy.total_bytes / _GIB:>7,.2f} GiB  {remedy.what}{_cost_of(remedy)}"
+        for remedy in advice.remedies
+        if remedy.fits
+    ][: LINES_SHOWN - 1]
+    if advice.batch is not None and 0 < advice.batch.batch < advice.batch.recorded:
+        lines.append(f"{'':>16}a batch of {advice.batch.batch} (now {advice.batch.recorded})")
+    if not lines:
+        return ["  what would make it fit: nothing tried does; --max-memory shows what comes near"]
+    return [
+        "  what would make it fit (computed from the recording; --max-memory shows more)",
+        *lines,
+    ]
+
+
+def _cost_of(remedy: Remedy) -> str:
+    words = "" if remedy.added_us is None else f", {remedy.added_us / _US_PER_MS:+,.2f} ms a step"
+    return f"{words}, {remedy.needs}" if remedy.needs else words
 
 
 def _ideas(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterator[_Idea]:

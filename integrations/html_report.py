@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
 from neusight.integrations.advice import Advice
+from neusight.integrations.memory_report import MemoryReport
 from neusight.integrations.side_by_side import side_by_side
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -22,6 +23,7 @@ from neusight.timeline import HostSpan, KernelSpan, StepSpan, Timeline
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.memory_advice import MemoryAdvice
 
 __all__ = ["html_report", "write_html_report"]
 
@@ -156,6 +158,8 @@ def _of_one(forecast: Forecast, number: int, advice: Sequence[Advice]) -> list[s
         _cards(forecast),
         _notes(forecast),
     ]
+    if not memory.fits:
+        parts += ["<h3>What would make it fit</h3>", _remedy_table(MemoryReport(forecast).advice)]
     if advice:
         parts += ["<h3>What to change</h3>", _advice_table(advice)]
     step = steady_step_of(forecast.timeline)
@@ -223,6 +227,26 @@ def _advice_table(advice: Iterable[Advice]) -> str:
     ]
     caption = "Each alone, computed by pricing the recording again."
     return _table(["change", "a step", "gain", "assumes"], rows, caption=caption, words={3})
+
+
+def _remedy_table(advice: MemoryAdvice) -> str:
+    rows = [
+        [
+            remedy.what,
+            _bytes(remedy.total_bytes),
+            _bytes(remedy.saved_bytes),
+            "yes" if remedy.fits else "no",
+            "-" if remedy.added_us is None else f"{remedy.added_us / _NS_PER_US:+,.2f} ms",
+            remedy.needs,
+        ]
+        for remedy in advice.remedies
+    ]
+    batch = advice.batch
+    caption = f"It needs {_bytes(advice.needed_bytes)} of {_bytes(advice.limit_bytes)}."
+    if batch is not None:
+        caption += f" The largest batch that fits is {batch.batch} (now {batch.recorded})."
+    header = ["change", "needs in all", "saves", "fits", "a step", "if"]
+    return _table(header, rows, caption=caption, words={5})
 
 
 # -- the timeline --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
-from neusight.integrations.advice import Advice, advice_for, advice_lines
+from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
@@ -310,8 +310,6 @@ def _report(
             print(forecast.summary().partition("\n")[0])
     else:
         _print_screen(options, program, forecasts, advice, outcome, prices)
-        if options.max_memory is None and not all(forecast.fits for forecast in forecasts):
-            print("  memory    --max-memory tells what would make it fit")
     for report in reports:
         print(report.verdict if options.quiet else f"\n{report}")
     if outcome.failure:
@@ -334,12 +332,17 @@ def _print_screen(
     ended = f"  note      the script was ended after {options.steps} steady steps (--steps)"
     notes = [ended] if outcome.stopped_early else []
     if len(forecasts) == 1:
-        changes = [*notes, *advice_lines(advice[0])]
-        lines.append(forecasts[0].summary(changes=changes))
+        if forecasts[0].fits or options.max_memory is not None:
+            changes = advice_lines(advice[0])
+        else:
+            changes = fitting_lines(MemoryReport(forecasts[0]).advice)
+        lines.append(forecasts[0].summary(changes=[*notes, *changes]))
     if len(forecasts) > 1 or prices:
         lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
         lines += [*_notes_of(forecasts), *notes]
+        if options.max_memory is None and not all(forecast.fits for forecast in forecasts):
+            lines.append("  memory    --max-memory tells what would make it fit")
     if options.trace and forecasts[0].trace_path:
         lines.append(f"  open with tensorboard --logdir {options.trace}")
     if options.html:

@@ -13,7 +13,8 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.advice import Advice, advice_for, advice_lines
+from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
+from neusight.integrations.memory_report import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.predictor import Estimate, predictor
@@ -165,3 +166,27 @@ def test_nothing_recorded_is_nothing_to_change(tmp_path: Path) -> None:
     nothing = Forecast.load(path)
 
     assert advice_for(nothing) == []
+
+
+def test_what_does_not_fit_is_told_what_makes_it_fit() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
+                            for _ in range(8)))  # fmt: skip
+    forecast = train(model, torch.randn(8192, 1024), fused=True)
+    needed = MemoryReport(forecast).advice.needed_bytes
+    advice = MemoryReport(forecast, limit_bytes=int(0.7 * needed)).advice
+
+    lines = fitting_lines(advice)
+
+    assert not advice.fits
+    assert lines[0].startswith("  what would make it fit (")
+    assert any("checkpoint" in line and "ms a step" in line for line in lines[1:])
+    assert 2 <= len(lines) <= 4
+
+
+def test_where_nothing_makes_it_fit_that_is_told() -> None:
+    forecast = train(nn.Linear(64, 64), torch.randn(8, 64))
+    advice = replace(MemoryReport(forecast, limit_bytes=2**20).advice, batch=None)
+
+    [line] = fitting_lines(advice)
+
+    assert "nothing tried does" in line

@@ -183,6 +183,7 @@ def test_a_program_that_does_not_fit_says_so_in_the_curve_and_the_verdict() -> N
 
     assert '<span class="bad">does not fit</span>' in text
     assert "out of memory in step" in text
+    assert "What would make it fit" in text
     assert 'class="capacity"' in text
 
 
