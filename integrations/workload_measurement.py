@@ -95,10 +95,16 @@ def _figures_by_events(step: Callable[[], object], *, step_us: float) -> dict[st
     host_us = _host_us(step)
     filler.sum()
     torch.cuda.synchronize()
-    filling_us = _host_us(lambda: (filler.sum(), torch.cuda.synchronize()))
+
+    def fill() -> None:
+        filler.sum()
+        torch.cuda.synchronize()
+
+    filling_us = _host_us(fill)
+    event: Any = torch.cuda.Event  # has no annotations
     found = []
     for _ in range(_BUSY_RUNS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (event(enable_timing=True) for _ in range(2))
         for _ in range(1 + round(_FILLER_MARGIN * host_us / max(filling_us, 1.0))):
             filler.sum()
         start.record()
