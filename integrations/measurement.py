@@ -67,6 +67,8 @@ _MOST_CRASHES = 25
 _FIRST_WORKLOADS = 6
 _FIRST_CASES = 240
 _MORE_CASES = 720
+#: In less than this those kernels come before the workloads: a workload takes some ten seconds.
+_SHORT_MINUTES = 4.0
 #: Free space below which nothing is begun: a full measurement takes some 20 MB.
 _LEAST_FREE_BYTES = 100 * 2**20
 
@@ -139,7 +141,9 @@ def measure(
     deadline = now() + 60.0 * minutes
     try:
         num_gpus = run.probe(even_if_busy=even_if_busy)
-        tasks = run.tasks(parts, settings, num_gpus=num_gpus)
+        tasks = run.tasks(
+            parts, settings, num_gpus=num_gpus, kernels_first=minutes < _SHORT_MINUTES
+        )
         longest: dict[str, float] = {}
         for number, task in enumerate(tasks):
             begun = now()
@@ -232,9 +236,15 @@ class _Run:
         self.outcome.workloads = len(list((self._folder / "workloads").glob("*.json")))
 
     def tasks(
-        self, parts: Sequence[Part], settings: Sequence[WorkloadSetting], *, num_gpus: int
+        self,
+        parts: Sequence[Part],
+        settings: Sequence[WorkloadSetting],
+        *,
+        num_gpus: int,
+        kernels_first: bool,
     ) -> list[_Task]:
-        """What is left to do, in order of need."""
+        """What is left to do, in order of need; `kernels_first`: a case of each kind before the
+        first workloads, for which there might be no time afterwards."""
         kinds = quick_sample(num_gpus=num_gpus)
         self._quick_kinds = {case.text: kind for kind, case in kinds}
         quick = list(self._chunks("constants", [case for _, case in kinds]))
@@ -252,6 +262,8 @@ class _Run:
             ("workloads", self._workloads(settings[2 * six :])),
             ("kernels", self._chunks("kernels", cases[_MORE_CASES:])),
         ]
+        if kernels_first:
+            ordered[1], ordered[2] = ordered[2], ordered[1]
         return [task for part, tasks in ordered if part in parts for task in tasks]
 
     def _workloads(self, settings: Sequence[WorkloadSetting]) -> Iterator[_Task]:
