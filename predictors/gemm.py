@@ -78,14 +78,14 @@ CONSTANTS = GemmConstants()
 
 #: The same for ordinary cores (FP32 without TF32), whose kernels start faster and re-read more from
 #: DRAM. Fitted on mean |log error| over 1,400 linear and bmm rows each of V100, T4 and A100 in
-#: data/paper_fp32: linear 7-14 %, bmm 14-23 %; terms the data say nothing about stay as above.
+#: data/paper_fp32: linear 7-14 %, bmm 14-23 %. Terms the data say nothing about stay as above; so
+#: does the cost of a split, as skinny products, which need one, are not among them.
 SIMT_CONSTANTS = CONSTANTS._replace(
     tile_penalty=185.0,
     l2_bytes=85.0,
     cta_clocks=117.0,
     tail_cost=0.18,
     activation_reach=0.39,
-    split_clocks=37_700.0,
     dram_share=0.68,
 )
 
