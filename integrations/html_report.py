@@ -246,6 +246,8 @@ def _remedy_table(advice: MemoryAdvice) -> str:
     if batch is not None:
         caption += f" The largest batch that fits is {batch.batch} (now {batch.recorded})."
     header = ["change", "needs in all", "saves", "fits", "a step", "if"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
     return _table(header, rows, caption=caption, words={5})
 
 
@@ -416,9 +418,8 @@ def _memory_curve(forecast: Forecast) -> str:
         f'<p class="muted">Allocated (line, peak {_bytes(memory.peak_allocated)}) and reserved '
         f"(area, peak {_bytes(memory.peak_reserved)}) over the recorded steps.</p>"
         f'<svg viewBox="0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}" role="img" '
-        f'aria-label="memory over time">{"".join(lines)}'
-        f'<polygon class="reserved" points="{area}"/>'
-        f'<polyline class="allocated" points="{allocated}"/>'
+        f'aria-label="memory over time"><polygon class="reserved" points="{area}"/>'
+        f'<polyline class="allocated" points="{allocated}"/>{"".join(lines)}'
         f'<text x="{_CURVE_WIDTH - 70}" y="{_CURVE_HEIGHT - 6}">{_time(end / _NS_PER_US)}</text>'
         "</svg>"
     )

@@ -69,11 +69,12 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
         # The lock's timeout is the system's: the script's virtual clock does not touch it.
         while not ended.wait(waited):
             num_ops, num_steps = session.progress
-            print(
-                f"neusight: {num_ops:,} ops in {num_steps:,} steps recorded; going on",
-                file=stream,
-                flush=True,
+            words = (
+                f"{num_ops:,} ops in {num_steps:,} steps recorded; going on"
+                if num_ops
+                else "the script has not reached the GPU yet; going on"
             )
+            print(f"neusight: {words}", file=stream, flush=True)
             waited *= 2
 
     thread = threading.Thread(target=tell, name="neusight progress", daemon=True)

@@ -48,6 +48,18 @@ def test_a_terminal_is_told_line_by_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [thread for thread in threading.enumerate() if "neusight" in thread.name] == []
 
 
+def test_before_the_first_op_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, session = Terminal(), Recording()
+    session.progress = (0, 0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(runner, "FIRST_NOTICE_SECONDS", 0.001)
+
+    with telling_progress(session):  # type: ignore[arg-type]
+        assert terminal.was_written.wait(10)
+
+    assert terminal.getvalue().startswith("neusight: the script has not reached the GPU yet")
+
+
 @pytest.mark.parametrize(("quiet", "is_terminal"), [(True, True), (False, False)])
 def test_nobody_else_is(quiet: bool, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(is_terminal=is_terminal)
