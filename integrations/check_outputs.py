@@ -48,6 +48,8 @@ _EXIT_CODES = {"regression": 1, "new": 2, "removed": 2, "foreign": 2, "failed": 
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6
 _KERNELS_SHOWN = 3
+#: Causes below this share of the largest are summed up.
+_LEAST_SHOWN = 0.002
 #: GitHub shows ten annotations of a step.
 _ANNOTATIONS = 10
 
@@ -203,15 +205,18 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
         groups = _by_module(causes)
         if judgement.case.bound != "host":  # what only costs the host costs no time then
             groups = [group for group in groups if any(cause.amount for cause in group)]
-        for group in groups[:_CAUSES_SHOWN]:
+        shown = groups[:_CAUSES_SHOWN]
+        largest = max((abs(_total(group)) for group in groups), default=0.0)
+        shown = [group for group in shown if abs(_total(group)) >= _LEAST_SHOWN * largest]
+        for group in shown:
             lines += _group_lines(group, unit, folder)
-        if len(groups) > _CAUSES_SHOWN:
-            rest = sum(cause.amount for group in groups[_CAUSES_SHOWN:] for cause in group)
+        if len(groups) > len(shown):
+            rest = sum(_total(group) for group in groups[len(shown) :])
             lines.append(
                 f"    {amount_text(rest, unit, signed=True):>11}  in "
-                f"{len(groups) - _CAUSES_SHOWN} more modules"
+                f"{len(groups) - len(shown)} more modules"
             )
-        is_resized = any(cause.is_resized and cause.made for cause in groups[0])
+        is_resized = any(cause.is_resized and cause.made for group in groups[:1] for cause in group)
         is_elsewhere = any(cause.stack and cause.stack[0] != stack[0] for cause in causes if stack)
         if is_elsewhere and not is_resized:
             lines.append(f"    most of it comes through {_place(stack, folder)}")
@@ -219,6 +224,10 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
         was, now = judgement.peak_moved
         lines.append(f"    the peak moved from {was} to {now}")
     return lines
+
+
+def _total(group: Iterable[Cause]) -> float:
+    return sum(cause.amount for cause in group)
 
 
 def _by_module(causes: Iterable[Cause]) -> list[list[Cause]]:
@@ -245,6 +254,11 @@ def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
     stack = next((cause.stack for cause in (first, *group) if cause.stack), ())
     if stack:
         lines.append(f"    {'':>11}  {_place(stack, folder)}")
+    here = _own_line(stack, folder) if stack else ""
+    others = dict.fromkeys(_own_line(other, folder) for other in first.elsewhere)
+    others.pop(here, None)
+    if others:
+        lines.append(f"    {'':>11}  the same is called at {', '.join(others)}")
     if first.made and first.is_resized:
         lines.append(f"    {'':>11}  made at {_place(first.made, folder)}")
     return lines

@@ -43,6 +43,8 @@ _KERNELS_NAMED = 3
 _SHORT_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 #: Sizes that say nothing.
 _ONE = (("batch", 1), ("rows", 1))
+#: Places that are remembered of an op which is called from many.
+_PLACES_KEPT = 4
 #: Waits whose cost is computed, each by scheduling the recording again.
 _WAITS_PRICED = 16
 #: What an op without a kernel is called: views of one module are one row.
@@ -60,11 +62,12 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Observation:
-    """A case, and where its rows come from. Keys are rows without their numbers; `made` says where
-    each module was made."""
+    """A case, and where its rows come from. Keys are rows without their numbers; an op that is
+    called from several places has a stack for each (some of them). `made` says where each module
+    was made."""
 
     case: Case
-    op_stacks: Mapping[tuple[str, ...], CallStack]
+    op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
     memory_stacks: Mapping[tuple[str, ...], CallStack]
     waits: Mapping[tuple[str, str], Wait]
     made: Mapping[str, CallStack]
@@ -246,12 +249,12 @@ def _kernels_of(forecast: Forecast, step: StepSpan) -> tuple[KernelSpan, ...]:
 
 def _ops_of(
     forecast: Forecast, step: StepSpan, digests: _Digests
-) -> tuple[tuple[OpRow, ...], dict[tuple[str, ...], CallStack]]:
+) -> tuple[tuple[OpRow, ...], dict[tuple[str, ...], tuple[CallStack, ...]]]:
     launched: dict[int, list[KernelSpan]] = defaultdict(list)
     for span in _kernels_of(forecast, step):
         launched[id(span.call)].append(span)
     sums: dict[tuple[str, str, str, str, str], tuple[int, int, int, int]] = {}
-    stacks: dict[tuple[str, ...], CallStack] = {}
+    stacks: dict[tuple[str, ...], tuple[CallStack, ...]] = {}
     costs: dict[tuple[int, int, str], tuple[str, str, int]] = {}
     counts: dict[int, int] = defaultdict(int)
     calls: dict[int, OpCall] = {}
@@ -279,7 +282,9 @@ def _ops_of(
         sums[key] = (
             old[0] + count, old[1] + len(spans), old[2] + kernel_ns, old[3] + host_ns * count
         )  # fmt: skip
-        stacks.setdefault(key, call.stack)
+        known = stacks.get(key, ())
+        if call.stack and call.stack not in known and len(known) < _PLACES_KEPT:
+            stacks[key] = (*known, call.stack)
     rows = tuple(OpRow(*key, *numbers) for key, numbers in sums.items())
     return rows, stacks
 

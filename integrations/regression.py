@@ -143,7 +143,8 @@ class Cause(NamedTuple):
 
     `amount` is how much it adds, microseconds or bytes over all of them; `was` and `now` say what
     is done there ("" for nothing), `host_us` what it adds on the host, `num_kernels` how many
-    kernels. `stack` holds the lines that lead there now, `made` those that made the module.
+    kernels. `stack` holds the lines that lead there now, `made` those that made the module; where
+    the same is called from several places, `elsewhere` holds the others.
     """
 
     module: str
@@ -156,6 +157,7 @@ class Cause(NamedTuple):
     num_kernels: int
     stack: CallStack
     made: CallStack = ()
+    elsewhere: tuple[CallStack, ...] = ()
 
     @property
     def is_in_module(self) -> bool:
@@ -509,7 +511,9 @@ def _time_causes(ops: _Difference, after: Observation) -> tuple[Cause, ...]:
     for (module, phase, op), (gone, new) in groups.items():
         was = _total(gone, ops.gone, ops.cost_before)
         now = _total(new, ops.new, ops.cost_now)
-        stack = next((stacks[key] for key in new if stacks.get(key)), ())
+        places = next((stacks[key] for key in new if stacks.get(key)), ())
+        # Which of equal calls is the new one, nobody can tell; the last is the best guess.
+        stack = places[-1] if places else ()
         change = (
             phase,
             op,
@@ -520,6 +524,7 @@ def _time_causes(ops: _Difference, after: Observation) -> tuple[Cause, ...]:
             round(now.num_kernels - was.num_kernels),
             stack,
             after.made.get(module, ()),
+            places[:-1],
         )
         layers[change].append(module)
     return _folded_causes(layers)

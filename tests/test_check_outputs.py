@@ -78,7 +78,7 @@ def slower(module: str = "Net.0", code: str = CODE) -> Observation:
     stack = ("model.py:2", "train.py:1")
     return Observation(
         case,
-        op_stacks={(module, "forward", "aten::addmm", "gemm 8x16x8 bf16", "2"): stack},
+        op_stacks={(module, "forward", "aten::addmm", "gemm 8x16x8 bf16", "2"): (stack,)},
         memory_stacks={(module, "forward", "activation", "aten::addmm"): stack},
         waits={("item", code): Wait(("train.py:1",), 40.0)},
         made={module: ("model.py:1",)},

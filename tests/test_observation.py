@@ -77,7 +77,7 @@ def test_rows_know_the_lines_behind_them() -> None:
     observation = seen()
 
     ops = {key[:3]: stack for key, stack in observation.op_stacks.items()}
-    place = ops["Sequential.0", "forward", "aten::addmm"][0]
+    place = ops["Sequential.0", "forward", "aten::addmm"][0][0]
     assert code_at(Path(place).name, HERE.parent).startswith("loss = model(")
     made = observation.made["Sequential.0"][0]
     assert code_at(Path(made).name, HERE.parent).startswith("model = nn.Sequential(")

@@ -213,6 +213,25 @@ def test_causes_add_up_to_the_change(before: Case) -> None:
     assert sum(c.amount for c in judgement.time_causes) == pytest.approx(busy.after - busy.before)
 
 
+def test_an_equal_call_more_is_found_at_the_later_of_the_two_places() -> None:
+    def once() -> None:
+        x = torch.ones(512, 512, device="cuda")
+        x = x @ x
+        torch.cuda.synchronize()
+
+    def twice() -> None:
+        x = torch.ones(512, 512, device="cuda")
+        y = x @ x
+        y = y @ x  # the new one
+        torch.cuda.synchronize()
+
+    judgement = judged(seen(once).case, twice)
+
+    [cause] = judgement.time_causes
+    assert is_at(cause.stack[0], "y = y @ x  # the new one")
+    assert is_at(cause.elsewhere[0][0], "        y = x @ x")
+
+
 # -- the tool's doing
 
 
