@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neusight.predictors.gpu import gpu
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
 from neusight.workspaces import Need, Workspaces
 
 MIB = 2**20
@@ -38,6 +38,7 @@ def convolution(
     weight = tensor(channels, channels, 3, 3, dtype=dtype)
     result = tensor(32, channels, size // stride, size // stride, dtype=dtype)
     shared = (("stride", (stride, stride)), ("padding", (1, 1)), ("dilation", (1, 1)))
+    arguments: tuple[tuple[str, Argument], ...]
     if backward:
         arguments = (("grad_output", result), ("input", image), ("weight", weight), *shared,
                      ("transposed", False), ("output_mask", (True, True, False)))  # fmt: skip
