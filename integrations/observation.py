@@ -64,14 +64,14 @@ class Wait(NamedTuple):
 class Observation:
     """A case, and where its rows come from. Keys are rows without their numbers; an op that is
     called from several places has a stack for each (some of them). `made` says where each module
-    was made."""
+    was made, `unmapped` which ops nobody described."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
     memory_stacks: Mapping[tuple[str, ...], CallStack]
     waits: Mapping[tuple[str, str], Wait]
     made: Mapping[str, CallStack]
-    warnings: tuple[str, ...] = ()
+    unmapped: tuple[str, ...] = ()
 
 
 def observe(
@@ -134,7 +134,7 @@ def observe(
         for key, stack in wait_stacks.items()
     }
     made = forecast.recording.made
-    return Observation(case, op_stacks, memory_stacks, costs, made, tuple(forecast.warnings))
+    return Observation(case, op_stacks, memory_stacks, costs, made, tuple(forecast.unmapped))
 
 
 # -- what made the forecast ----------------------------------------------------------------------

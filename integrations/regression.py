@@ -266,7 +266,7 @@ def judge(
         peak_moved=(before.peak, now.peak) if before.peak != now.peak else None,
         tool_changes=tool_changes,
         price_changes=_price_changes(ops),
-        notes=_notes(before, num_moved),
+        notes=_notes(before, after, num_moved),
     )
 
 
@@ -668,7 +668,7 @@ def _more_of(first: Counter[str], second: Counter[str]) -> tuple[tuple[str, int]
     return tuple((work, first[work]) for work in sorted(first) if work not in second)
 
 
-def _notes(before: Case, num_moved: int) -> tuple[str, ...]:
+def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
     notes = []
     if not before.adds_up:
         notes.append(
@@ -677,4 +677,6 @@ def _notes(before: Case, num_moved: int) -> tuple[str, ...]:
         )
     if num_moved:
         notes.append(f"modules were renamed; {num_moved} of their ops do what they did before")
+    if after.unmapped:
+        notes.append(f"priced by bytes over bandwidth, as fallback: {', '.join(after.unmapped)}")
     return tuple(notes)

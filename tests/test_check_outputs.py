@@ -82,6 +82,7 @@ def slower(module: str = "Net.0", code: str = CODE) -> Observation:
         memory_stacks={(module, "forward", "activation", "aten::addmm"): stack},
         waits={("item", code): Wait(("train.py:1",), 40.0)},
         made={module: ("model.py:1",)},
+        unmapped=("my::op",),
     )
 
 
@@ -143,6 +144,7 @@ def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
         "new synchronization (item, 1 a step): the step is 40 µs longer for it",
         "train.py:1 loss.item()",
         "new kernels: 1 x gemm 8x16x8 bf16",
+        "note: priced by bytes over bandwidth, as fallback: my::op",
     ):
         assert words in " ".join(text.split())
 
