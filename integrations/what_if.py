@@ -18,13 +18,11 @@ from neusight.recording import (
     MathMode,
     OpCall,
     OpSignature,
-    Recording,
-    Step,
     Synchronize,
     TensorSpec,
 )
 from neusight.summary import steady_step_of
-from neusight.timeline import schedule
+from neusight.timeline import Scheduler
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -61,7 +59,6 @@ class WhatIf:
     def __init__(self, forecast: Forecast) -> None:
         step = steady_step_of(forecast.timeline)
         self.entries: Entries = () if step is None else step.replay.step.entries
-        self._kind = "eval" if step is None else step.replay.step.kind
         self._forecast = forecast
         self._pricer = Pricer(forecast.gpu, forecast.predictor)
         self._own: dict[int, Priced] = {}
@@ -85,14 +82,13 @@ class WhatIf:
         """Microseconds that a loop of such steps takes for each."""
         if not entries:
             return 0.0
-        recording = self._forecast.recording
-        repeated = Recording(
-            steps=(Step(self._kind, entries, count=_REPEATS),),
-            gpu=recording.gpu,
-            torch_version=recording.torch_version,
-        )
-        timeline = schedule(repeated, self.kernels_of, self._forecast.host)
-        return timeline.steps[-1].latency_ns / 1000
+        scheduler = Scheduler(self.kernels_of, self._forecast.host)
+        done_ns = latency_ns = 0
+        for _ in range(_REPEATS):
+            scheduler.feed(entries)
+            done_ns, latency_ns = scheduler.device_ns, scheduler.device_ns - done_ns
+            scheduler.cut()
+        return latency_ns / 1000
 
 
 # -- the host --------------------------------------------------------------------------------------
