@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ OK, JUDGED, WRONG_USE, SCRIPT_FAILED = range(4)
 #: Steady steps after which the script is ended.
 DEFAULT_STEPS = "5"
 
+_HOSTS = ("plain", "older", "profiled")
+
 #: Ops after which a loop counts as endless, as in `neusight run`.
 _MAX_OPS = 5_000_000
 
@@ -58,7 +60,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--steps", metavar="N|all",
                        help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    check.add_argument("--host", choices=("plain", "older", "profiled"), help="cost of the host")
+    check.add_argument("--host", choices=_HOSTS, help="cost of the host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     check.add_argument("--json", metavar="FILE", help="write all there")
     check.add_argument("--markdown", metavar="FILE",
@@ -70,11 +72,13 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be run: one program on some GPUs, as cases of these names."""
+    """What is to be run: one program on some GPUs, as cases of these names. `settings` are those of
+    the baseline where the program comes from there."""
 
     program: Program
     gpus: tuple[str, ...]
     names: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,18 +104,12 @@ def check(options: argparse.Namespace, program: Program | None) -> int:
     """Checks the program, or all of the project's cases; the exit code."""
     settings = read_settings(Path.cwd())
     tolerances = parse_tolerances({**settings.tolerance, **_stated_tolerances(options.tolerance)})
-    choices = _Choices(
-        steps=_checked_steps(options.steps or settings.steps or DEFAULT_STEPS),
-        predictor=_checked_predictor(options.predictor or settings.predictor),
-        host=options.host or settings.host,
-        quiet=options.quiet,
-    )
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
     plans = _plans(options, settings, program, baseline)
     hide_gpus()
     results: list[CaseResult] = []
-    for plan in plans:
+    for plan, choices in [(plan, _choices(options, settings, plan)) for plan in plans]:
         seen = _run(plan, choices, baseline, alone=len(plans) == 1)
         for name, target in zip(plan.names, plan.gpus, strict=True):
             results.append(_result(name, target, seen, baseline.get(name), tolerances))
@@ -145,7 +143,7 @@ def _plans(
         ]
     else:
         plans = [
-            _Plan(_program(case.program), (case.gpu,), (name,))
+            _Plan(_program(case.program), (case.gpu,), (name,), case.settings)
             for name, case in sorted(baseline.items())
             if case.program and options.case in (None, name)
         ]
@@ -163,6 +161,19 @@ def _plans(
         if not plan.program.is_module and not Path(target).is_file():
             raise OptionError(f"there is no script {target!r} in {Path.cwd()}")
     return plans
+
+
+def _choices(options: argparse.Namespace, settings: Settings, plan: _Plan) -> _Choices:
+    """What the command line says, else the project, else the baseline that names the program."""
+    of_baseline = plan.settings.get("host", "").partition("-")[
+        0
+    ]  # "profiled-older" is asked for so
+    host = options.host or settings.host or of_baseline or None
+    if host is not None and host not in _HOSTS:
+        raise OptionError(f"unknown host {host!r}; known: {', '.join(_HOSTS)}")
+    steps = options.steps or settings.steps or plan.settings.get("steps") or DEFAULT_STEPS
+    predictor = options.predictor or settings.predictor or plan.settings.get("predictor")
+    return _Choices(_checked_steps(steps), _checked_predictor(predictor), host, options.quiet)
 
 
 def _plan(name: str, program: Program, gpus: tuple[str, ...]) -> _Plan:

@@ -161,6 +161,15 @@ def test_what_cannot_be_checked_is_exit_code_2(
     assert words in capsys.readouterr().err
 
 
+def test_a_host_of_the_project_that_nobody_knows_is_wrong_use(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings('host = "slow"\n')
+
+    assert check("--gpu", "H100", "--update", "train.py") == 2
+    assert "unknown host 'slow'; known: plain, older, profiled" in capsys.readouterr().err
+
+
 def test_a_damaged_baseline_is_left_as_it_is(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,7 +254,7 @@ def test_the_projects_cases_are_checked_each_in_a_process_of_its_own(
 def test_without_script_and_settings_the_baselines_own_commands_run(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check("--gpu", "H100", "--case", "wide", "--update", "train.py", "512")
+    check("--gpu", "H100", "--case", "wide", "--steps", "3", "--update", "train.py", "512")
 
     assert check() == 0
     assert check("--case", "wide on H100-SXM5-80GB") == 0
