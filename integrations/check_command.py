@@ -165,9 +165,8 @@ def _plans(
 
 def _choices(options: argparse.Namespace, settings: Settings, plan: _Plan) -> _Choices:
     """What the command line says, else the project, else the baseline that names the program."""
-    of_baseline = plan.settings.get("host", "").partition("-")[
-        0
-    ]  # "profiled-older" is asked for so
+    # The profiled host of an older machine has a name of its own, but is asked for as any other.
+    of_baseline = plan.settings.get("host", "").partition("-")[0]
     host = options.host or settings.host or of_baseline or None
     if host is not None and host not in _HOSTS:
         raise OptionError(f"unknown host {host!r}; known: {', '.join(_HOSTS)}")
