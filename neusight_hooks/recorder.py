@@ -242,6 +242,9 @@ class Recorder:
             return self.values.pin(args[0])
         if func is aten.is_pinned.default:
             return self.values.is_pinned(args[0])
+        if kwargs.get("pin_memory"):
+            made = func(*args, **{**kwargs, "pin_memory": False})
+            return self.values.remember_pinned(made)
         out = func(*args, **kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
             self._count_cpu_work(out)

@@ -83,6 +83,14 @@ _ROWS_IN_WORK = 2.0
 
 #: A norm's kernel along the columns: no row belongs to one CTA.
 _COLUMN_NORM = "_backward_weight"
+#: Batch norm goes through its input twice, forward and backward, at less than streaming bandwidth
+#: (cuDNN on V100, a public ResNet-50 profile; backward is the whole of its two inputs).
+_BATCH_NORM = frozenset({"batch_norm", "batch_norm_backward"})
+#: Its statistics alone, and the sums of its gradient, take one pass.
+_BATCH_NORM_SUMS = frozenset({"batch_norm_statistics", "batch_norm_backward_sums"})
+_BATCH_NORM_READS = 1.0
+_BATCH_NORM_DRAM_SHARE = 0.87
+
 #: Reads of a norm's input gradient: both operands twice, the second time mostly from L2.
 _NORM_BACKWARD_READS = 0.35
 
@@ -143,6 +151,9 @@ def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Ki
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
         if name.endswith(_COLUMN_NORM):
             kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
+        if name in _BATCH_NORM or name in _BATCH_NORM_SUMS:
+            again = _BATCH_NORM_READS if name in _BATCH_NORM else 0.0
+            kind = kind._replace(extra_reads=again, dram_share=_BATCH_NORM_DRAM_SHARE)
     if strided:
         kind = kind._replace(
             issue_bytes=min(kind.issue_bytes, _STRIDED.issue_bytes),
@@ -181,7 +192,12 @@ def _extra_reads(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
     if not isinstance(kernel.size, RowsSize) or not kind.extra_reads:
         return kind.extra_reads
     width = float(kernel.size.width)
-    if kernel.kernel_class is KernelClass.NORMALIZATION and "backward" not in kernel.name:
+    is_forward_norm = (
+        kernel.kernel_class is KernelClass.NORMALIZATION
+        and "backward" not in kernel.name
+        and kernel.name not in _BATCH_NORM
+    )
+    if is_forward_norm:
         half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
         return kind.extra_reads * width * width / (width * width + half)
     if kernel.kernel_class is KernelClass.SOFTMAX:

@@ -175,3 +175,19 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
         return 2**31 / memory_bound_timing(kernel, gpu("V100")).time_us
 
     assert bandwidth(1024) > 1.1 * bandwidth(2048) > 1.2 * bandwidth(16384)
+
+
+def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
+    def time_us(name: str) -> float:
+        kernel = Kernel.rows(
+            KernelClass.NORMALIZATION,
+            name,
+            64,
+            2**20,
+            dtype="float32",
+            bytes_read=2**28,
+            bytes_written=0,
+        )
+        return memory_bound_timing(kernel, gpu("V100")).time_us
+
+    assert time_us("batch_norm") == pytest.approx(2 * time_us("batch_norm_statistics"), rel=0.05)

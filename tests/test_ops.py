@@ -791,3 +791,19 @@ def test_a_power_costs_its_logarithm_only_where_products_do_not_do(
 
     assert names(call("pow", tensor, self=tensor, exponent=exponent)) == [name]
     assert names(call("pow", tensor, self=tensor, exponent=tensor)) == ["pow"]
+
+
+def test_norms_of_whole_rows_are_contiguous_whatever_their_weights() -> None:
+    source, row, column = spec(64, 256), spec(64, 1), spec(256)
+    forward = call(
+        "native_layer_norm", source, row, row,
+        input=source, normalized_shape=(256,), weight=column, bias=column, eps=1e-5,
+    )  # fmt: skip
+    turned = spec(256, 64)._replace(shape=(64, 256), stride=(1, 64))
+    strided = call(
+        "native_layer_norm", source, row, row,
+        input=turned, normalized_shape=(256,), weight=column, bias=column, eps=1e-5,
+    )  # fmt: skip
+
+    assert [kernel.layout for kernel in kernels(forward)] == ["contiguous"]
+    assert [kernel.layout for kernel in kernels(strided)] == ["strided"]

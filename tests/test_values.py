@@ -390,3 +390,17 @@ def test_copies_know_whether_their_source_is_pinned() -> None:
     ]
     sources = [spec for call in calls for spec in call.input_tensors if spec.device == "cpu"]
     assert [spec.is_pinned for spec in sources] == [False, True, True]
+
+
+def test_tensors_made_pinned_are_ordinary_memory_that_is_remembered() -> None:
+    with neusight.forecast_on("H100"):
+        made = [
+            torch.empty(8, pin_memory=True),
+            torch.zeros(2, 3, pin_memory=True),
+            torch.empty_like(torch.ones(4), pin_memory=True),
+        ]
+        pinned = [tensor.is_pinned() for tensor in made]
+        plain = torch.empty(8).is_pinned()
+
+    assert (pinned, plain) == ([True, True, True], False)
+    assert made[1].tolist() == [[0.0] * 3] * 2

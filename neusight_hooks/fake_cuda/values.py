@@ -321,13 +321,17 @@ class Values:
         """Pinned memory is ordinary memory that is remembered as pinned."""
         with self._recorder.inside():
             pinned = tensor.clone() if not isinstance(tensor, ForecastTensor) else tensor
-        key = pinned.untyped_storage()._cdata
-        self._pinned.add(key)
-        weakref.finalize(pinned.untyped_storage(), self._pinned.discard, key)
-        return pinned
+        return self.remember_pinned(pinned)
+
+    def remember_pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, whose memory counts as pinned from now on."""
+        storage = tensor.untyped_storage()
+        self._pinned.add(storage._cdata)
+        weakref.finalize(storage, self._pinned.discard, storage._cdata)
+        return tensor
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether `pin` made it."""
+        """Whether it was made so."""
         if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cuda":
             return False
         if not self._pinned or tensor.layout is not torch.strided:

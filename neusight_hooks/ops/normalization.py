@@ -8,6 +8,7 @@ from neusight.ops.operands import (
     gpu_tensors,
     integer,
     integers,
+    layout_of,
     memory_kernel,
     output,
     pointwise_kernel,
@@ -35,9 +36,16 @@ def _norm_kernel(
 ) -> list[Kernel]:
     if rows * width == 0:
         return []
+    whole = [spec for spec in gpu_tensors((*reads, *writes)) if spec.numel == rows * width]
     return [
         memory_kernel(
-            KernelClass.NORMALIZATION, name, reads=reads, writes=writes, rows=rows, width=width
+            KernelClass.NORMALIZATION,
+            name,
+            reads=reads,
+            writes=writes,
+            rows=rows,
+            width=width,
+            layout=layout_of(whole),  # weights and statistics are indexed by row or column anyway
         )
     ]
 
