@@ -151,9 +151,10 @@ def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Ki
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
         if name.endswith(_COLUMN_NORM):
             kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
-        if name in _BATCH_NORM or name in _BATCH_NORM_SUMS:
-            again = _BATCH_NORM_READS if name in _BATCH_NORM else 0.0
-            kind = kind._replace(extra_reads=again, dram_share=_BATCH_NORM_DRAM_SHARE)
+    is_norm = kernel_class is KernelClass.NORMALIZATION
+    if is_norm and (name in _BATCH_NORM or name in _BATCH_NORM_SUMS):
+        again = _BATCH_NORM_READS if name in _BATCH_NORM else 0.0
+        kind = kind._replace(extra_reads=again, dram_share=_BATCH_NORM_DRAM_SHARE)
     if strided:
         kind = kind._replace(
             issue_bytes=min(kind.issue_bytes, _STRIDED.issue_bytes),
@@ -192,12 +193,10 @@ def _extra_reads(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
     if not isinstance(kernel.size, RowsSize) or not kind.extra_reads:
         return kind.extra_reads
     width = float(kernel.size.width)
-    is_forward_norm = (
-        kernel.kernel_class is KernelClass.NORMALIZATION
-        and "backward" not in kernel.name
-        and kernel.name not in _BATCH_NORM
-    )
-    if is_forward_norm:
+    is_batch_norm = kernel.name in _BATCH_NORM or kernel.name in _BATCH_NORM_SUMS
+    is_backward = "backward" in kernel.name
+    is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
+    if is_norm and not (is_backward or is_batch_norm):
         half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
         return kind.extra_reads * width * width / (width * width + half)
     if kernel.kernel_class is KernelClass.SOFTMAX:

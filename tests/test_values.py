@@ -401,6 +401,7 @@ def test_tensors_made_pinned_are_ordinary_memory_that_is_remembered() -> None:
         ]
         pinned = [tensor.is_pinned() for tensor in made]
         plain = torch.empty(8).is_pinned()
+        made[0].to("cuda")
 
     assert (pinned, plain) == ([True, True, True], False)
     assert made[1].tolist() == [[0.0] * 3] * 2
