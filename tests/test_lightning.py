@@ -15,7 +15,6 @@ pytest.importorskip("lightning", reason="Lightning is not installed: pip install
 
 from neusight.integrations.lightning import ForecastCallback
 
-
 UNUSED: Any = None
 
 
