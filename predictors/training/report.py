@@ -269,10 +269,10 @@ last columns are the error by measured duration.
 
 The forms, features and sizes of the networks were chosen by leaving GPUs and architectures out of
 this data. The constants of the physics, the same for every GPU, were fitted on a sample of all of
-it. The widths of the intervals of unseen GPUs come from all architectures left out in turn, the
-scored one included. FP8 rows hold the quantisation of the activations, priced as its own kernel.
-Attention rows hold the wrapper kernels of the serving libraries that were measured, which matter
-below 20 µs.
+it. The widths of the intervals of unseen GPUs come from all GPUs and architectures left out in
+turn, the scored one included. FP8 rows hold the quantisation of the activations, prefill and decode
+rows what serving libraries launch before an attention (the write to the cache, FlashAttention-3's
+plan): each is priced as kernels of its own.
 
 FP32 rows (linear, bmm, conv, and vector operations) hold the host's share of a launch, 10-110 µs.
 It is estimated for each GPU and operation on a tenth of the shapes, which are not scored, and taken
