@@ -1,8 +1,8 @@
-"""Three public profiles beside their forecasts, as Markdown tables.
+"""Three public profiles beside their forecasts: a section of ACCURACY.md.
 
     python benchmarks/public_profiles.py TRACES
 
-The output is a section of ACCURACY.md. TRACES is the folder of the profiles: BERT-small and ViT-base in bf16 inference on H100 (TraceLens),
+TRACES is the folder of the profiles: BERT-small and ViT-base in bf16 inference on H100 (TraceLens),
 a training step of ResNet-50 in fp32 on V100 (PyTorch's profiler tutorial). One that is not there is
 left out.
 """
