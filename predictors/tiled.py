@@ -13,7 +13,7 @@ from neusight.predictors.attention import attention_timing
 from neusight.predictors.collective import collective_timing
 from neusight.predictors.convolution import convolution_timings
 from neusight.predictors.correction import Adjustment, shipped
-from neusight.predictors.gemm import gemm_timings
+from neusight.predictors.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.memory_bound import memory_bound_timing
@@ -28,6 +28,9 @@ _PRIOR_WIDENING = 1.5
 
 #: The spread's cap: the low end stays above 0.
 _WIDEST = 0.9
+
+#: Half width at least where no table has rows of a product's kind.
+_UNALIGNED_SPREAD = 0.4
 
 #: Estimates kept per pricing object and GPU before the store is emptied.
 _MOST_KEPT = 500_000
@@ -126,6 +129,10 @@ class Tiled:
             origin = "trained" if adjustment.trained else "physics"
         elif gpu.constants_origin.startswith("prior"):
             spread *= _PRIOR_WIDENING
+        in_range = adjustment is not None and adjustment.in_range
+        if is_unaligned(kernel, gpu):
+            time_us += (UNALIGNED_FACTOR - 1.0) * max(0.0, time_us - gpu.floor_us)
+            spread, origin, in_range = max(spread, _UNALIGNED_SPREAD), "physics", False
         peak_us = flop_roofline_us(kernel, gpu)
         time_us = max(time_us, peak_us)
         spread = min(spread, _WIDEST)
@@ -137,7 +144,7 @@ class Tiled:
             bound=timing.bound,
             origin=origin,
             predictor=self.name,
-            in_range=adjustment is not None and adjustment.in_range,
+            in_range=in_range,
             tile=timing.tile,
             split_k=timing.split_k,
             num_ctas=timing.num_ctas,

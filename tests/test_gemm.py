@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gemm import gemm_timings
+from neusight.predictors.gemm import gemm_timings, is_unaligned
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, Layout
+from neusight.predictors.predictor import predict
 from neusight.predictors.roofline import flop_roofline_us, roofline_us
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 2**33))
@@ -136,3 +137,31 @@ def test_the_fp32_share_of_peak_is_the_sustained_one_already() -> None:
     )
 
     assert burst.time_us == sustained.time_us
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "expected"),
+    [
+        ("nt", (77, 50304, 768), False),
+        ("nt", (77, 50257, 768), True),
+        ("nt", (77, 50304, 767), True),
+        ("nn", (77, 768, 50257), True),
+        ("tn", (50257, 768, 4096), True),
+        ("tn", (768, 3072, 77), False),
+    ],
+)
+def test_rows_that_start_between_sixteen_bytes_are_unaligned(
+    layout: Layout, size: tuple[int, int, int], expected: bool
+) -> None:
+    kernel = Kernel.gemm(*size, layout=layout)
+
+    assert is_unaligned(kernel, gpu("H100")) is expected
+    assert not is_unaligned(Kernel.gemm(*size, layout=layout, dtype="float32"), gpu("H100"))
+
+
+def test_padding_a_vocabulary_pays_and_its_price_is_no_measurement() -> None:
+    odd, padded = predict([Kernel.gemm(8192, n, 768) for n in (50257, 50304)], "A100")
+
+    assert odd.latency_us > 1.5 * padded.latency_us
+    assert (odd.origin, padded.origin) == ("physics", "trained")
+    assert odd.high_us / odd.latency_us > padded.high_us / padded.latency_us
