@@ -68,6 +68,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Py
     """A project with a model; `run.runpytest(...)` runs its tests with the plugin."""
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.delitem(sys.modules, "model", raising=False)
     pytester.makepyfile(model=MODEL)
     pytester.syspathinsert()
     return pytester
