@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,35 +35,38 @@ _GIB = 2**30
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; 0 ok, 1 judged bad, 2 wrong use, 3 the script failed."""
-    own, program = _split(list(sys.argv[1:] if arguments is None else arguments))
-    parser = _parser()
-    options = parser.parse_args(own)
-    if options.command is None:
-        parser.print_help()
-        return WRONG_USE
     try:
-        if options.command == "run":
-            return run_command.run(options, program)
-        if options.command == "check":
-            return check_command.check(options, program)
-        if options.command == "compare":
-            return _compare(options)
-        if options.command == "evaluate":
-            return _evaluate(options)
-        if options.command == "fit":
-            return _fit(options)
-        if options.command == "calibrate":
-            return calibrate_command.run(options)
-        if options.command == "validate":
-            return validate_command.run(options)
-        if options.command == "measure":
-            return measure_command.run(options)
-        if options.command == "doctor":
-            return doctor.run(options)
-        return _gpus(options)
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
         return WRONG_USE
+    except BrokenPipeError:  # whoever read the output has gone, `head` for instance
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return JUDGED
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    own, program = _split(arguments)
+    parser = _parser()
+    options = parser.parse_args(own)
+    commands: dict[str, Callable[[], int]] = {
+        "run": lambda: run_command.run(options, program),
+        "check": lambda: check_command.check(options, program),
+        "compare": lambda: _compare(options),
+        "evaluate": lambda: _evaluate(options),
+        "fit": lambda: _fit(options),
+        "calibrate": lambda: calibrate_command.run(options),
+        "validate": lambda: validate_command.run(options),
+        "measure": lambda: measure_command.run(options),
+        "doctor": lambda: doctor.run(options),
+        "gpus": lambda: _gpus(options),
+    }
+    if options.command is None:
+        parser.print_help()
+        return WRONG_USE
+    return commands[options.command]()
 
 
 def _parser() -> argparse.ArgumentParser:

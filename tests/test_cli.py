@@ -382,3 +382,14 @@ def test_wrong_options_are_told_before_the_script_runs(
     printed = capsys.readouterr()
     assert words in printed.err
     assert "it ran" not in printed.out
+
+
+def test_output_into_a_closed_pipe_ends_without_a_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "neusight", "gpus"]
+
+    with os.fdopen(write, "w") as closed:
+        shown = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+
+    assert (shown.returncode, shown.stderr) == (1, "")
