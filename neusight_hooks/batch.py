@@ -55,7 +55,7 @@ def stated_batch(options: Mapping[str, str]) -> Batch:
 
 
 class _Intake:
-    """What one outermost forward takes in: its largest embedding lookup, its first convolution."""
+    """What one outermost forward takes in: a lookup in its largest table, its first convolution."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -66,10 +66,10 @@ class _Intake:
 def batch_of(entries: Iterable[Entry]) -> Batch:
     """What the entries of one step take in.
 
-    Integer indices [batch, sequence] of the largest embedding in the forward of the first model
-    that has one: samples and tokens. Else the leading dimension of the first convolution's input:
-    samples, but not where several optimizers take turns (the discriminator of a GAN sees a batch
-    more than once). Calls of that model in the step (gradient accumulation) add up.
+    Integer indices [batch, sequence] into the largest embedding table in the forward of the first
+    model that has one: samples and tokens. Else the leading dimension of the first convolution's
+    input: samples, but not where several optimizers take turns (the discriminator of a GAN sees a
+    batch more than once). Calls of that model in the step (gradient accumulation) add up.
 
     >>> batch_of([])
     Batch(samples=None, tokens=None, known_by='')
@@ -112,12 +112,19 @@ def _look_at(call: OpCall, intake: _Intake) -> None:
         indices = call.signature.optional_tensor("indices")
         if indices is None or len(indices.shape) < 2 or indices.dtype not in _INTEGERS:
             return
-        if intake.indices is None or indices.numel > _indices(intake.indices).numel:
+        if intake.indices is None or _weight(call) > _weight(intake.indices):
             intake.indices = call
     elif op in _CONVOLUTIONS and intake.image is None:
         image = call.signature.optional_tensor("input") or call.signature.optional_tensor("self")
         if image is not None and image.shape:
             intake.image = call
+
+
+def _weight(call: OpCall) -> tuple[int, int]:
+    """Which lookup tells the tokens: that in the largest table (the vocabulary, not positions or
+    buckets of distances), and of those the one of most indices."""
+    table = call.signature.optional_tensor("weight")
+    return (table.shape[0] if table is not None and table.shape else 0), _indices(call).numel
 
 
 def _indices(call: OpCall) -> TensorSpec:

@@ -57,6 +57,20 @@ def test_token_ids_tell_samples_and_tokens() -> None:
     assert found.known_by == "token ids [4 x 16] in Language.tokens"
 
 
+def test_buckets_of_distances_are_no_tokens() -> None:
+    class Relative(Language):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            distances = (places[:, None] - places[None, :]).abs()
+            bias = self.positions(distances).mean()
+            out: torch.Tensor = self.head(self.tokens(tokens)) + bias
+            return out
+
+    found = batch(trained(Relative(), torch.zeros(2, 16, dtype=torch.long)))
+
+    assert (found.samples, found.tokens) == (2, 32)
+
+
 def test_accumulated_batches_add_up() -> None:
     ids = torch.zeros(4, 16, dtype=torch.long)
 
