@@ -6,8 +6,8 @@ import functools
 import json
 import sys
 import warnings as python_warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline import Timeline, schedule
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.store import Store
     from neusight.recorder import Recorder
 
 __all__ = ["Forecast", "Session", "forecast_on", "host_profile", "open_forecast"]
@@ -339,6 +340,10 @@ class forecast_on:  # a context manager reads as a verb
     each op and allocation; `strict` raises UnmappedOpError at the first op
     that nobody mapped to kernels.
 
+    Files that were there before are not changed: what the block writes, moves and removes it sees
+    itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
+    it; with `allow_writes` the block writes where it says.
+
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
     CalibrationError (of another GPU, predictor or version).
     """
@@ -357,6 +362,8 @@ class forecast_on:  # a context manager reads as a verb
         with_stack: bool = False,
         with_modules: bool = True,
         strict: bool = False,
+        allow_writes: bool = False,
+        keep_writes: str | Path | None = None,
     ) -> None:
         if on_out_of_memory not in ("report", "raise"):
             raise ValueError(
@@ -378,6 +385,7 @@ class forecast_on:  # a context manager reads as a verb
         self._raises = on_out_of_memory == "raise"
         self._strict = strict
         self._with_stack = with_stack
+        self._writes: dict[str, Any] = {"allow_writes": allow_writes, "keep_writes": keep_writes}
         self._session: Session | None = None
 
     def __enter__(self) -> Forecast:
@@ -392,6 +400,7 @@ class forecast_on:  # a context manager reads as a verb
             strict=self._strict,
             raise_out_of_memory=self._raises,
             with_stack=self._with_stack,
+            **self._writes,
             caller=caller,
             folder=folder,
         )
@@ -444,6 +453,8 @@ class Session:
         raise_out_of_memory: bool = False,
         virtual_time: bool = False,
         allow_writes: bool = False,
+        keep_writes: str | Path | None = None,
+        store: Store | None = None,
         steady_steps: int | None = None,
         max_ops: int | None = None,
         script: str = "",
@@ -460,8 +471,10 @@ class Session:
         self._settings = {
             "raise_out_of_memory": raise_out_of_memory,
             "virtual_time": virtual_time,
-            "allow_writes": allow_writes,
         }
+        self._allow_writes = allow_writes
+        self._keep_writes = keep_writes
+        self._store = store
         self._steady_steps = steady_steps
         self._max_ops = max_ops
         self._script = script
@@ -491,6 +504,7 @@ class Session:
         Session._current = self
         self._stack.callback(setattr, Session, "_current", None)
         try:
+            store = self._stack.enter_context(self._files(recorder))
             self._stack.enter_context(
                 fake_cuda(
                     recorder,
@@ -498,6 +512,7 @@ class Session:
                     price=self.forecast._pricer,
                     host=self.forecast.host,
                     asked=self._asked,
+                    store=store,
                     **self._settings,
                 )
             )
@@ -505,6 +520,25 @@ class Session:
             self._stack.close()
             raise
         self._recorder = self.forecast._recorder = recorder
+
+    @contextmanager
+    def _files(self, recorder: Recorder) -> Iterator[Store | None]:
+        """The store for what the program does to files: one that was given is left as it is, an
+        own one is gone afterwards."""
+        from neusight.fake_cuda.store import Store
+
+        if self._allow_writes:
+            yield None
+            return
+        store = self._store or Store.create()
+        try:
+            yield store
+        finally:
+            summary = store.summary_line()
+            if summary:
+                recorder.warn_once(summary)
+            if self._store is None:
+                store.close(keep=None if self._keep_writes is None else str(self._keep_writes))
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -139,7 +139,6 @@ class Recorder:
         self.on_first_alloc: Callable[[], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
-        self.on_pickled: Callable[[], None] | None = None
         self.open_entries: list[Any] = []
         self.cpu_ops = 0
         self.gpu_ops = 0
@@ -221,12 +220,6 @@ class Recorder:
 
     def host_copy(self, tensor: ForecastTensor) -> torch.Tensor:
         """The tensor's values on the CPU: known, materialised or invented ones."""
-        return self.values.host_copy(tensor)
-
-    def pickled(self, tensor: ForecastTensor) -> torch.Tensor:
-        """What is written to a file instead of the tensor."""
-        if self.on_pickled is not None:
-            self.on_pickled()
         return self.values.host_copy(tensor)
 
     def address_of(self, tensor: ForecastTensor) -> int:

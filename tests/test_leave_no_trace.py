@@ -1,7 +1,6 @@
 """The user's world is safe: attributes, behaviour, models and files are as before a forecast."""
 
 # Scripts open and move files in all ways, and so do these tests.
-# ruff: noqa: PTH101, PTH105, PTH123, PTH202
 
 from __future__ import annotations
 
@@ -580,7 +579,7 @@ def test_a_checkpoint_loads_back_inside(
     assert shapes == {"weight": (4, 8), "bias": (4,)}
     assert on_gpu == "cuda"
     assert list(tmp_path.iterdir()) == []
-    assert sum("temporary place" in text for text in forecast.warnings) == 1
+    assert sum("removed at the end" in text for text in forecast.warnings) == 1
 
 
 def test_a_whole_model_and_its_optimizer_load_back_inside(tmp_path: Path) -> None:
@@ -645,17 +644,47 @@ def test_names_of_save_and_load_taken_before_are_as_safe(checkpoint: Path) -> No
     assert set(loaded) == {"weight", "bias"}
 
 
-def test_what_is_no_checkpoint_is_written_where_the_script_says(tmp_path: Path) -> None:
+def test_what_is_new_is_real_until_the_end(tmp_path: Path) -> None:
     with neusight.forecast_on("H100") as forecast:
         train()
         (tmp_path / "log.txt").write_text("loss 1.0")
-        (tmp_path / "blob.bin").write_bytes(b"bytes")
         np.save(tmp_path / "array.npy", np.ones(3))
+        seen = subprocess.run(["cat", "log.txt"], cwd=tmp_path, capture_output=True, check=True)
 
-    assert (tmp_path / "log.txt").read_text() == "loss 1.0"
-    assert (tmp_path / "blob.bin").read_bytes() == b"bytes"
-    assert np.load(tmp_path / "array.npy").tolist() == [1, 1, 1]
-    assert not any("temporary place" in text for text in forecast.warnings)
+    assert seen.stdout == b"loss 1.0"
+    assert list(tmp_path.iterdir()) == []
+    assert any("removed at the end (first: " in text for text in forecast.warnings)
+
+
+def test_what_the_block_writes_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("old.txt").write_text("old")
+
+    with neusight.forecast_on("H100", keep_writes=tmp_path / "kept"):
+        with open("old.txt", "a") as file:
+            file.write(" and new")
+        os.makedirs("logs/1")
+        Path("logs/1/new.txt").write_text("new")
+        (tmp_path / "beside.txt").write_text("elsewhere")
+
+    kept = {p.relative_to(tmp_path / "kept"): p for p in (tmp_path / "kept").rglob("*.txt")}
+    outside = Path("root", *(tmp_path / "beside.txt").parts[1:])
+    assert {str(name): path.read_text() for name, path in kept.items()} == {
+        "old.txt": "old and new", "logs/1/new.txt": "new", str(outside): "elsewhere",
+    }  # fmt: skip
+    assert Path("old.txt").read_text() == "old"
+    assert sorted(os.listdir()) == ["old.txt"]
+
+
+def test_writes_that_are_allowed_stay(tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("old")
+
+    with neusight.forecast_on("H100", allow_writes=True):
+        torch.save(nn.Linear(8, 4).cuda().state_dict(), tmp_path / "model.pt")
+        (tmp_path / "old.txt").unlink()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
 def test_a_pretrained_model_is_saved_elsewhere_and_loads_back(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from neusight.fake_cuda.packages import CUDA_ONLY, cuda_only_package, when_imported
+from neusight.fake_cuda.import_hooks import when_imported
+from neusight.fake_cuda.packages import CUDA_ONLY, cuda_only_package
 from neusight.fake_cuda.patching import Patches
 
 

@@ -12,7 +12,7 @@ import torch
 
 from neusight.fake_cuda.attention_choice import AttentionBackend, AttentionCall, choose_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
-from neusight.fake_cuda.packages import when_imported
+from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.values import handles, new_tensor
 

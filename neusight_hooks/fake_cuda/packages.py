@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["CUDA_ONLY", "cuda_only_package", "install_packages", "when_imported"]
+__all__ = ["CUDA_ONLY", "cuda_only_package", "install_packages"]
 
 #: Packages that install or import only where CUDA is.
 CUDA_ONLY = (
@@ -72,43 +69,3 @@ def _forget_answers() -> None:
         for function in list(vars(sys.modules.get(name, object)).values()):
             if isinstance(function, functools._lru_cache_wrapper):
                 function.cache_clear()
-
-
-def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> None:
-    """Calls `patch` with the module `name`: now if it is loaded, else when it gets loaded."""
-    if name in sys.modules:
-        patch(sys.modules[name])
-        return
-    finder = _Finder(name, patch)
-    sys.meta_path.insert(0, finder)
-
-    def undo() -> None:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
-
-    patches.on_restore(undo)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, name: str, patch: Callable[[Any], None]) -> None:
-        self._name = name
-        self._patch = patch
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        loader, patch = spec.loader, self._patch
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            patch(module)
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

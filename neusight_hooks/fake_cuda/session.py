@@ -12,11 +12,17 @@ from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.core import cuda_core
 from neusight.fake_cuda.facade import install_facade
+from neusight.fake_cuda.files import install_files
 from neusight.fake_cuda.live_memory import LiveMemory
 from neusight.fake_cuda.modules import install_modules
+from neusight.fake_cuda.open_handles import install_open_handles
+from neusight.fake_cuda.overlay import Overlay
 from neusight.fake_cuda.overrides import install_overrides
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.spawned import install_spawned
+from neusight.fake_cuda.store import Store
+from neusight.fake_cuda.writers import install_writers
 from neusight.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
@@ -36,10 +42,13 @@ def fake_cuda(
     host: HostProfile,
     asked: Callable[[str, object], None],
     virtual_time: bool = False,
-    allow_writes: bool = False,
+    store: Store | None = None,
     raise_out_of_memory: bool = False,
 ) -> Iterator[None]:
-    """Programs inside run on `gpu` without its being there; `recorder` hears what they do."""
+    """Programs inside run on `gpu` without its being there; `recorder` hears what they do.
+
+    What they do to files goes to `store`; without one they write where they say.
+    """
     clocks: list[LiveClock] = []
 
     def clock() -> LiveClock:
@@ -56,7 +65,7 @@ def fake_cuda(
         install_overrides(patches, recorder, gpu, asked)
         install_packages(patches)
         install_modules(patches, recorder)
-        install_checkpoints(patches, recorder, allow_writes=allow_writes)
+        _install_overlay(patches, store)
         _set_only_lift_cpu_tensors(stack)
         stack.callback(torch.set_rng_state, torch.get_rng_state())
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -68,6 +77,19 @@ def fake_cuda(
             install_virtual_time(patches, recorder, clock())
         stack.enter_context(RecordingMode(recorder))
         yield
+
+
+def _install_overlay(patches: Patches, store: Store | None) -> None:
+    """Nothing of the user's changes from now on, and checkpoints of forecast tensors load back."""
+    if store is None:
+        install_checkpoints(patches, lambda path: path, allow_writes=True)
+        return
+    overlay = Overlay(store)
+    install_open_handles(patches, overlay)
+    install_files(patches, overlay)
+    install_writers(patches, overlay)
+    install_spawned(patches, overlay)
+    install_checkpoints(patches, overlay.found, allow_writes=False)
 
 
 def _set_only_lift_cpu_tensors(stack: ExitStack) -> None:

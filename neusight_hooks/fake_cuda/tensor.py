@@ -41,10 +41,6 @@ class TensorListener(Protocol):
         """The values of a tensor on the CPU: known ones, or invented ones."""
         ...
 
-    def pickled(self, tensor: ForecastTensor) -> torch.Tensor:
-        """What is written to a file instead of the tensor."""
-        ...
-
     def address_of(self, tensor: ForecastTensor) -> int:
         """A stable, unique stand-in for the address of the tensor's storage."""
         ...
@@ -198,7 +194,7 @@ class ForecastTensor(FakeTensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles (torch.save, multiprocessing) as values on the CPU."""
-        values: Any = self.fake_mode.listener.pickled(self)
+        values: Any = self.fake_mode.listener.host_copy(self)
         if isinstance(self, torch.nn.Parameter):
             return torch._utils._rebuild_parameter, (values, self.requires_grad, OrderedDict())
         return values.__reduce_ex__(protocol)

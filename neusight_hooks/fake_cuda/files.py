@@ -1,0 +1,343 @@
+"""Python's functions on files, exchanged for those of the overlay while a forecast is open."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.patching import Patches
+
+__all__ = ["install_files"]
+
+
+#: Functions of `os` that look at a path, and whether they follow its last link.
+_LOOKING = {
+    "access": True, "stat": True, "lstat": False, "readlink": False, "statvfs": True,
+    "pathconf": True, "listxattr": True, "getxattr": True,
+}  # fmt: skip
+
+#: Functions of `os` that change what a file is called, may, or when it was written.
+_CHANGING = {
+    "chmod": True, "chown": True, "lchown": False, "utime": True, "setxattr": True,
+    "removexattr": True,
+}  # fmt: skip
+
+#: Sets in `os` of functions that take a descriptor or do not follow links.
+_ABILITIES = (
+    "supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids",
+)  # fmt: skip
+
+
+def install_files(patches: Patches, overlay: Overlay) -> None:
+    """Every function of Python that names a file goes through the overlay until the end."""
+    replacements: dict[Any, Any] = {}
+
+    def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+        replacements[original] = _while_open(overlay, original, function)
+        patches.set(owner, name, replacements[original])
+
+    for name, function in _functions(overlay).items():
+        replace(os, name, function)
+    opened = _open_function(overlay, builtins.open)
+    replace(builtins, "open", opened)
+    patches.set(io, "open", replacements[io.open])
+    patches.set(io, "FileIO", _file_io_class(overlay))
+    _extend_abilities(patches, replacements)
+    _replace_kept_names(patches, replacements)
+    _replace_kept_defaults(patches, replacements)
+    patches.on_restore(overlay.close)
+
+
+def _while_open(
+    overlay: Overlay, original: Callable[..., Any], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`function` while the overlay is open; a name kept longer does what it did before."""
+
+    @functools.wraps(original)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
+
+    return either
+
+
+def _functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
+    true = overlay.true
+    functions: dict[str, Callable[..., Any]] = {
+        "open": overlay.open,
+        "remove": overlay.remove,
+        "unlink": overlay.remove,
+        "rmdir": overlay.rmdir,
+        "mkdir": overlay.mkdir,
+        "symlink": overlay.symlink,
+        "link": overlay.link,
+        "rename": overlay.rename,
+        "replace": overlay.rename,
+        "truncate": lambda path, length: (
+            true.truncate(path, length) if isinstance(path, int) else overlay.truncate(path, length)
+        ),
+        "chdir": overlay.chdir,
+        "getcwd": overlay.working_folder,
+        "getcwdb": lambda: os.fsencode(overlay.working_folder()),
+        "listdir": _listdir(overlay),
+        "scandir": _scandir(overlay),
+        "fchmod": lambda fd, mode: os.chmod(fd, mode),
+        "fchown": lambda fd, uid, gid: os.chown(fd, uid, gid),
+    }
+    for name, follows in _LOOKING.items():
+        functions[name] = _looking(overlay, getattr(true, name), follows=follows)
+    for name, follows in _CHANGING.items():
+        functions[name] = _changing(overlay, getattr(true, name), follows=follows)
+    return functions
+
+
+def _looking(
+    overlay: Overlay, original: Callable[..., Any], *, follows: bool
+) -> Callable[..., Any]:
+    def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        follow = kwargs.get("follow_symlinks", follows)
+        try:
+            where = overlay.found(path, kwargs.get("dir_fd"), follow=follow)
+        except FileNotFoundError:
+            if original is overlay.true.access:
+                return False
+            raise
+        if where is path:
+            return original(path, *args, **kwargs)
+        kwargs.pop("dir_fd", None)
+        with overlay.naming(path):
+            return original(where, *args, **kwargs)
+
+    return look
+
+
+def _changing(
+    overlay: Overlay, original: Callable[..., Any], *, follows: bool
+) -> Callable[..., Any]:
+    def change(path: Any, *args: Any, **kwargs: Any) -> None:
+        follow = kwargs.get("follow_symlinks", follows)
+        where = overlay.place_to_change(path, kwargs.get("dir_fd"), follow=follow)
+        if where is path:
+            original(path, *args, **kwargs)
+        elif where is not None:
+            kwargs.pop("dir_fd", None)
+            with overlay.naming(path):
+                original(where, *args, **kwargs)
+
+    return change
+
+
+# -- folders -------------------------------------------------------------------------------------
+
+
+def _listdir(overlay: Overlay) -> Callable[..., Any]:
+    def listdir(path: Any = None) -> Any:
+        names = overlay.names_in("." if path is None else path)
+        return overlay.true.listdir(path) if names is None else names
+
+    return listdir
+
+
+def _scandir(overlay: Overlay) -> Callable[..., Any]:
+    def scandir(path: Any = None) -> Any:
+        folder = "." if path is None else path
+        names = overlay.names_in(folder)
+        return overlay.true.scandir(path) if names is None else _Scan(folder, names)
+
+    return scandir
+
+
+class _Scan:
+    """What os.scandir returns, of a folder that shows something else than really stands there."""
+
+    def __init__(self, folder: Any, names: list[Any]) -> None:
+        self._entries = iter([_ScannedEntry(folder, name) for name in names])
+
+    def __iter__(self) -> Iterator[_ScannedEntry]:
+        return self._entries
+
+    def __next__(self) -> _ScannedEntry:
+        return next(self._entries)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+class _ScannedEntry:
+    """An os.DirEntry; it asks `os`, and so the overlay, when it is asked."""
+
+    def __init__(self, folder: Any, name: Any) -> None:
+        self.name = name
+        self._dir_fd = folder if isinstance(folder, int) else None
+        self.path = name if isinstance(folder, int) else os.path.join(os.fspath(folder), name)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path, dir_fd=self._dir_fd, follow_symlinks=follow_symlinks)
+
+    def inode(self) -> int:
+        return self.stat(follow_symlinks=False).st_ino
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self._is("S_ISDIR", follow_symlinks)
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return self._is("S_ISREG", follow_symlinks)
+
+    def is_symlink(self) -> bool:
+        return self._is("S_ISLNK", False)
+
+    def is_junction(self) -> bool:
+        return False
+
+    def _is(self, kind: str, follow_symlinks: bool) -> bool:
+        import stat
+
+        try:
+            mode = self.stat(follow_symlinks=follow_symlinks).st_mode
+        except FileNotFoundError:
+            return False
+        return bool(getattr(stat, kind)(mode))
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+
+os.PathLike.register(_ScannedEntry)
+
+
+# -- opening -------------------------------------------------------------------------------------
+
+
+def _open_function(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
+    def open_file(
+        file: Any,
+        mode: Any = "r",
+        buffering: int = -1,
+        encoding: Any = None,
+        errors: Any = None,
+        newline: Any = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        if opener is None and not isinstance(file, int):
+            is_read = isinstance(mode, str) and not set("wax+") & set(mode)
+            if not (is_read and overlay.store.is_untouched):
+                opener = _opener(overlay)
+        return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+    return open_file
+
+
+def _opener(overlay: Overlay) -> Callable[[Any, int], int]:
+    # 0o666 less the umask, as for every new file that Python opens.
+    return lambda path, flags: overlay.open(path, flags, 0o666)
+
+
+def _file_io_class(overlay: Overlay) -> Any:
+    """io.FileIO; all objects of the true class count as its own."""
+    true_class = io.FileIO
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, true_class)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, true_class)
+
+    class FileIO(true_class, metaclass=Kind):  # type: ignore[misc, valid-type]
+        __doc__ = true_class.__doc__
+
+        def __init__(
+            self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
+        ) -> None:
+            if overlay.is_open and opener is None and not isinstance(file, int):
+                opener = _opener(overlay)
+            super().__init__(file, mode, closefd, opener)
+
+    FileIO.__module__, FileIO.__qualname__ = "_io", "FileIO"
+    return FileIO
+
+
+# -- names that others keep ----------------------------------------------------------------------
+
+
+def _extend_abilities(patches: Patches, replacements: dict[Any, Any]) -> None:
+    for name in _ABILITIES:
+        able: set[Any] = getattr(os, name)
+        added = {new for old, new in replacements.items() if old in able}
+        able |= added
+        patches.on_restore(functools.partial(able.difference_update, added))
+
+
+#: Modules of which the names are exchanged already, or are Python's own.
+_SOURCES = ("os", "io", "builtins", "posix", "_io")
+
+# Module -> how many names it had when it was looked through, and which of them keep a function.
+_looked_through: dict[str, tuple[int, list[str]]] = {}
+
+
+def _replace_kept_names(patches: Patches, replacements: dict[Any, Any]) -> None:
+    """Modules that imported a function by name (`from os import remove`) get the new one."""
+    kinds = (types.BuiltinFunctionType, types.FunctionType)
+    for module_name, module in list(sys.modules.items()):
+        if module_name in _SOURCES or module_name.startswith("neusight."):
+            continue
+        names = getattr(module, "__dict__", {})
+        size, kept = _looked_through.get(module_name, (-1, []))
+        if size != len(names):
+            kept = [
+                name
+                for name, value in list(names.items())
+                if type(value) in kinds and value in replacements
+            ]
+            _looked_through[module_name] = (len(names), kept)
+        for name in kept:
+            value = names.get(name)
+            if type(value) in kinds and value in replacements:
+                patches.set(module, name, replacements[value])
+
+
+def _replace_kept_defaults(patches: Patches, replacements: dict[Any, Any]) -> None:
+    """tempfile keeps os.unlink in default arguments, numpy io.open in a table of openers, and
+    Python 3.10's pathlib all functions in a class."""
+    import tempfile
+
+    closer: Any = getattr(tempfile, "_TemporaryFileCloser", None)
+    for function in vars(closer).values() if closer is not None else ():
+        defaults = getattr(function, "__defaults__", None)
+        if defaults and any(_hashable(value) in replacements for value in defaults):
+            new = tuple(replacements.get(_hashable(value), value) for value in defaults)
+            patches.on_restore(functools.partial(setattr, function, "__defaults__", defaults))
+            function.__defaults__ = new
+    accessor: Any = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
+    for name, value in list(vars(accessor).items()) if accessor is not None else ():
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if _hashable(function) in replacements:
+            patches.set(accessor, name, staticmethod(replacements[function]))
+    openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
+    if openers is not None:
+        table = openers._file_openers
+        for suffix, value in list(table.items()):
+            if _hashable(value) in replacements:
+                table[suffix] = replacements[value]
+                patches.on_restore(functools.partial(table.__setitem__, suffix, value))
+
+
+def _hashable(value: Any) -> Any:
+    return value if type(value) in (types.BuiltinFunctionType, types.FunctionType) else None

@@ -1,0 +1,92 @@
+"""Files that were open for writing before the forecast began: what is written to them meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import io
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.patching import Patches
+
+__all__ = ["install_open_handles"]
+
+_STANDARD_STREAMS = (0, 1, 2)
+
+
+def install_open_handles(patches: Patches, overlay: Overlay) -> None:
+    """Python's file objects that write to a file of the user's write to its private copy until the
+    end; then they go on where they were. Standard output and error stay where they lead."""
+    open_files = _open_for_writing()
+    if not open_files:
+        return
+    streams = [stream for stream in _python_files() if _descriptor_of(stream) in open_files]
+    for descriptor in sorted({_descriptor_of(stream) for stream in streams}):
+        _divert(patches, overlay, descriptor, open_files[descriptor])
+    # After the descriptors were exchanged: undone before they are exchanged back.
+    patches.on_restore(lambda: _flush(streams))
+
+
+def _open_for_writing() -> dict[int, str]:
+    """Descriptors of named, regular files that may be written, and their paths."""
+    kept = {_identity(descriptor) for descriptor in _STANDARD_STREAMS}
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+            is_named_file = stat.S_ISREG(status.st_mode) and status.st_nlink > 0
+            if mode != os.O_RDONLY and is_named_file and _identity(descriptor) not in kept:
+                found[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+    return found
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _python_files() -> list[Any]:
+    kinds = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
+    return [thing for thing in gc.get_objects() if type(thing) in kinds]
+
+
+def _descriptor_of(stream: Any) -> int:
+    try:
+        return int(stream.fileno())
+    except (ValueError, OSError):  # closed, or detached
+        return -1
+
+
+def _flush(streams: Iterable[Any]) -> None:
+    for stream in streams:
+        with contextlib.suppress(ValueError, OSError):
+            stream.flush()
+
+
+def _divert(patches: Patches, overlay: Overlay, descriptor: int, path: str) -> None:
+    if overlay.is_left_alone(path):
+        return
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):  # too large for a copy: the watch on its folder names it
+        _flush(s for s in _python_files() if _descriptor_of(s) == descriptor)
+        opened = overlay.open(path, flags & (os.O_ACCMODE | os.O_APPEND) | os.O_CLOEXEC)
+        os.lseek(opened, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+        saved, inheritable = os.dup(descriptor), os.get_inheritable(descriptor)
+
+        def undo() -> None:
+            os.dup2(saved, descriptor, inheritable)
+            os.close(saved)
+
+        patches.on_restore(undo)
+        os.dup2(opened, descriptor, inheritable)
+        os.close(opened)

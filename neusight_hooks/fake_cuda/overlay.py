@@ -1,0 +1,494 @@
+"""What the script does with files, done so that nothing of the user's changes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neusight.fake_cuda.package_caches import package_caches
+from neusight.fake_cuda.store import Place, Store, missing
+
+__all__ = ["Overlay"]
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+#: What holds no files of the user's.
+_SYSTEM = ("/dev", "/proc", "/sys")
+
+
+class Overlay:
+    """The operations of `os` on paths as the script sees them; paths may be all that os takes.
+
+    Each raises OSError as the function of `os` does, with the path as it was given.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.true = store.true
+        self._left_alone = (*_SYSTEM, *package_caches(), store.folder)
+        self._began_in = self.true.getcwd()
+        self.is_open = True
+
+    def close(self) -> None:
+        """From now on everything is as it really is."""
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            where = self.true.getcwd()
+            if not self.store.is_within(where) and not self.store.is_made(where):
+                return
+        self.true.chdir(self._began_in)
+
+    # -- paths ------------------------------------------------------------------------------------
+
+    def working_folder(self) -> str:
+        """Where the script is, as it sees it."""
+        return self.visible_of(self.true.getcwd())
+
+    def visible_of(self, place: str) -> str:
+        """The path under which the script sees what lies at `place`."""
+        return place if self.store.is_untouched else self.store.visible_of(place)
+
+    def visible(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
+        """The absolute path that the script means, links followed as it sees them."""
+        if isinstance(path, int):
+            return self._visible_of_descriptor(path)
+        text = os.fsdecode(path)
+        if not text:
+            raise missing(path)
+        if not text.startswith("/"):
+            base = self.working_folder() if dir_fd is None else self._visible_of_descriptor(dir_fd)
+            text = f"{base}/{text}"
+        return self.store.resolve(text, follow=follow)
+
+    def _visible_of_descriptor(self, descriptor: int) -> str:
+        return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def is_left_alone(self, path: str) -> bool:
+        """Whether a visible path is none of the overlay's business."""
+        return any(path == own or path.startswith(own + "/") for own in self._left_alone)
+
+    @contextlib.contextmanager
+    def naming(self, path: Any) -> Iterator[None]:
+        """Errors carry the path that the script gave."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = path
+            raise
+
+    @contextlib.contextmanager
+    def _changing(self, path: Any) -> Iterator[None]:
+        with self.naming(path), self.store.changing():
+            yield
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def found(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
+        """Where to read what the script names: the path as given while all is as it stands.
+
+        FileNotFoundError where the script removed it.
+        """
+        if isinstance(path, int) or self.store.is_untouched:
+            return path
+        visible = self.visible(path, dir_fd, follow=follow)
+        place = self.store.locate(visible)
+        if place is None:
+            raise missing(path)
+        return place.path
+
+    def names_in(self, path: Any) -> list[Any] | None:
+        """What is visible in a folder, None while all is as it stands."""
+        if self.store.is_untouched:
+            return None
+        with self.naming(path):
+            visible = self.visible(path)
+            self._status(visible)
+            names = self.store.names_in(visible)
+        return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
+
+    def exists(self, path: Any) -> bool:
+        """Whether the script sees anything at a path."""
+        return self.store.lstat(self.visible(path)) is not None
+
+    def is_folder_of(self, path: Any) -> bool:
+        """Whether a file may stand at a path: its folder is there."""
+        return self.store.is_folder(os.path.dirname(self.visible(path)))
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """A descriptor, as os.open: of a private copy where a file of the user's is to be written,
+        of the path itself where it is new."""
+        if not flags & _WRITES:
+            where = self.found(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
+            with self.naming(path):
+                fd = dir_fd if where is path else None
+                return self.true.open(where, flags, mode, dir_fd=fd)  # type: ignore[no-any-return]
+        if flags & os.O_TMPFILE == os.O_TMPFILE:  # a file without a name
+            return self.true.open(self.store.folder, flags, mode)  # type: ignore[no-any-return]
+        is_exclusive = flags & os.O_EXCL and flags & os.O_CREAT
+        visible = self.visible(path, dir_fd, follow=not (flags & os.O_NOFOLLOW or is_exclusive))
+        if self.is_left_alone(visible):
+            return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        status = self.store.lstat(visible)
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            with self.naming(path):  # a pipe, a socket, a folder: as the system says
+                where = self.store.locate(visible)
+                return self.true.open(where.path, flags, mode)  # type: ignore
+        with self._changing(path):
+            return self._open_file(visible, flags, mode)
+
+    def _open_file(self, visible: str, flags: int, mode: int) -> int:
+        place = self.store.locate(visible)
+        if place is None or self.store.lstat(visible) is None:
+            if not flags & os.O_CREAT:
+                raise self._absent(visible)
+            return self._create(visible, flags, mode)
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
+        if not place.is_private and self.store.is_made(place.path):
+            return self.store.hands.open(place.path, flags, mode)
+        where = self.store.private(visible, empty=bool(flags & os.O_TRUNC))
+        return self.true.open(where, flags, mode)  # type: ignore[no-any-return]
+
+    def _create(self, visible: str, flags: int, mode: int) -> int:
+        self._require_folder_of(visible)
+        place = self.store.locate(visible)
+        if place is None or place.path != visible:  # its real path is taken, or elsewhere
+            if place is None or not place.is_private:
+                place = Place(self.store.private(visible), True)
+            return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
+        opened = self.store.hands.open(visible, flags, mode)
+        self.store.note_made(visible, os.fstat(opened))
+        return opened
+
+    def _require_folder_of(self, visible: str) -> None:
+        if not self.store.is_folder(os.path.dirname(visible)):
+            raise self._absent(visible)
+
+    def _status(self, visible: str) -> os.stat_result:
+        status = self.store.lstat(visible)
+        if status is None:
+            raise self._absent(visible)
+        return status
+
+    def _absent(self, visible: str) -> OSError:
+        """Why nothing is at a path."""
+        above = os.path.dirname(visible)
+        while self.store.lstat(above) is None:
+            above = os.path.dirname(above)
+        if self.store.is_folder(above):
+            return missing(visible)
+        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), visible)
+
+    def writer_place(self, path: Any, *, empty: bool = True) -> tuple[str, Callable[[], None]]:
+        """A place for a C library to write instead of `path`, and what to call when it has: then
+        something new really stands at its path."""
+        visible = self.visible(path)
+        if self.is_left_alone(visible):
+            return os.fsdecode(path), lambda: None
+        with self._changing(path):
+            status, place = self.store.lstat(visible), self.store.locate(visible)
+            if status is None:
+                self._require_folder_of(visible)
+            is_new = (
+                place is not None
+                and place.path == visible
+                and (status is None or self.store.is_made(visible))
+            )
+            if not is_new:
+                return self.store.private(visible, empty=empty), lambda: None
+            aside = self.store.new_place(visible)
+            if status is not None and not empty:
+                self._copy(visible, aside, 0o666)
+        return aside, lambda: self._publish(aside, visible)
+
+    def private_place(self, path: Any) -> str:
+        """A private copy for a library that keeps the file open, of what is new as well."""
+        visible = self.visible(path)
+        if self.is_left_alone(visible):
+            return os.fsdecode(path)
+        with self._changing(path):
+            return self.store.private(visible)
+
+    def _publish(self, aside: str, visible: str) -> None:
+        if os.path.lexists(aside):
+            self._copy(aside, visible, 0o666)
+
+    def _copy(self, source: str, target: str, mode: int) -> None:
+        read = self.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            written = self.open(target, flags, mode)
+            try:
+                while os.sendfile(written, read, None, 2**24):
+                    pass
+            finally:
+                os.close(written)
+        finally:
+            os.close(read)
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def remove(self, path: Any, *, dir_fd: int | None = None) -> None:
+        """As os.remove; a file of the user's is hidden."""
+        visible = self.visible(path, dir_fd, follow=False)
+        if self.is_left_alone(visible):
+            return self.true.remove(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        with self._changing(path):
+            status = self._status(visible)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            self._take_away(visible, self.true.unlink, self.store.hands.unlink)
+        return None
+
+    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        """As os.rmdir; a folder of the user's is hidden."""
+        visible = self.visible(path, dir_fd, follow=False)
+        if self.is_left_alone(visible):
+            return self.true.rmdir(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        with self._changing(path):
+            status = self._status(visible)
+            if not stat.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            if self.store.names_in(visible):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+            self._take_away(visible, self.true.rmdir, self.store.hands.rmdir)
+        return None
+
+    def _take_away(
+        self, visible: str, remove: Callable[[str], None], remove_new: Callable[[str], None]
+    ) -> None:
+        place = self.store.locate(visible)
+        assert place is not None
+        if place.path == visible and self.store.is_made(visible):
+            remove_new(visible)
+            self.store.note_lost(visible)
+            return
+        if self.store.is_within(place.path) and not self.store.is_shared(place.path):
+            with contextlib.suppress(OSError):  # a folder of which parts are hidden
+                remove(place.path)
+        self.store.drop(visible)
+
+    # -- making -----------------------------------------------------------------------------------
+
+    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """As os.mkdir; where the script removed a folder of the user's, the new one is private."""
+        visible = self.visible(path, dir_fd, follow=False)
+        if self.is_left_alone(visible):
+            return self.true.mkdir(path, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        with self._changing(path):
+            self._make(
+                visible,
+                lambda place: self.true.mkdir(place, mode),
+                lambda: self.store.hands.mkdir(visible, mode),
+            )
+        return None
+
+    def symlink(
+        self,
+        src: Any,
+        dst: Any,
+        target_is_directory: bool = False,
+        *,
+        dir_fd: int | None = None,
+    ) -> None:
+        """As os.symlink."""
+        visible = self.visible(dst, dir_fd, follow=False)
+        if self.is_left_alone(visible):
+            return self.true.symlink(src, dst, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        with self._changing(dst):
+            self._make(
+                visible,
+                lambda place: self.true.symlink(src, place),
+                lambda: self.store.hands.symlink(os.fsdecode(src), visible),
+            )
+        return None
+
+    def _make(
+        self, visible: str, make: Callable[[str], None], make_really: Callable[[], None]
+    ) -> None:
+        if self.store.lstat(visible) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
+        self._require_folder_of(visible)
+        place = self.store.locate(visible)
+        if place is not None and place.path == visible:
+            make_really()
+            self.store.note_made(visible, self.true.lstat(visible))
+            return
+        if place is not None and place.is_private:
+            make(place.path)
+            return
+        free = self.store.new_place(visible)
+        make(free)
+        self.store.put(visible, Place(free, True))
+
+    def link(
+        self,
+        src: Any,
+        dst: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        """As os.link; the second name of a file of the user's is one of its private copy."""
+        # Without descriptors Python calls link(2), which follows no link whatever it is told.
+        follow = follow_symlinks and not (src_dir_fd is None and dst_dir_fd is None)
+        source = self.visible(src, src_dir_fd, follow=follow)
+        target = self.visible(dst, dst_dir_fd, follow=False)
+        with self._changing(src):
+            status, place = self._status(source), self.store.locate(source)
+            assert place is not None
+            if self.store.lstat(target) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), src, None, dst)
+            self._require_folder_of(target)
+            if stat.S_ISDIR(status.st_mode):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), src, None, dst)
+            if stat.S_ISLNK(status.st_mode):
+                self.symlink(self.true.readlink(place.path), target)
+                return
+            free = self.store.locate(target)
+            if (
+                place.path == source
+                and self.store.is_made(source)
+                and free is not None
+                and free.path == target
+            ):
+                self.store.hands.link(source, target)
+                self.store.note_made(target, self.true.lstat(target))
+                return
+            name = self.store.new_place(target)
+            self.true.link(self.store.private(source), name)
+            self.store.put(target, Place(name, True))
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def rename(
+        self,
+        src: Any,
+        dst: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+    ) -> None:
+        """As os.rename and os.replace: what is new moves really where its new path is free, all
+        else is shown at its new path and hidden at its old one."""
+        source = self.visible(src, src_dir_fd, follow=False)
+        target = self.visible(dst, dst_dir_fd, follow=False)
+        if self.is_left_alone(source) and self.is_left_alone(target):
+            dirs = {"src_dir_fd": src_dir_fd, "dst_dir_fd": dst_dir_fd}
+            return self.true.rename(src, dst, **dirs)  # type: ignore[no-any-return]
+        with self._changing(src):
+            self._check_move(source, target, src, dst)
+            if not self._is_same(source, target):
+                self._move(source, target)
+        return None
+
+    def _is_same(self, source: str, target: str) -> bool:
+        """Whether both are names of one file: then nothing is moved (rename(2))."""
+        moved, there = self.store.lstat(source), self.store.lstat(target)
+        return (
+            moved is not None
+            and there is not None
+            and (moved.st_dev, moved.st_ino) == (there.st_dev, there.st_ino)
+        )
+
+    def _check_move(self, source: str, target: str, src: Any, dst: Any) -> None:
+        self._require_folder_of(source)
+        self._require_folder_of(target)
+        moved, there = self._status(source), self.store.lstat(target)
+        problem = 0
+        if stat.S_ISDIR(moved.st_mode) and target.startswith(source + "/"):
+            problem = errno.EINVAL
+        elif source.startswith(target + "/"):
+            problem = errno.ENOTEMPTY
+        elif there is not None and stat.S_ISDIR(there.st_mode):
+            if not stat.S_ISDIR(moved.st_mode):
+                problem = errno.EISDIR
+            elif source != target and self.store.names_in(target):
+                problem = errno.ENOTEMPTY
+        elif there is not None and stat.S_ISDIR(moved.st_mode):
+            problem = errno.ENOTDIR
+        if problem:
+            raise OSError(problem, os.strerror(problem), src, None, dst)
+
+    def _move(self, source: str, target: str) -> None:
+        place = self.store.locate(source)
+        assert place is not None
+        is_new = place.path == source and self.store.is_made(source)
+        if is_new and self._is_free(target):
+            self.store.hands.rename(source, target)
+            self.store.note_lost(target)
+            self.store.note_moved(source, target)
+            if source not in self.store.made:  # part of a new folder
+                self.store.note_made(target, self.true.lstat(target))
+            self.store.clear(target)
+            self.store.move_entries(source, target)
+            return
+        place = self._taken_in(source, place) if is_new else place
+        is_part = place.is_private and source not in self.store.entries
+        if is_part and not self.store.is_shared(place.path):  # of a private folder
+            free = self.store.new_place(target)
+            self.true.rename(place.path, free)
+            place = Place(free, True)
+        self.store.clear(target)
+        self.store.move_entries(source, target)
+        self.store.put(target, place)
+        self.store.drop(source)
+
+    def _is_free(self, target: str) -> bool:
+        """Whether nothing of the user's is at a path, and it is no part of a private folder."""
+        place = self.store.locate(target)
+        return place is not None and place.path == target and not self.store.stands(target)
+
+    def _taken_in(self, source: str, place: Place) -> Place:
+        """Moves what is new into the store."""
+        free = self.store.new_place(source)
+        try:
+            self.store.hands.rename(source, free)
+        except OSError:  # another disk
+            if stat.S_ISDIR(self.true.lstat(source).st_mode):
+                return place  # a folder stays, and is shown at its new path
+            self._copy(source, free, stat.S_IMODE(self.true.lstat(source).st_mode))
+            self.store.hands.unlink(source)
+        self.store.note_lost(source)
+        return Place(free, True)
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def place_to_change(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
+        """Where to change mode, times or owner instead of `path`; None where a folder of the
+        user's keeps its own."""
+        visible = self.visible(path, dir_fd, follow=follow)
+        if self.is_left_alone(visible):
+            return path
+        with self._changing(path):
+            status, place = self._status(visible), self.store.locate(visible)
+            assert place is not None
+            if place.is_private:
+                return place.path
+            if self.store.is_made(place.path):
+                return place.path
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            return self.store.private(visible)
+
+    def truncate(self, path: Any, length: int) -> None:
+        """As os.truncate."""
+        opened = self.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(opened, length)
+        finally:
+            os.close(opened)
+
+    def chdir(self, path: Any) -> None:
+        """As os.chdir."""
+        where = self.found(path)
+        with self.naming(path):
+            self.true.chdir(where)

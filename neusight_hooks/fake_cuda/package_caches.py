@@ -1,0 +1,31 @@
+"""Folders that packages keep for themselves: rebuilt where they are missing, so left alone."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["package_caches"]
+
+#: Variables that say where a package keeps its cache.
+_VARIABLES = (
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "TRITON_CACHE_DIR",
+    "MPLCONFIGDIR",
+    "NUMBA_CACHE_DIR",
+    "PYTHONPYCACHEPREFIX",
+)
+
+#: Where they are without such a variable.
+_USUAL = ("~/.cache", "~/.triton", "~/.nv", "~/.config/matplotlib", "~/.ipython")
+
+
+def package_caches() -> list[str]:
+    """Absolute, real paths of the caches' folders, whether they exist or not."""
+    stated = [os.environ[name] for name in _VARIABLES if os.environ.get(name)]
+    usual = [os.path.expanduser(path) for path in _USUAL]
+    return sorted({os.path.realpath(path) for path in (*stated, *usual)} - {"/"})

@@ -1,0 +1,165 @@
+"""The overlay behaves as the file system would, and changes nothing of what was there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.fake_cuda.files import install_files
+from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.store import Store
+
+PATHS = ["a", "b", "link", "hard", "d", "d/x", "d/y", "d/e", "d/e/z", "n", "n/m", "n/m/o", "to_d/x"]
+
+path = st.sampled_from(PATHS)
+step = st.one_of(
+    st.tuples(st.just("write"), path, st.sampled_from(["w", "a", "x", "r+", "w+", "a+"])),
+    st.tuples(st.sampled_from(["remove", "rmdir", "mkdir", "rmtree", "makedirs", "truncate",
+                               "touch", "chmod", "chdir_and_write", "read"]), path),
+    st.tuples(st.sampled_from(["rename", "replace", "copyfile", "move", "copytree"]), path, path),
+    st.tuples(st.just("symlink"), st.sampled_from(["a", "d", "../a", "nowhere"]), path),
+    st.tuples(st.just("link"), path, path),
+)  # fmt: skip
+
+
+def furnish(folder: Path) -> None:
+    """What the user has: files, a hard link, links to a file and a folder, folders in folders."""
+    (folder / "d" / "e").mkdir(parents=True)
+    for name in ("a", "b", "d/x", "d/e/z"):
+        (folder / name).write_text(f"the user's {name}")
+        os.utime(folder / name, ns=(10**18, 10**18))
+    os.link(folder / "a", folder / "hard")
+    (folder / "link").symlink_to("b")
+    (folder / "to_d").symlink_to("d")
+
+
+def write(name: str, mode: str) -> None:
+    with open(name, mode) as file:
+        file.write("+")
+
+
+def chdir_and_write(name: str) -> None:
+    before = os.getcwd()
+    os.chdir(name)
+    try:
+        write("inside", "a")
+    finally:
+        os.chdir(before)
+
+
+# Functions of `os` are asked for by name, as scripts do.
+STEPS: dict[str, Callable[..., Any]] = {
+    "write": write,
+    "read": lambda name: Path(name).read_text(),
+    "touch": lambda name: Path(name).touch(),
+    "remove": lambda name: os.remove(name),
+    "rmdir": lambda name: os.rmdir(name),
+    "mkdir": lambda name: os.mkdir(name),
+    "makedirs": lambda name: os.makedirs(name, exist_ok=True),
+    "rmtree": shutil.rmtree,
+    "truncate": lambda name: os.truncate(name, 3),
+    "chmod": lambda name: os.chmod(name, 0o640) if os.path.isfile(name) else None,
+    "chdir_and_write": chdir_and_write,
+    "rename": lambda old, new: os.rename(old, new),
+    "replace": lambda old, new: os.replace(old, new),
+    "copyfile": shutil.copyfile,
+    "move": shutil.move,
+    "copytree": shutil.copytree,
+    "symlink": lambda old, new: os.symlink(old, new),
+    "link": lambda old, new: os.link(old, new),
+}
+
+
+def outcome(action: tuple[Any, ...]) -> Any:
+    try:
+        result = STEPS[action[0]](*action[1:])
+    except shutil.Error as error:
+        return type(error).__name__
+    except OSError as error:
+        return type(error).__name__, error.errno
+    return result if isinstance(result, str) else None
+
+
+def tree() -> dict[str, Any]:
+    """All that is visible below the working folder, looked at in several ways."""
+    seen: dict[str, Any] = {}
+    for folder, folders, files in os.walk("."):
+        assert sorted(os.listdir(folder)) == sorted([*folders, *files])
+        for name in folders + files:
+            place = os.path.join(folder, name)
+            mode = os.lstat(place).st_mode
+            content: Any = None
+            if stat.S_ISLNK(mode):
+                content = os.readlink(place)
+            elif stat.S_ISREG(mode):
+                with open(place) as file:
+                    content = file.read()
+                assert len(content) == os.path.getsize(place)
+            kind = stat.S_IFMT(mode), stat.S_IMODE(mode) if stat.S_ISREG(mode) else 0
+            seen[place] = (*kind, content, os.path.exists(place), os.path.isdir(place))
+    return seen
+
+
+def truth(folder: Path) -> dict[str, Any]:
+    """What really stands in a folder, to the inode and nanosecond."""
+    found: dict[str, Any] = {}
+    for place in [folder, *sorted(folder.rglob("*"))]:
+        status = place.lstat()
+        is_file = stat.S_ISREG(status.st_mode)
+        times = status.st_mtime_ns if is_file else None
+        content = place.read_bytes() if is_file else None
+        name = str(place.relative_to(folder))
+        found[name] = (status.st_mode, status.st_ino, status.st_nlink, times, content)
+    return found
+
+
+@contextlib.contextmanager
+def overlaid(store: Store) -> Iterator[Overlay]:
+    overlay, patches = Overlay(store), Patches()
+    install_files(patches, overlay)
+    try:
+        yield overlay
+    finally:
+        patches.restore()
+
+
+def run(actions: list[tuple[Any, ...]], folder: Path) -> list[Any]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        return [(action, outcome(action), tree()) for action in actions]
+    finally:
+        os.chdir(before)
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions=st.lists(step, max_size=8))
+def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
+    actions: list[tuple[Any, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        real, shown = Path(place, "real", "here"), Path(place, "shown", "here")
+        for folder in (real, shown):
+            folder.mkdir(parents=True)
+            furnish(folder)
+        before = truth(shown.parent)
+        expected = run(actions, real)
+        store = Store.create(parent=place)
+
+        with overlaid(store):
+            seen = run(actions, shown)
+        store.close()
+
+        assert seen == expected
+        assert truth(shown.parent) == before
+        assert sorted(os.listdir(place)) == ["real", "shown"]
