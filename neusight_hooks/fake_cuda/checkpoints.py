@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,14 +17,9 @@ from neusight.fake_cuda.tensor import ForecastTensor
 __all__ = ["install_checkpoints"]
 
 
-def install_checkpoints(
-    patches: Patches, found: Callable[[Any], Any], *, allow_writes: bool
-) -> None:
-    """Makes torch.load, safetensors and transformers work on forecast tensors.
-
-    `found` says where to read what the script names by a path.
-    """
-    _install_loading(patches, found)
+def install_checkpoints(patches: Patches, *, allow_writes: bool) -> None:
+    """Makes torch.load, safetensors and transformers work on forecast tensors."""
+    _install_loading(patches)
     when_imported(patches, "safetensors.torch", lambda module: _patch_safetensors(patches, module))
     if not allow_writes:
         when_imported(
@@ -34,11 +29,10 @@ def install_checkpoints(
         )
 
 
-def _install_loading(patches: Patches, found: Callable[[Any], Any]) -> None:
+def _install_loading(patches: Patches) -> None:
     """torch.load to a GPU: read to the CPU, then copied as to a GPU."""
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        f = found(f) if isinstance(f, (str, os.PathLike)) else f
         if callable(map_location):
             return original(f, map_location, *args, **kwargs)
         homes: dict[int, torch.device] = {}

@@ -82,14 +82,14 @@ def fake_cuda(
 def _install_overlay(patches: Patches, store: Store | None) -> None:
     """Nothing of the user's changes from now on, and checkpoints of forecast tensors load back."""
     if store is None:
-        install_checkpoints(patches, lambda path: path, allow_writes=True)
+        install_checkpoints(patches, allow_writes=True)
         return
     overlay = Overlay(store)
     install_open_handles(patches, overlay)
     install_files(patches, overlay)
     install_writers(patches, overlay)
     install_spawned(patches, overlay)
-    install_checkpoints(patches, overlay.found, allow_writes=False)
+    install_checkpoints(patches, allow_writes=False)
 
 
 def _set_only_lift_cpu_tensors(stack: ExitStack) -> None:

@@ -79,15 +79,20 @@ def _patch_torch(patches: Patches, overlay: Overlay, torch: Any) -> None:
         patches.set(core.ScriptModule, name, _writing(overlay, getattr(core.ScriptModule, name), 1))
     patches.set(core, "import_ir_module", _reading(overlay, core.import_ir_module, 1))
     storage = torch.UntypedStorage
-    from_file = storage.from_file
+    patches.set(storage, "from_file", staticmethod(_mapping(overlay, storage.from_file)))
+    patches.set(torch, "from_file", _mapping(overlay, torch.from_file))
 
-    def map_file(filename: Any, shared: bool = False, *args: Any, **kwargs: Any) -> Any:
+
+def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, which maps the file at its first argument into memory."""
+
+    def map_file(filename: Any, shared: Any = False, *args: Any, **kwargs: Any) -> Any:
         if overlay.is_open and _is_path(filename):
             where = overlay.private_place if shared else overlay.found
             filename = where(filename)
-        return from_file(os.fspath(filename), shared, *args, **kwargs)
+        return original(os.fspath(filename), shared, *args, **kwargs)
 
-    patches.set(storage, "from_file", staticmethod(map_file))
+    return map_file
 
 
 def _file_writer(overlay: Overlay, original: Any) -> Any:
