@@ -31,6 +31,14 @@ class Journal:
         self._lock = threading.RLock()
         self._depth = 0
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the folder is gone, as it is when the run is over."""
+        try:
+            return os.fstat(self._file).st_nlink == 0
+        except OSError:  # closed
+            return True
+
     def refresh(self) -> None:
         """Applies what was written since; one fstat where there is nothing."""
         if os.fstat(self._file).st_size == self._read_bytes:

@@ -31,11 +31,16 @@ class Overlay:
         self.true = store.true
         self._left_alone = (*_SYSTEM, *package_caches(), store.folder)
         self._began_in = self.true.getcwd()
-        self.is_open = True
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the overlay is in force: the run goes on, here and where it began."""
+        return not (self._is_closed or self.store.is_over)
 
     def close(self) -> None:
         """From now on everything is as it really is."""
-        self.is_open = False
+        self._is_closed = True
         with contextlib.suppress(OSError):
             where = self.true.getcwd()
             if not self.store.is_within(where) and not self.store.is_made(where):

@@ -32,6 +32,15 @@ def install_spawned(patches: Patches, overlay: Overlay) -> None:
         return original(path, words, descriptors)
 
     patches.set(util, "spawnv_passfds", spawn)
+    temporary_folder = util.get_temp_dir
+
+    def get_temp_dir() -> Any:
+        """multiprocessing keeps its folder, and removes it itself when the process ends."""
+        folder = temporary_folder()
+        overlay.store.note_lost(overlay.visible(folder))
+        return folder
+
+    patches.set(util, "get_temp_dir", get_temp_dir)
 
 
 def attach(folder: str) -> None:

@@ -283,6 +283,11 @@ class Store:
     # -- the end ----------------------------------------------------------------------------------
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and the store with it."""
+        return self._journal.is_removed
+
+    @property
     def is_owner(self) -> bool:
         """Whether this process made the store."""
         return os.getpid() == self._owner
