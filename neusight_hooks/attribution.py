@@ -6,6 +6,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -68,7 +69,6 @@ class Attribution:
             weakref.WeakKeyDictionary()
         )
         self._last_sequence = 0
-        self._handles: list[Any] = []
 
     @property
     def module(self) -> str:
@@ -127,21 +127,15 @@ class Attribution:
         module = self._module_of_sequence.get(sequence)
         return self._module_of_earlier.get(sequence, "") if module is None else module
 
-    def start(self) -> None:
-        """Registers the hooks."""
+    def start(self, undo: ExitStack) -> None:
+        """Registers the hooks; `undo` removes them."""
         self._last_sequence = _sequence_nr()
-        self._handles = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-            register_optimizer_step_pre_hook(self._enter_optimizer),
-        ]
+        undo.callback(register_module_forward_pre_hook(self._enter_module).remove)
+        leaving = register_module_forward_hook(self._leave_module, always_call=True)
+        undo.callback(leaving.remove)
+        undo.callback(register_optimizer_step_pre_hook(self._enter_optimizer).remove)
         if self._recorder.stacks is not None:
-            self._handles.append(register_module_module_registration_hook(self._note_made))
-
-    def stop(self) -> None:
-        """Removes the hooks."""
-        while self._handles:
-            self._handles.pop().remove()
+            undo.callback(register_module_module_registration_hook(self._note_made).remove)
 
     # -- modules ----------------------------------------------------------------------------------
 

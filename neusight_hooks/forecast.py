@@ -6,8 +6,8 @@ import functools
 import json
 import sys
 import warnings as python_warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from neusight.host import (
     host_of,
     profiled_host_of,
 )
+from neusight.interrupts import Interrupts, runs_the_program
 from neusight.memory import MemoryTimeline, memory_on
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import CalibrationError, ForecastStateError
@@ -404,9 +405,13 @@ class forecast_on:  # a context manager reads as a verb
             caller=caller,
             folder=folder,
         )
-        session.open()
         self._session = session
-        return forecast
+        try:
+            session.open()
+            return forecast
+        except BaseException:
+            session.close()
+            raise
 
     def __exit__(
         self,
@@ -437,6 +442,7 @@ class forecast_on:  # a context manager reads as a verb
                 forecasted.forecast = forecast  # type: ignore[attr-defined]
                 return function(*args, **kwargs)
 
+        runs_the_program(forecasted)
         return forecasted
 
 
@@ -479,7 +485,8 @@ class Session:
         self._max_ops = max_ops
         self._script = script
         self._options = dict(options or {})
-        self._stack = ExitStack()
+        self.interrupts = Interrupts()
+        self._undo = ExitStack()
         self._questions: dict[str, str] = {}
         self._recorder: Recorder | None = None
 
@@ -490,55 +497,67 @@ class Session:
                 f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
                 "before you begin another. Forecast.on(gpu) prices one recording for several GPUs."
             )
+        caller = self._caller or sys._getframe(1).f_code
+        self._undo.callback(self.interrupts.put_back)
+        try:
+            self._prove()
+            self.interrupts.hold()
+            self._enter(caller)
+            self.interrupts.release()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prove(self) -> None:
+        """Imports torch, which must be whole or not at all, and proves that it can be patched: the
+        first time that takes seconds, in which nothing has to be held."""
+        self.interrupts.hold()
+        from neusight.fake_cuda.core import self_check
+
+        self.interrupts.put_back()
+        self_check()
+
+    def _enter(self, caller: CodeType) -> None:
         from neusight.call_stack import CallStacks
-        from neusight.fake_cuda.session import fake_cuda
+        from neusight.fake_cuda.session import enter_fake_cuda
         from neusight.recorder import Recorder
 
-        caller = self._caller or sys._getframe(1).f_code
         recorder = Recorder(
             steady_steps=self._steady_steps,
             max_ops=self._max_ops,
             strict=self._strict,
             stacks=CallStacks(self._folder, caller) if self._with_stack else None,
         )
+        self._undo.callback(setattr, Session, "_current", None)
         Session._current = self
-        self._stack.callback(setattr, Session, "_current", None)
-        try:
-            store = self._stack.enter_context(self._files(recorder))
-            self._stack.enter_context(
-                fake_cuda(
-                    recorder,
-                    self.forecast.gpu,
-                    price=self.forecast._pricer,
-                    host=self.forecast.host,
-                    asked=self._asked,
-                    store=store,
-                    **self._settings,
-                )
-            )
-        except BaseException:
-            self._stack.close()
-            raise
-        self._recorder = self.forecast._recorder = recorder
+        self._undo.callback(self._keep)
+        enter_fake_cuda(
+            self._undo,
+            recorder,
+            self.forecast.gpu,
+            price=self.forecast._pricer,
+            host=self.forecast.host,
+            asked=self._asked,
+            store=self._enter_files(recorder),
+            **self._settings,
+        )
+        self._undo.callback(recorder.cutter.finish)
+        self._undo.callback(self.interrupts.hold)
+        self._recorder = self.forecast._recorder = self.interrupts.recorder = recorder
 
-    @contextmanager
-    def _files(self, recorder: Recorder) -> Iterator[Store | None]:
+    def _enter_files(self, recorder: Recorder) -> Store | None:
         """The store for what the program does to files: one that was given is left as it is, an
         own one is gone afterwards."""
         from neusight.fake_cuda.store import Store
 
         if self._allow_writes:
-            yield None
-            return
+            return None
         store = self._store or Store.create()
-        try:
-            yield store
-        finally:
-            summary = store.summary_line()
-            if summary:
-                recorder.warn_once(summary)
-            if self._store is None:
-                store.close(keep=None if self._keep_writes is None else str(self._keep_writes))
+        if self._store is None:
+            keep = None if self._keep_writes is None else str(self._keep_writes)
+            self._undo.callback(store.close, keep=keep)
+        self._undo.callback(_tell_of_files, recorder, store)
+        return store
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -552,26 +571,33 @@ class Session:
         self._questions[question] = repr(answer)
 
     def close(self) -> None:
-        """Leaves the block, whatever happened in it, and keeps what was recorded."""
+        """Leaves the block, whatever happened in it, and keeps what was recorded. A Ctrl-C that
+        comes meanwhile is passed on when all is done."""
+        self._undo.close()
+
+    def _keep(self) -> None:
+        recorder = self._recorder
+        self.forecast._recorder = None
+        if recorder is None:  # it was never open
+            return
         import torch
 
-        recorder = self._recorder
-        assert recorder is not None
-        self.forecast._recorder = None
-        try:
-            recorder.cutter.finish()
-        finally:
-            self._stack.close()
-            self.forecast._recording = Recording(
-                steps=tuple(recorder.cutter.steps),
-                gpu=self.forecast.gpu.name,
-                torch_version=torch.__version__,
-                questions=tuple(sorted(self._questions.items())),
-                warnings=tuple(_warnings_of(recorder)),
-                script=self._script,
-                options={**self._options, **recorder.options},
-                made=recorder.attribution.made,
-            )
+        self.forecast._recording = Recording(
+            steps=tuple(recorder.cutter.steps),
+            gpu=self.forecast.gpu.name,
+            torch_version=torch.__version__,
+            questions=tuple(sorted(self._questions.items())),
+            warnings=tuple(_warnings_of(recorder)),
+            script=self._script,
+            options={**self._options, **recorder.options},
+            made=recorder.attribution.made,
+        )
+
+
+def _tell_of_files(recorder: Recorder, store: Store) -> None:
+    summary = store.summary_line()
+    if summary:
+        recorder.warn_once(summary)
 
 
 def _caller_of(frame: FrameType) -> CodeType | None:

@@ -139,6 +139,8 @@ class Recorder:
         self.on_first_alloc: Callable[[], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
+        #: Set while a Ctrl-C could not be raised where it came; the next op calls it.
+        self.interrupted: Callable[[], None] | None = None
         self.open_entries: list[Any] = []
         self.cpu_ops = 0
         self.gpu_ops = 0
@@ -184,6 +186,8 @@ class Recorder:
 
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""
+        if self.interrupted is not None:
+            self.interrupted()
         cuda = lazy = False
         mode = self.mode
         for arg in args:

@@ -96,6 +96,8 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock)
             return
         recorder.record(HostWork("time.sleep", round(duration * 1e6, 3)))
         real_sleep(min(duration, _REAL_SLEEP_S))
+        if recorder.interrupted is not None:  # a loop that only sleeps is here most of the time
+            recorder.interrupted()
 
     for name in ("time", "perf_counter", "monotonic"):
         patches.set(time, name, seconds(getattr(time, name)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import operator
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ import torch
 
 from neusight.predictors.errors import UnsupportedTorchError
 
-__all__ = ["IS_CUDA_BUILD", "cuda_core", "self_check"]
+__all__ = ["IS_CUDA_BUILD", "cuda_core", "enter_cuda_core", "self_check"]
 
 #: Releases on which the whole test suite has passed; others must pass the self-check.
 TESTED_TORCH = ("2.13",)
@@ -136,24 +137,17 @@ def _register_stub_guard() -> None:
     registrar(ctypes.addressof(this), _CUDA_DEVICE_TYPE, ctypes.addressof(guard))
 
 
-@contextmanager
-def _device_guard() -> Iterator[None]:
+def _enter_device_guard(undo: ExitStack) -> None:
     """A device guard for CUDA that touches no driver. It stays on a CPU build: no torch call there
     can tell, and tensors of the forecast may still be alive."""
     slot = _guard_slot()
     real = slot[_CUDA_DEVICE_TYPE]
-    if real and torch.cuda.device_count() > 0:
-        _register_stub_guard()
-        torch._C._ensureCUDADeviceGuardSet()
-        try:
-            yield
-        finally:
-            slot[_CUDA_DEVICE_TYPE] = real
-        return
-    if not real:
+    has_gpu = torch.cuda.device_count() > 0
+    if real and has_gpu:
+        undo.callback(operator.setitem, slot, _CUDA_DEVICE_TYPE, real)
+    if has_gpu or not real:
         _register_stub_guard()
     torch._C._ensureCUDADeviceGuardSet()
-    yield
 
 
 @lru_cache(maxsize=1)
@@ -174,8 +168,7 @@ def _hook_slots() -> dict[str, int]:
     return {name: index for index, name in enumerate(names)}
 
 
-@contextmanager
-def _patched_hooks(answers: dict[str, int | float]) -> Iterator[None]:
+def _patch_hooks(undo: ExitStack, answers: dict[str, int | float]) -> None:
     slots = _hook_slots()
     get_hooks = _library("libtorch_cpu.so")[_CUDA_HOOKS]
     get_hooks.restype = ctypes.c_void_p
@@ -190,45 +183,50 @@ def _patched_hooks(answers: dict[str, int | float]) -> Iterator[None]:
     for name, answer in answers.items():
         patched[_VTABLE_HEADER + slots[name]] = _constant(answer)
     _keep_alive.append(patched)
+    undo.callback(operator.setitem, vtable_pointer, 0, original)
     vtable_pointer[0] = ctypes.addressof(patched) + _VTABLE_HEADER * word
-    try:
-        yield
-    finally:
-        vtable_pointer[0] = original
 
 
-@contextmanager
-def _initialised_for_the_time() -> Iterator[None]:
+def _forget_initialised(undo: ExitStack) -> None:
     """Torch notes that CUDA was initialised, which it was not: afterwards the first use of CUDA
     must try again, and say what it said before."""
     was_initialised = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call, unused-ignore]
     require = _library("libtorch_python.so")[_REQUIRE_INIT]
     require.argtypes = [ctypes.c_byte, ctypes.c_bool]
     require.restype = None
-    try:
-        yield
-    finally:
-        if not was_initialised:
-            require(_CUDA_DEVICE_TYPE, True)
+    if not was_initialised:
+        undo.callback(require, _CUDA_DEVICE_TYPE, True)
+
+
+def _patch_core(undo: ExitStack) -> None:
+    _enter_device_guard(undo)
+    _forget_initialised(undo)
+    _patch_hooks(undo, _CUDA_BUILD_ANSWERS if IS_CUDA_BUILD else _CPU_BUILD_ANSWERS)
 
 
 @contextmanager
 def _patched_core() -> Iterator[None]:
-    answers = _CUDA_BUILD_ANSWERS if IS_CUDA_BUILD else _CPU_BUILD_ANSWERS
-    with _device_guard(), _initialised_for_the_time(), _patched_hooks(answers):
+    with ExitStack() as undo:
+        _patch_core(undo)
         yield
 
 
 @contextmanager
 def cuda_core() -> Iterator[None]:
-    """The core accepts `cuda` tensors inside; afterwards it answers as before.
+    """As `enter_cuda_core`, for the time of a block."""
+    with ExitStack() as undo:
+        enter_cuda_core(undo)
+        yield
+
+
+def enter_cuda_core(undo: ExitStack) -> None:
+    """The core accepts `cuda` tensors from here on; once `undo` is left, it answers as before.
 
     UnsupportedTorchError where that is not proven to work: another platform than Linux x86-64, or
     a torch build that fails the self-check.
     """
     self_check()
-    with _patched_core():
-        yield
+    _patch_core(undo)
 
 
 def _build_key() -> str:

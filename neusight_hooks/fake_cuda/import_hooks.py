@@ -21,13 +21,13 @@ def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> 
         patch(sys.modules[name])
         return
     finder = _Finder(name, patch)
-    sys.meta_path.insert(0, finder)
 
     def undo() -> None:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
 
     patches.on_restore(undo)
+    sys.meta_path.insert(0, finder)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

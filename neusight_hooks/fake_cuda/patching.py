@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import Any, cast
+from contextlib import ExitStack
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, cast
 
 __all__ = ["Patches"]
 
@@ -12,30 +13,40 @@ _ABSENT = object()
 _ANSWERS = "_neusight_answers"
 
 
+class _Answer(NamedTuple):
+    """What a function does instead, and its own code."""
+
+    given: Callable[..., Any]
+    before: CodeType
+
+
 class Patches:
-    """A stack of what was replaced; `restore` undoes it, also where the old value was None."""
+    """A stack of what is replaced; `restore` undoes it, also where the old value was None.
+
+    How to undo a change is noted before it is made, mostly as one call of a builtin: whatever
+    interrupts, and wherever, each change is either not made or undone.
+    """
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        #: What undoes all changes; leaving it does what `restore` does.
+        self.undo = ExitStack()
+        self._answered: set[str] = set()
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replaces `owner.name`. An inherited attribute is shadowed, and unshadowed at restore."""
         old = vars(owner).get(name, _ABSENT)
-
-        def undo() -> None:
-            if old is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, old)
-
+        if old is _ABSENT:
+            self.undo.callback(_remove, owner, name)
+        else:
+            self.undo.callback(setattr, owner, name, old)
         setattr(owner, name, value)
-        self._undo.append(undo)
 
     def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
         """Replaces what the function `owner.name` does, also for those who imported it before.
 
         The function object stays and its code is exchanged; what is no plain function (a class, a
-        builtin) is replaced as an attribute. Returns what it did before.
+        builtin) is replaced as an attribute. Returns what it did before. An answer that an earlier
+        forecast could not take back is taken over, and what was before it comes back.
         """
         function = vars(owner).get(name, _ABSENT)
         if not isinstance(function, FunctionType) or function.__code__.co_freevars:
@@ -43,38 +54,43 @@ class Patches:
             self.set(owner, name, replacement)
             return cast("Callable[..., Any]", original)
         key = f"{function.__module__}.{function.__qualname__}"
-        answers = function.__globals__.setdefault(_ANSWERS, {})
-        if key in answers:
+        if key in self._answered:
             raise KeyError(f"{key} is answered already")
-        answers[key] = replacement
-        original = FunctionType(
-            function.__code__, function.__globals__, name, function.__defaults__
-        )
+        self._answered.add(key)
+        answers: dict[str, _Answer] = function.__globals__.setdefault(_ANSWERS, {})
+        code = answers[key].before if key in answers else function.__code__
+        original = FunctionType(code, function.__globals__, name, function.__defaults__)
         original.__kwdefaults__ = function.__kwdefaults__
-        namespace: dict[str, Any] = {}
-        exec(f"def {name}(*args, **kwargs): return {_ANSWERS}[{key!r}](*args, **kwargs)", namespace)
-        function.__code__ = namespace[name].__code__
-
-        def undo() -> None:
-            function.__code__ = original.__code__
-            answers.pop(key, None)
-            if not answers:
-                function.__globals__.pop(_ANSWERS, None)
-
-        self._undo.append(undo)
+        self.undo.callback(_forget_if_empty, function.__globals__)
+        self.undo.callback(answers.pop, key, None)
+        self.undo.callback(setattr, function, "__code__", code)
+        answers[key] = _Answer(replacement, code)
+        function.__code__ = _asking(name, key)
         return original
 
-    def on_restore(self, undo: Callable[[], None]) -> None:
+    def on_restore(self, undo: Callable[[], object]) -> None:
         """Adds something of one's own to undo."""
-        self._undo.append(undo)
+        self.undo.callback(undo)
 
     def restore(self) -> None:
-        """Puts everything back, last change first; goes on past a failure and raises the first."""
-        first: BaseException | None = None
-        while self._undo:
-            try:
-                self._undo.pop()()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+        """Puts everything back, last change first; goes on past a failure, and raises it then."""
+        self.undo.close()
+
+
+def _asking(name: str, key: str) -> CodeType:
+    """The code of a function that looks its answer up, in its own module."""
+    namespace: dict[str, Any] = {}
+    answer = f"{_ANSWERS}[{key!r}][0]"
+    exec(f"def {name}(*args, **kwargs): return {answer}(*args, **kwargs)", namespace)
+    code: CodeType = namespace[name].__code__
+    return code
+
+
+def _remove(owner: Any, name: str) -> None:
+    if name in vars(owner):
+        delattr(owner, name)
+
+
+def _forget_if_empty(module: dict[str, Any]) -> None:
+    if not module.get(_ANSWERS):
+        module.pop(_ANSWERS, None)

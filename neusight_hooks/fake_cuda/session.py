@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.clock import LiveClock, install_virtual_time
-from neusight.fake_cuda.core import cuda_core
+from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.facade import install_facade
 from neusight.fake_cuda.files import install_files
 from neusight.fake_cuda.live_memory import LiveMemory
@@ -30,11 +30,19 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.timeline import Pricing
 
-__all__ = ["fake_cuda"]
+__all__ = ["enter_fake_cuda", "fake_cuda"]
 
 
 @contextmanager
-def fake_cuda(
+def fake_cuda(recorder: Recorder, gpu: GPU, **settings: Any) -> Iterator[None]:
+    """As `enter_fake_cuda`, for the time of a block."""
+    with ExitStack() as undo:
+        enter_fake_cuda(undo, recorder, gpu, **settings)
+        yield
+
+
+def enter_fake_cuda(
+    undo: ExitStack,
     recorder: Recorder,
     gpu: GPU,
     *,
@@ -44,11 +52,10 @@ def fake_cuda(
     virtual_time: bool = False,
     store: Store | None = None,
     raise_out_of_memory: bool = False,
-) -> Iterator[None]:
-    """Programs inside run on `gpu` without its being there; `recorder` hears what they do.
-
-    What they do to files goes to `store`; without one they write where they say.
-    """
+) -> None:
+    """From here on programs run on `gpu` without its being there, and `recorder` hears what they
+    do; what they do to files goes to `store`, without one where they say. `undo` ends it; how to
+    undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []
 
     def clock() -> LiveClock:
@@ -56,27 +63,24 @@ def fake_cuda(
             clocks.append(LiveClock(recorder, price, host))
         return clocks[0]
 
-    with ExitStack() as stack:
-        stack.enter_context(cuda_core())
-        patches = Patches()
-        stack.callback(patches.restore)
-        memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
-        install_facade(patches, recorder, gpu, memory, asked, clock)
-        install_overrides(patches, recorder, gpu, asked)
-        install_packages(patches)
-        install_modules(patches, recorder)
-        _install_overlay(patches, store)
-        _set_only_lift_cpu_tensors(stack)
-        stack.callback(torch.set_rng_state, torch.get_rng_state())
-        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        recorder.is_open = True
-        stack.callback(setattr, recorder, "is_open", False)
-        recorder.attribution.start()
-        stack.callback(recorder.attribution.stop)
-        if virtual_time:
-            install_virtual_time(patches, recorder, clock())
-        stack.enter_context(RecordingMode(recorder))
-        yield
+    enter_cuda_core(undo)
+    patches = Patches()
+    undo.enter_context(patches.undo)
+    memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
+    install_facade(patches, recorder, gpu, memory, asked, clock)
+    install_overrides(patches, recorder, gpu, asked)
+    install_packages(patches)
+    install_modules(patches, recorder)
+    _install_overlay(patches, store)
+    _set_only_lift_cpu_tensors(undo)
+    undo.callback(torch.set_rng_state, torch.get_rng_state())
+    undo.enter_context(torch.autograd.set_multithreading_enabled(False))
+    undo.callback(setattr, recorder, "is_open", False)
+    recorder.is_open = True
+    recorder.attribution.start(undo)
+    if virtual_time:
+        install_virtual_time(patches, recorder, clock())
+    undo.enter_context(RecordingMode(recorder))
 
 
 def _install_overlay(patches: Patches, store: Store | None) -> None:
@@ -92,8 +96,7 @@ def _install_overlay(patches: Patches, store: Store | None) -> None:
     install_checkpoints(patches, allow_writes=False)
 
 
-def _set_only_lift_cpu_tensors(stack: ExitStack) -> None:
+def _set_only_lift_cpu_tensors(undo: ExitStack) -> None:
     """torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU."""
-    before = torch._C._only_lift_cpu_tensors()
+    undo.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
     torch._C._set_only_lift_cpu_tensors(True)
-    stack.callback(torch._C._set_only_lift_cpu_tensors, before)

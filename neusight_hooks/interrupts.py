@@ -1,0 +1,205 @@
+"""Ctrl-C around a forecast: never lost, and never in the middle of what must be done whole."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from neusight.recorder import Recorder
+
+__all__ = ["INTERRUPTED", "Interrupts", "end_at_once", "raises_from_here", "runs_the_program"]
+
+#: Exit code of a command that Ctrl-C ended: 128 and the number of the signal, as shells count.
+INTERRUPTED = 128 + signal.SIGINT
+
+#: Seconds after which an interrupt that could not be raised where it came is tried again.
+_REMIND_S = 0.002
+
+#: How often, _REMIND_S apart, a reminder that is on its way is waited for; it takes microseconds.
+_MAX_WAITS = 500
+
+#: Functions in these files are called by C code that drops what they raise: weak references that
+#: died, and the locks of imports.
+_DROPPING_FILES = ("weakref.py", "_weakrefset.py", "<frozen importlib._bootstrap>")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_runs_the_program: set[CodeType] = set()
+
+
+def runs_the_program(function: F) -> F:
+    """Marks a function of neusight that calls the user's program: what it calls is the user's."""
+    _runs_the_program.add(function.__code__)
+    return function
+
+
+def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler for as long as there is nothing to lose: torch, half imported, drops exceptions."""
+    os.write(2, b"neusight: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def raises_from_here() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, where `end_at_once` stood before."""
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Interrupts:
+    """Stands before the handler of SIGINT that was there, from `hold` to `put_back`.
+
+    While held, an interrupt is only noted. Else it is passed on at once where the user's own code
+    runs; inside neusight or where C code drops exceptions, it waits for the next op or a moment
+    without these. In other threads than the main one, which no signal reaches, all of it does
+    nothing. A handler that the program sets itself takes the place of this one.
+    """
+
+    def __init__(self) -> None:
+        #: How often Ctrl-C was pressed.
+        self.count = 0
+        #: Called instead when it comes again before the block has ended.
+        self.on_second: Callable[[], None] | None = None
+        self.recorder: Recorder | None = None
+        self._outside: Any = None
+        self._outside_hook: Any = None
+        self._hook = self._dropped
+        self._is_held = False
+        self._is_over = False
+        self._is_due = False
+        self._lock = threading.Lock()
+        self._is_reminding = False
+        self._reminder_on_its_way = False
+
+    def hold(self) -> None:
+        """From here on an interrupt is noted, and raises nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._is_held = True
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is not self and handler not in (None, signal.SIG_IGN):
+            self._outside = handler
+            signal.signal(signal.SIGINT, self)
+        if sys.unraisablehook is not self._hook:
+            self._outside_hook = sys.unraisablehook
+            sys.unraisablehook = self._hook
+
+    def release(self) -> None:
+        """The block is open; what was noted meanwhile is passed on."""
+        self._is_over = self._is_held = False
+        if self._is_due:
+            self._pass_on(None)
+
+    def put_back(self) -> None:
+        """The block has ended: the handler that was there is back, and told what was noted."""
+        with self._lock:  # no reminder from here on
+            self._is_held = self._is_over = True
+        if sys.unraisablehook is self._hook:
+            sys.unraisablehook = self._outside_hook
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGINT) is self:
+            self._await_reminder()
+            signal.signal(signal.SIGINT, self._outside)
+        self._is_held = False
+        if self._is_due and is_main:
+            self._pass_on(None)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        if self._reminder_on_its_way:
+            self._reminder_on_its_way = False
+            if not self._is_due:
+                return
+        else:
+            self.count += 1
+        self._is_due = True
+        if self._is_held:
+            return
+        if self.count > 1 and self.on_second is not None and not self._is_over:
+            self.on_second()
+        if self._is_over or _may_raise(frame):
+            self._pass_on(frame)
+        else:
+            self._wait()
+
+    def _pass_on(self, frame: FrameType | None) -> None:
+        self._is_due = False
+        if self.recorder is not None:
+            self.recorder.interrupted = None
+        if callable(self._outside):
+            self._outside(signal.SIGINT, frame)
+        elif self._outside is not None:
+            signal.signal(signal.SIGINT, self._outside)
+            signal.raise_signal(signal.SIGINT)
+
+    def _wait(self) -> None:
+        """It is tried again at the next op, and every moment until then: none may come."""
+        if self.recorder is not None:
+            self.recorder.interrupted = self._at_an_op
+        if not self._is_reminding:
+            self._is_reminding = True
+            # Not threading.Thread: this is a signal handler, and must take no lock.
+            with contextlib.suppress(RuntimeError):  # no thread can start: the next op will do
+                _thread.start_new_thread(self._remind, ())
+
+    def _at_an_op(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        frame = sys._getframe(1)
+        if is_main and self._is_due and not self._is_held and not _drops_what_is_raised(frame):
+            self._pass_on(frame)
+
+    def _remind(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        main = threading.main_thread().ident
+        while main is not None:
+            sleep(_REMIND_S)
+            with self._lock:
+                is_ours = signal.getsignal(signal.SIGINT) is self
+                if not self._is_due or self._is_held or not is_ours:
+                    break
+                if not self._reminder_on_its_way:
+                    self._reminder_on_its_way = True
+                    signal.pthread_kill(main, signal.SIGINT)  # it also ends a wait in C code
+        self._is_reminding = False
+
+    def _await_reminder(self) -> None:
+        """One that is on its way must not reach the handler that was there before."""
+        for _ in range(_MAX_WAITS):
+            if not self._reminder_on_its_way:
+                return
+            time.sleep(_REMIND_S)
+
+    def _dropped(self, unraisable: Any) -> None:
+        """Python tells here what C code drops: what was raised is due again."""
+        if unraisable.exc_type is KeyboardInterrupt and self.count and not self._is_over:
+            self._is_due = True
+            self._wait()
+        elif self._outside_hook is not None:
+            self._outside_hook(unraisable)
+
+
+def _may_raise(frame: FrameType | None) -> bool:
+    """Whether an exception raised there ends the user's program, and nothing else."""
+    if _drops_what_is_raised(frame):
+        return False
+    while frame is not None and frame.f_code not in _runs_the_program:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == "neusight":
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _drops_what_is_raised(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in _runs_the_program:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename.endswith(_DROPPING_FILES):
+            return True
+        frame = frame.f_back
+    return False
