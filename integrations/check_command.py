@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
+from neusight.interrupts import INTERRUPTED, raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictors
@@ -110,7 +113,10 @@ def check(options: argparse.Namespace, program: Program | None) -> int:
     hide_gpus()
     results: list[CaseResult] = []
     for plan, choices in [(plan, _choices(options, settings, plan)) for plan in plans]:
-        seen = _run(plan, choices, baseline, alone=len(plans) == 1)
+        try:
+            seen = _run(plan, choices, baseline, alone=len(plans) == 1)
+        except KeyboardInterrupt:
+            return _interrupted(options, results, path, len(plans))
         for name, target in zip(plan.names, plan.gpus, strict=True):
             results.append(_result(name, target, seen, baseline.get(name), tolerances))
     is_complete = program is None and options.case is None and not options.gpu
@@ -120,6 +126,19 @@ def check(options: argparse.Namespace, program: Program | None) -> int:
     else:
         results += [_removed(name, baseline[name], results) for name in removed]
     return _report(options, results, path)
+
+
+def _interrupted(
+    options: argparse.Namespace, results: list[CaseResult], path: Path, num_plans: int
+) -> int:
+    """Tells what is known by now; a baseline stays as it was."""
+    if results:
+        _report(options, results, path)
+    print(
+        f"neusight: interrupted; {len(results)} results, of {num_plans} programs to check",
+        file=sys.stderr,
+    )
+    return INTERRUPTED
 
 
 # -- what to check -------------------------------------------------------------------------------
@@ -256,6 +275,10 @@ def _observe(
     )
     with telling_progress(session, quiet=choices.quiet):
         outcome = run_program(program, session)
+    if outcome.is_interrupted:
+        if forecast.recording.num_ops:
+            print(forecast.summary())
+        raise KeyboardInterrupt
     if outcome.failure:
         return _Seen({}, outcome.failure)
     files = digest_of_files(_files_of(program, before))
@@ -294,13 +317,19 @@ def _files_of(program: Program, before: set[str]) -> list[Path]:
 
 
 def _in_own_process(function: Callable[..., _Seen], *arguments: Any) -> _Seen:
+    raises_from_here()
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sending, function, arguments))
-    process.start()
+    with _ignoring_interrupts():  # it inherits that; this process ends it
+        process.start()
     sending.close()
     try:
         answer = receiving.recv()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.join()
+        raise
     except EOFError:
         process.join()
         return _Seen({}, f"its process ended with status {process.exitcode}")
@@ -311,6 +340,15 @@ def _in_own_process(function: Callable[..., _Seen], *arguments: Any) -> _Seen:
         raise answer
     assert isinstance(answer, _Seen)
     return answer
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _answer(sending: Any, function: Callable[..., _Seen], arguments: tuple[Any, ...]) -> None:

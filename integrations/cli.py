@@ -20,6 +20,7 @@ from neusight.integrations import (
 )
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
+from neusight.interrupts import INTERRUPTED, raises_from_here
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.predictor import predictors
 
@@ -34,13 +35,16 @@ _GIB = 2**30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0 ok, 1 judged bad, 2 wrong use, 3 the script failed."""
+    """Runs a command; 0 ok, 1 judged bad, 2 wrong use, 3 the script failed, 130 interrupted."""
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
         return WRONG_USE
+    except KeyboardInterrupt:
+        print("neusight: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # whoever read the output has gone, `head` for instance
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return JUDGED
@@ -66,6 +70,8 @@ def _run(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG_USE
+    if options.command not in _WITH_PROGRAM:
+        raises_from_here()
     return commands[options.command]()
 
 

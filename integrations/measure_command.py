@@ -17,14 +17,12 @@ from neusight.integrations.measurement import (
     read_settings,
     worker_command,
 )
+from neusight.interrupts import INTERRUPTED
 from neusight.predictors.errors import DataError
 
 __all__ = ["add_arguments", "run"]
 
 OK, WRONG_USE = 0, 2
-#: What a shell calls a command that was interrupted.
-INTERRUPTED = 130
-
 DEFAULT_MINUTES = 8.0
 #: The workloads of the source tree.
 WORKLOADS = Path(__file__).parents[1] / "benchmarks" / "workloads"

@@ -19,6 +19,7 @@ from neusight.integrations.advice import Advice, advice_for, advice_lines, fitti
 from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
+from neusight.interrupts import INTERRUPTED, raises_from_here
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import (
     CalibrationError,
@@ -92,6 +93,9 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         return _sweep(options, program)
     hide_gpus()
     forecast, outcome = _record(options, program)
+    if outcome.is_interrupted and not forecast.recording.num_ops:
+        print("neusight: interrupted before any CUDA work", file=sys.stderr)
+        return INTERRUPTED
     if not forecast.recording.steps and outcome.failure:
         print(
             f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr
@@ -99,12 +103,12 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         return SCRIPT_FAILED
     forecasts = [
         forecast,
-        *(_priced_on(name, forecast, options, program) for name in options.gpu[1:]),
+        *_priced_on_others(forecast, options, program, may_run=not outcome.is_interrupted),
     ]
     reports = _memory_reports(options, forecasts)
     _report(options, program, forecasts, outcome, prices, reports)
     if outcome.failure:
-        return SCRIPT_FAILED
+        return INTERRUPTED if outcome.is_interrupted else SCRIPT_FAILED
     if not all(report.fits for report in reports):
         return JUDGED
     return OK if forecast.recording.num_ops else WRONG_USE
@@ -150,6 +154,7 @@ def _learnt(options: argparse.Namespace, target: GPU) -> Calibration | None:
 def _sweep(options: argparse.Namespace, program: Program) -> int:
     from neusight.integrations.sweep import parse_sweep, sweep_table, swept
 
+    raises_from_here()
     sweep = parse_sweep(options.sweep)
     unused = [name for name in ("trace", "save", "html") if getattr(options, name)]
     if unused:
@@ -224,14 +229,22 @@ def _stated(options: argparse.Namespace) -> dict[str, str]:
     return {name: str(value) for name, value in stated.items() if value is not None}
 
 
-def _priced_on(
-    name: str, forecast: Forecast, options: argparse.Namespace, program: Program
-) -> Forecast:
-    """The same recording on another GPU, or a new one where the program would take another path."""
-    try:
-        return forecast.on(name, host=options.host, calibration=_learnt(options, find_gpu(name)))
-    except ForecastStateError:
-        return _recorded_again(name, options, program)
+def _priced_on_others(
+    forecast: Forecast, options: argparse.Namespace, program: Program, *, may_run: bool
+) -> list[Forecast]:
+    """The same recording on the other GPUs, or a new one where the program would take another path;
+    those GPUs are left out and named where it may not run again."""
+    found: list[Forecast] = []
+    for name in options.gpu[1:]:
+        learnt = _learnt(options, find_gpu(name))
+        try:
+            found.append(forecast.on(name, host=options.host, calibration=learnt))
+        except ForecastStateError:
+            if may_run:
+                found.append(_recorded_again(name, options, program))
+            else:
+                print(f"neusight: {name} is left out: the script must run again", file=sys.stderr)
+    return found
 
 
 def _recorded_again(name: str, options: argparse.Namespace, program: Program) -> Forecast:
@@ -312,7 +325,9 @@ def _report(
         _print_screen(options, program, forecasts, advice, outcome, prices)
     for report in reports:
         print(report.verdict if options.quiet else f"\n{report}")
-    if outcome.failure:
+    if outcome.is_interrupted:
+        print("neusight: interrupted; the forecast covers what it did before", file=sys.stderr)
+    elif outcome.failure:
         print(f"neusight: the script failed: {outcome.failure}", file=sys.stderr)
         print("neusight: the forecast covers what it did before", file=sys.stderr)
     for problem in problems:

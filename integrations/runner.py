@@ -5,16 +5,20 @@ from __future__ import annotations
 import builtins
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
     from neusight.forecast import Session
@@ -49,6 +53,14 @@ class Outcome:
     failure: str = ""
     stopped_early: bool = False
     exit_code: int = 0
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.exit_code == INTERRUPTED
+
+
+_INTERRUPTED = Outcome(failure="interrupted", exit_code=INTERRUPTED)
 
 
 def hide_gpus() -> None:
@@ -87,38 +99,77 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
 
 
 def run_program(program: Program, session: Session) -> Outcome:
-    """Runs the program inside the session; never raises for what the program does."""
-    from neusight.fake_cuda.packages import cuda_only_package
+    """Runs the program inside the session; never raises for what the program does.
+
+    What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
+    KeyboardInterrupt where the program has ended, else there and then.
+    """
     from neusight.recorder import RunawayLoop
     from neusight.steps import EnoughSteps
 
-    try:
+    raises_from_here()
+    with _handler_kept():
         session.open()
         try:
-            with _as_main(program):
-                _execute(program)
-        finally:
-            session.close()
-    except EnoughSteps:
-        return Outcome(stopped_early=True)
-    except RunawayLoop as error:
-        return Outcome(failure=str(error), exit_code=1)
-    except SystemExit as error:
-        return _outcome_of_exit(error)
-    except KeyboardInterrupt:
-        return Outcome(failure="interrupted", exit_code=130)
-    except ImportError as error:
-        package = cuda_only_package(error)
-        if package is None:
-            return _failed(error)
-        return Outcome(
-            failure=f"{_line_of(error)} imports {package}, which installs only where CUDA is. Make "
-            "the import optional, or register its ops with neusight.register_op and a stand-in.",
-            exit_code=1,
-        )
-    except Exception as error:
+            _run_inside(program, session)
+        except EnoughSteps:
+            return Outcome(stopped_early=True)
+        except RunawayLoop as error:
+            return Outcome(failure=str(error), exit_code=1)
+        except SystemExit as error:
+            outcome = _outcome_of_exit(error)
+            return _INTERRUPTED if session.interrupts.count and outcome.failure else outcome
+        except KeyboardInterrupt:
+            if session.interrupts.count > 1:
+                raise
+            return _INTERRUPTED
+        except Exception as error:
+            if session.interrupts.count:  # a library made something else of it
+                return _INTERRUPTED
+            return _outcome_of_error(error)
+        return Outcome()
+
+
+def _run_inside(program: Program, session: Session) -> None:
+    with ExitStack() as undo:
+        undo.callback(session.close)
+        session.interrupts.on_second = partial(_end_at_once, undo)
+        undo.enter_context(_as_main(program))
+        _execute(program)
+
+
+def _end_at_once(undo: ExitStack) -> None:
+    """Ctrl-C again, and the script has still not ended: nothing is left behind, nothing told."""
+    signal.signal(signal.SIGINT, end_at_once)
+    try:
+        undo.close()
+    finally:
+        end_at_once(signal.SIGINT, None)
+
+
+@contextmanager
+def _handler_kept() -> Iterator[None]:
+    """The script's own handler of Ctrl-C goes with the script."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if is_main and handler is not None and signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _outcome_of_error(error: Exception) -> Outcome:
+    from neusight.fake_cuda.packages import cuda_only_package
+
+    package = cuda_only_package(error) if isinstance(error, ImportError) else None
+    if package is None:
         return _failed(error)
-    return Outcome()
+    return Outcome(
+        failure=f"{_line_of(error)} imports {package}, which installs only where CUDA is. Make "
+        "the import optional, or register its ops with neusight.register_op and a stand-in.",
+        exit_code=1,
+    )
 
 
 def _outcome_of_exit(error: SystemExit) -> Outcome:
@@ -140,7 +191,7 @@ def _failed(error: Exception) -> Outcome:
     return Outcome(failure=f"{type(error).__name__}: {error}", exit_code=1)
 
 
-def _line_of(error: ImportError) -> str:
+def _line_of(error: Exception) -> str:
     """The innermost line of the user's own that led to the import."""
     found = ""
     foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parent))
@@ -150,6 +201,7 @@ def _line_of(error: ImportError) -> str:
     return found or "the script"
 
 
+@runs_the_program
 def _execute(program: Program) -> None:
     if program.is_module:
         runpy.run_module(program.target, run_name="__main__", alter_sys=True)

@@ -1,5 +1,26 @@
 """`python -m neusight` is the command `neusight`."""
 
-from neusight.integrations.cli import main
+from __future__ import annotations
 
-raise SystemExit(main())
+import signal
+
+from neusight.interrupts import end_at_once
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """The command, from its first moment on ended by Ctrl-C in a line; its exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
+    from neusight.integrations import cli
+
+    try:
+        return cli.main()
+    finally:
+        # All is told: while Python takes torch down, Ctrl-C ends it without a word.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -69,7 +69,9 @@ class Interrupts:
         #: Called instead when it comes again before the block has ended.
         self.on_second: Callable[[], None] | None = None
         self.recorder: Recorder | None = None
+        # What stood before this one, and what is to stand after it: a program may set its own.
         self._outside: Any = None
+        self._standing: Any = None
         self._outside_hook: Any = None
         self._hook = self._dropped
         self._is_held = False
@@ -86,7 +88,9 @@ class Interrupts:
         self._is_held = True
         handler = signal.getsignal(signal.SIGINT)
         if handler is not self and handler not in (None, signal.SIG_IGN):
-            self._outside = handler
+            self._standing = handler
+            if self._outside is None:
+                self._outside = handler
             signal.signal(signal.SIGINT, self)
         if sys.unraisablehook is not self._hook:
             self._outside_hook = sys.unraisablehook
@@ -96,7 +100,7 @@ class Interrupts:
         """The block is open; what was noted meanwhile is passed on."""
         self._is_over = self._is_held = False
         if self._is_due:
-            self._pass_on(None)
+            self._pass_on(None, self._outside)
 
     def put_back(self) -> None:
         """The block has ended: the handler that was there is back, and told what was noted."""
@@ -107,10 +111,10 @@ class Interrupts:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is self:
             self._await_reminder()
-            signal.signal(signal.SIGINT, self._outside)
+            signal.signal(signal.SIGINT, self._standing)
         self._is_held = False
         if self._is_due and is_main:
-            self._pass_on(None)
+            self._pass_on(None, self._standing)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
@@ -126,18 +130,18 @@ class Interrupts:
         if self.count > 1 and self.on_second is not None and not self._is_over:
             self.on_second()
         if self._is_over or _may_raise(frame):
-            self._pass_on(frame)
+            self._pass_on(frame, self._outside)
         else:
             self._wait()
 
-    def _pass_on(self, frame: FrameType | None) -> None:
+    def _pass_on(self, frame: FrameType | None, handler: Any) -> None:
         self._is_due = False
         if self.recorder is not None:
             self.recorder.interrupted = None
-        if callable(self._outside):
-            self._outside(signal.SIGINT, frame)
-        elif self._outside is not None:
-            signal.signal(signal.SIGINT, self._outside)
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+        elif handler is not None:
+            signal.signal(signal.SIGINT, handler)
             signal.raise_signal(signal.SIGINT)
 
     def _wait(self) -> None:
@@ -154,7 +158,7 @@ class Interrupts:
         is_main = threading.current_thread() is threading.main_thread()
         frame = sys._getframe(1)
         if is_main and self._is_due and not self._is_held and not _drops_what_is_raised(frame):
-            self._pass_on(frame)
+            self._pass_on(frame, self._outside)
 
     def _remind(self, sleep: Callable[[float], None] = time.sleep) -> None:
         main = threading.main_thread().ident

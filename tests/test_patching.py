@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -103,3 +106,76 @@ def test_a_failure_while_restoring_does_not_stop_the_rest() -> None:
         patches.restore()
     assert order == ["last in, first out", "failed"]
     assert owner.empty is None
+
+
+def test_every_fault_in_the_middle_of_a_change_leaves_nothing() -> None:
+    class Fault(BaseException):
+        pass
+
+    def at_line(position: int) -> Callable[[FrameType, str, object], Any]:
+        lines = iter(range(position))
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            if not frame.f_code.co_filename.endswith("fake_cuda/patching.py"):
+                return None
+            if event == "line" and next(lines, None) is None:
+                sys.settrace(before_all)
+                raise Fault
+            return trace
+
+        return trace
+
+    def change(owner: ModuleType, patches: Patches) -> None:
+        patches.set(owner, "empty", 1)
+        patches.set(owner, "new", 2)
+        patches.answer(owner, "greet", lambda name: "patched")
+
+    before_all = sys.gettrace()
+    faults = 0
+    for position in range(1000):
+        owner, patches = module(), Patches()
+        before, code = dict(vars(owner)), owner.greet.__code__
+        try:
+            sys.settrace(at_line(position))
+            change(owner, patches)
+        except Fault:
+            faults += 1
+        else:
+            break
+        finally:
+            sys.settrace(before_all)
+            patches.restore()
+        assert (vars(owner), owner.greet.__code__) == (before, code)
+    assert faults > 20
+
+
+def test_an_answer_that_was_left_behind_is_taken_over_and_then_undone() -> None:
+    owner, lost, patches = module(), Patches(), Patches()
+    code = owner.greet.__code__
+    lost.answer(owner, "greet", lambda name: "of the one before")
+
+    original = patches.answer(owner, "greet", lambda name: "of this one")
+    assert (owner.greet("you"), original("you")) == ("of this one", "hello you!")
+    patches.restore()
+
+    assert owner.greet.__code__ is code
+    assert owner.greet("you") == "hello you!"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_is_raised_while_restoring_all_else_is_restored(
+    error: type[BaseException],
+) -> None:
+    owner, patches = module(), Patches()
+
+    def fail() -> None:
+        raise error
+
+    patches.set(owner, "empty", 1)
+    patches.on_restore(fail)
+    patches.set(owner, "new", 1)
+
+    with pytest.raises(error):
+        patches.restore()
+    assert owner.empty is None
+    assert not hasattr(owner, "new")

@@ -57,11 +57,11 @@ class Patches:
         if key in self._answered:
             raise KeyError(f"{key} is answered already")
         self._answered.add(key)
+        self.undo.callback(_forget_if_empty, function.__globals__)
         answers: dict[str, _Answer] = function.__globals__.setdefault(_ANSWERS, {})
         code = answers[key].before if key in answers else function.__code__
         original = FunctionType(code, function.__globals__, name, function.__defaults__)
         original.__kwdefaults__ = function.__kwdefaults__
-        self.undo.callback(_forget_if_empty, function.__globals__)
         self.undo.callback(answers.pop, key, None)
         self.undo.callback(setattr, function, "__code__", code)
         answers[key] = _Answer(replacement, code)
