@@ -131,25 +131,38 @@ def swept(
         tempfile.TemporaryDirectory(prefix="neusight-") as folder,
         ThreadPoolExecutor(workers) as pool,
     ):
-        jobs = [
-            pool.submit(_points, value, sweep, program, command, Path(folder) / f"{number}.json")
-            for number, value in enumerate(sweep.values)
-        ]
+        running: list[subprocess.Popen[str]] = []
+
+        def run(number: int, value: str) -> list[SweepPoint]:
+            arguments = with_argument(program.arguments, sweep.argument, value)
+            varied = Program(program.target, arguments, program.is_module)
+            path = Path(folder) / f"{number}.json"
+            return _points(value, command(varied, str(path)), path, running)
+
+        jobs = [pool.submit(run, number, value) for number, value in enumerate(sweep.values)]
         points: list[SweepPoint] = []
-        for value, job in zip(sweep.values, jobs, strict=True):
-            points += job.result()
-            tell(f"{sweep.argument} {value} is done")
+        try:
+            for value, job in zip(sweep.values, jobs, strict=True):
+                points += job.result()
+                tell(f"{sweep.argument} {value} is done")
+        except BaseException:  # Ctrl-C above all: no one waits for the others any more
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
         return points
 
 
 def _points(
-    value: str, sweep: Sweep, program: Program, command: Command, path: Path
+    value: str, command: list[str], path: Path, running: list[subprocess.Popen[str]]
 ) -> list[SweepPoint]:
-    arguments = with_argument(program.arguments, sweep.argument, value)
-    varied = Program(program.target, arguments, program.is_module)
-    done = subprocess.run(command(varied, str(path)), capture_output=True, text=True)
-    if done.returncode or not path.exists():
-        return [SweepPoint(value, gpu="", failure=_reason(done.stderr))]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        running.append(process)
+        _, told = process.communicate()
+    if process.returncode or not path.exists():
+        return [SweepPoint(value, gpu="", failure=_reason(told))]
     document = json.loads(path.read_text())
     rows = document["side_by_side"]
     return [
