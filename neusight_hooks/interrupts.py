@@ -81,6 +81,10 @@ class Interrupts:
         self._is_reminding = False
         self._reminder_on_its_way = False
 
+    @property
+    def _stands(self) -> bool:
+        return signal.getsignal(signal.SIGINT) is self
+
     def hold(self) -> None:
         """From here on an interrupt is noted, and raises nothing."""
         if threading.current_thread() is not threading.main_thread():
@@ -109,7 +113,7 @@ class Interrupts:
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._outside_hook
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is self:
+        if is_main and self._stands:
             self._await_reminder()
             signal.signal(signal.SIGINT, self._standing)
         self._is_held = False
@@ -165,8 +169,7 @@ class Interrupts:
         while main is not None:
             sleep(_REMIND_S)
             with self._lock:
-                is_ours = signal.getsignal(signal.SIGINT) is self
-                if not self._is_due or self._is_held or not is_ours:
+                if not self._is_due or self._is_held or not self._stands:
                     break
                 if not self._reminder_on_its_way:
                     self._reminder_on_its_way = True

@@ -425,12 +425,6 @@ def script(folder: Path, text: str) -> str:
     return "train.py"
 
 
-def temporaries() -> set[str]:
-    import tempfile
-
-    return {path.name for path in Path(tempfile.gettempdir()).glob("neusight-*")}
-
-
 def test_run_sums_up_what_was_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = state()
 

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -102,6 +102,9 @@ print("neusight-core-ok")
 #: Long enough for a cold import of torch on a slow disk.
 _SELF_CHECK_TIMEOUT_S = 180
 
+# A call of C: nothing interrupts it halfway.
+_put: Callable[..., None] = operator.setitem
+
 # The stub guard and the callbacks are called from C++ for as long as the process lives.
 _keep_alive: list[object] = []
 
@@ -144,7 +147,7 @@ def _enter_device_guard(undo: ExitStack) -> None:
     real = slot[_CUDA_DEVICE_TYPE]
     has_gpu = torch.cuda.device_count() > 0
     if real and has_gpu:
-        undo.callback(operator.setitem, slot, _CUDA_DEVICE_TYPE, real)
+        undo.callback(_put, slot, _CUDA_DEVICE_TYPE, real)
     if has_gpu or not real:
         _register_stub_guard()
     torch._C._ensureCUDADeviceGuardSet()
@@ -183,7 +186,7 @@ def _patch_hooks(undo: ExitStack, answers: dict[str, int | float]) -> None:
     for name, answer in answers.items():
         patched[_VTABLE_HEADER + slots[name]] = _constant(answer)
     _keep_alive.append(patched)
-    undo.callback(operator.setitem, vtable_pointer, 0, original)
+    undo.callback(_put, vtable_pointer, 0, original)
     vtable_pointer[0] = ctypes.addressof(patched) + _VTABLE_HEADER * word
 
 
