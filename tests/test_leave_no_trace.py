@@ -662,6 +662,7 @@ def test_what_the_block_writes_can_be_kept(tmp_path: Path, monkeypatch: pytest.M
     Path("old.txt").write_text("old")
 
     with neusight.forecast_on("H100", keep_writes=tmp_path / "kept"):
+        train()
         with open("old.txt", "a") as file:
             file.write(" and new")
         os.makedirs("logs/1")
