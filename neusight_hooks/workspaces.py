@@ -111,7 +111,7 @@ class Workspaces:
         environment = environment or {}
         self._version = _version_of(torch_version)
         self._product = _product_need(gpu, environment)
-        self._fp32 = ("fp32",) if "tf32" in gpu.peak_tflops else ("fp32", "tf32")
+        self._fp32 = ("fp32",) if gpu.has_matrix_unit("tf32") else ("fp32", "tf32")
         self._lt = _lt_need(self._version, environment) if gpu.vendor == "nvidia" else None
         self._known: dict[tuple[int, int], tuple[Need, ...]] = {}
         self._keep: list[tuple[OpSignature, MathMode]] = []

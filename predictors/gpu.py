@@ -32,10 +32,13 @@ class GPU:
 
     `peak_tflops` maps a compute unit ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8") to
     1e12 FLOP/s; a missing key means that the GPU has no such unit; "fp64_matrix" and
-    "fp32_matrix" are the matrix units' rates where they differ. `link_gbps` is one direction of
-    the GPU-to-GPU link, `pcie_gbps` one direction of the host link. The measured constants:
-    `gemm_utilization` is the share of peak that a large matrix-unit GEMM reaches in a short
-    burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
+    "fp32_matrix" are the matrix units' rates where they differ. `matrix_units` names those that
+    tensor (matrix) cores compute; left out, it follows from the architecture and the peaks
+    (`matrix_units_of_architecture`), and an empty list says that there are none. `link_gbps` is
+    one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link.
+
+    The measured constants: `gemm_utilization` is the share of peak that a large matrix-unit GEMM
+    reaches in a short burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
     `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
     DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `gemm_floor_us` the
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
@@ -77,6 +80,7 @@ class GPU:
     context_bytes: int = 500 * 2**20
     sources: dict[str, str] = field(default_factory=dict)
     unverified: tuple[str, ...] = ()
+    matrix_units: tuple[str, ...] | None = None
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -111,13 +115,13 @@ class GPU:
         raise UnsupportedKernelError(f"{self.name} has no {compute} unit. {hint}")
 
     def has_matrix_unit(self, compute: str) -> bool:
-        """Whether tensor (matrix) cores run GEMMs of this precision."""
-        if compute + "_matrix" in self.peak_tflops:
-            return True
-        if compute in ("fp64", "fp32"):
-            return False
-        own_rate = self.peak_tflops.get(compute, 0.0)
-        return own_rate >= _MATRIX_UNIT_SPEEDUP * self.peak_tflops["fp32"]
+        """Whether tensor (matrix) cores run GEMMs of this precision.
+
+        >>> [gpu("T4").has_matrix_unit(compute) for compute in ("fp16", "bf16", "tf32")]
+        [True, False, False]
+        """
+        stated = self.matrix_units
+        return compute in (matrix_units_of_architecture(self) if stated is None else stated)
 
     @property
     def clock_hz(self) -> float:
@@ -129,6 +133,8 @@ class GPU:
         plain: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
+            if value is None:
+                continue
             if isinstance(value, tuple):
                 value = list(value)
             elif isinstance(value, dict):
@@ -153,7 +159,7 @@ class GPU:
                 raise RegistrationError(f"GPU {data.get('name', '?')}: field '{name}' is missing.")
         plain = dict(data)
         for name in _TUPLE_FIELDS:
-            if name in plain:
+            if plain.get(name, known[name].default) is not known[name].default:
                 if not isinstance(plain[name], (list, tuple)):
                     raise RegistrationError(f"GPU {data['name']}: field '{name}' must be a list.")
                 plain[name] = tuple(plain[name])
@@ -162,11 +168,60 @@ class GPU:
         return made
 
 
-#: A unit this much faster than FP32's ordinary cores is a matrix unit (P100's FP16 is 2 times as
-#: fast, A10G's 2, V100's 8).
-_MATRIX_UNIT_SPEEDUP = 2.5
+def matrix_units_of_architecture(described: GPU) -> tuple[str, ...]:
+    """The units of `peak_tflops` that tensor (matrix) cores of that architecture compute.
 
-_TUPLE_FIELDS = ("compute_capability", "aliases", "unverified")
+    A rate does not tell: a GeForce card's BF16 on tensor cores is only twice its FP32, as is the
+    FP16 of a P100, which has none. FP64 and FP32 count where the peaks have "fp64_matrix" or
+    "fp32_matrix". Cards with tensor cores left out (GTX 16) have to say so themselves.
+
+    >>> matrix_units_of_architecture(gpu("V100"))
+    ('fp16',)
+    """
+    if described.vendor == "amd":
+        able = _matrix_units_of_amd(described)
+    else:
+        newest = [since for since in _TENSOR_CORES if since <= described.compute_capability]
+        able = _TENSOR_CORES[max(newest)] if newest else frozenset()
+    peaks = described.peak_tflops
+    return tuple(unit for unit in _UNITS if unit + "_matrix" in peaks or unit in able & set(peaks))
+
+
+_UNITS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+#: What tensor cores take, by the compute capability it came with (CUDA C++ Programming Guide,
+#: "Warp matrix functions", element types; FP8: PTX ISA, mma with .e4m3 from sm_89). 7.0 is Volta,
+#: 7.2 Xavier, 8.0 Ampere, 8.9 Ada. FP64, from 8.0 on, is told by "fp64_matrix": elsewhere it runs
+#: at the rate of ordinary cores.
+_TENSOR_CORES: dict[tuple[int, int], frozenset[str]] = {
+    (7, 0): frozenset({"fp16"}),
+    (7, 2): frozenset({"fp16", "int8"}),
+    (8, 0): frozenset({"fp16", "bf16", "tf32", "int8"}),
+    (8, 9): frozenset({"fp16", "bf16", "tf32", "int8", "fp8"}),
+}
+
+#: What AMD's matrix cores take, by the start of the architecture's name (instruction set manuals of
+#: CDNA 1 to 4: MFMA; of RDNA 3 and 4: WMMA). Without FP64 and FP32, as above.
+_MATRIX_CORES: dict[str, frozenset[str]] = {
+    "gfx908": frozenset({"fp16", "bf16", "int8"}),
+    "gfx90a": frozenset({"fp16", "bf16", "int8"}),
+    "gfx94": frozenset({"tf32", "fp16", "bf16", "fp8", "int8"}),
+    "gfx95": frozenset({"fp16", "bf16", "fp8", "int8"}),
+    "gfx11": frozenset({"fp16", "bf16", "int8"}),
+    "gfx12": frozenset({"fp16", "bf16", "fp8", "int8"}),
+}
+
+
+def _matrix_units_of_amd(described: GPU) -> frozenset[str]:
+    """By the name of the instruction set; a GPU that leaves it out has what CDNA has in common."""
+    for start, able in _MATRIX_CORES.items():
+        if described.gcn_arch_name.startswith(start):
+            return able
+    is_cdna = not described.gcn_arch_name and described.architecture.startswith("CDNA")
+    return frozenset({"fp16", "bf16", "fp8", "int8"}) if is_cdna else frozenset()
+
+
+_TUPLE_FIELDS = ("compute_capability", "aliases", "unverified", "matrix_units")
 _TEXT_FIELDS = ("name", "driver_name", "architecture")
 _COUNT_FIELDS = (
     "num_sms",
@@ -227,6 +282,9 @@ def _check(candidate: GPU) -> None:
     for unit in ("fp32", "fp64"):
         if unit not in candidate.peak_tflops:
             refuse("peak_tflops", sorted(candidate.peak_tflops), f"a mapping that has '{unit}'")
+    for unit in candidate.matrix_units or ():
+        if unit not in _UNITS or not {unit, f"{unit}_matrix"} & set(peaks):
+            refuse("matrix_units", candidate.matrix_units, "a list of units that peak_tflops has")
 
 
 def _is_number(value: object) -> bool:

@@ -81,7 +81,7 @@ class Tiled:
         return [known[kernel] for kernel in kernels]
 
     def _price(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
-        if "tf32" not in gpu.peak_tflops:
+        if not gpu.has_matrix_unit("tf32"):
             kernels = [_in_fp32(kernel) for kernel in kernels]
         timings = self.timings(kernels, gpu)
         factors: Sequence[Adjustment | None] = [None] * len(kernels)

@@ -13,6 +13,8 @@ import pytest
 
 from neusight.predictors.errors import RegistrationError, UnknownGPUError, UnsupportedKernelError
 from neusight.predictors.gpu import GPU, _index, _registered, gpu, gpus, register_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.tiled import Tiled
 
 
 @pytest.fixture
@@ -93,6 +95,81 @@ def test_missing_units_fall_back_as_pytorch_does() -> None:
     assert not gpu("P100").has_matrix_unit("fp16")
 
 
+#: What tensor (matrix) cores compute, by family: the vendors' white papers.
+MATRIX_UNITS = {
+    "P100 P4": set(),
+    "V100": {"fp16"},
+    "T4": {"fp16", "int8"},
+    "A100": {"fp64", "tf32", "fp16", "bf16", "int8"},
+    "A10 A10G A40 RTX-3090 RTX-A6000": {"tf32", "fp16", "bf16", "int8"},
+    "L4 L40S RTX-4090 RTX-5090 RTX-6000 RTX-PRO-6000 B300 GB300": {
+        *("tf32", "fp16", "bf16", "fp8", "int8")
+    },
+    "H100 H200 GH200 B200 GB200": {"fp64", "tf32", "fp16", "bf16", "fp8", "int8"},
+    "MI100": {"fp32", "fp16", "bf16", "int8"},
+    "MI210 MI250": {"fp64", "fp32", "fp16", "bf16", "int8"},
+    "MI300X": {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"},
+}
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_every_gpu_states_what_its_matrix_units_compute(name: str) -> None:
+    stated = {
+        unit
+        for unit in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+        if gpu(name).has_matrix_unit(unit)
+    }
+
+    expected = [
+        units
+        for family, units in MATRIX_UNITS.items()
+        if any(name == one or name.startswith(one + "-") for one in family.split())
+    ]
+    assert [stated] == expected
+    assert gpu(name).matrix_units is not None
+    assert gpu(name).sources["matrix_units"]
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_a_file_without_matrix_units_has_those_of_its_architecture(name: str) -> None:
+    stated = gpu(name)
+
+    plain = {key: value for key, value in stated.to_json().items() if key != "matrix_units"}
+    silent = GPU.from_json(plain)
+
+    assert stated.matrix_units is not None
+    assert silent.matrix_units is None
+    assert "matrix_units" not in silent.to_json()
+    for unit in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"):
+        assert silent.has_matrix_unit(unit) == (unit in stated.matrix_units)
+
+
+def test_a_file_may_say_that_there_are_no_matrix_units() -> None:
+    card = GPU.from_json(gpu("T4").to_json() | {"name": "GTX 1660", "matrix_units": []})
+
+    assert not card.has_matrix_unit("fp16")
+
+
+def test_an_amd_gpu_without_an_instruction_set_goes_by_its_family() -> None:
+    silent = {"gcn_arch_name": "", "matrix_units": None}
+
+    cdna = GPU.from_json(gpu("MI210").to_json() | silent)
+    older = GPU.from_json(gpu("MI210").to_json() | silent | {"architecture": "Vega"})
+
+    assert cdna.has_matrix_unit("bf16")
+    assert not older.has_matrix_unit("bf16")
+
+
+@pytest.mark.parametrize("name", ["RTX-3090", "RTX-4090", "RTX-5090", "A10G"])
+def test_half_rate_cards_reach_most_of_their_tensor_peak(name: str) -> None:
+    product = Kernel.gemm(4096, 4096, 4096, dtype="bfloat16")
+
+    (estimate,) = Tiled().predict([product], gpu(name))
+
+    assert estimate.origin == "trained"
+    assert product.flops / estimate.latency_us * 1e6 > 0.8 * gpu(name).peak_flops("bf16")
+
+
 def test_fp8_on_a100_names_gpus_that_have_it() -> None:
     with pytest.raises(UnsupportedKernelError, match=r"A100-SXM4-80GB has no fp8 unit.*H100"):
         gpu("A100").peak_flops("fp8")
@@ -128,6 +205,9 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
         ("tdp_w", math.inf),
         ("gemm_utilization", 1.2),
         ("vendor", "acme"),
+        ("matrix_units", ["bf17"]),
+        ("matrix_units", ["fp4"]),
+        ("matrix_units", "bf16"),
         ("name", ""),
         ("peak_tflops", {"fp32": 1.0}),
         ("peak_tflops", {"fp32": math.nan, "fp64": 1.0}),

@@ -307,6 +307,7 @@ def gpu_of_row(row: dict[str, str]) -> GPU:
         made = GPU.from_json(
             {
                 **template.to_json(),
+                "matrix_units": None,  # of the row's own peaks
                 "name": row["gpu"],
                 "driver_name": row["gpu"],
                 "architecture": row.get("arch") or template.architecture,
