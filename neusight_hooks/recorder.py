@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight.attribution import Attribution
 from neusight.call_stack import CallStack, CallStacks, call_site
 from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor, used_outside
-from neusight.fake_cuda.values import HANDLERS, Values
+from neusight.fake_cuda.values import HANDLERS, MAX_KNOWN_ELEMENTS, Values
 from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording import (
@@ -225,6 +225,16 @@ class Recorder:
     def host_copy(self, tensor: ForecastTensor) -> torch.Tensor:
         """The tensor's values on the CPU: known, materialised or invented ones."""
         return self.values.host_copy(tensor)
+
+    def without_data(self, tensor: torch.Tensor) -> ForecastTensor:
+        """A tensor like that on the CPU which holds no data; small ones keep their values."""
+        with torch.no_grad(), self.inside(), torch._C._DisableTorchDispatch():
+            empty = self.mode.new_tensor(
+                tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+            )
+            if tensor.numel() <= MAX_KNOWN_ELEMENTS:
+                self.values.set(empty, tensor.detach())
+        return empty
 
     def address_of(self, tensor: ForecastTensor) -> int:
         """A unique stand-in for the storage's address."""
@@ -827,4 +837,28 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         recorder = self.recorder
         if recorder.is_inside or not recorder.is_open:
             return func(*args, **(kwargs or {}))
+        for kind in types:
+            if kind is not ForecastTensor and _has_own_dispatch(kind):
+                # Not work: what it does with the tensors inside arrives here by itself.
+                return NotImplemented
+        if _is_in_other_fake_mode(recorder.mode):
+            return func(*args, **(kwargs or {}))
         return recorder.dispatch(func, args, kwargs or {})
+
+
+def _has_own_dispatch(kind: type) -> bool:
+    """Whether it is a subclass that runs its ops itself: DTensor, nested, quantised tensors."""
+    own = getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH)
+    return own is not _PLAIN_DISPATCH and not issubclass(kind, FakeTensor)
+
+
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
+_FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
+
+
+def _is_in_other_fake_mode(own: ForecastMode) -> bool:
+    """Whether somebody asks for shapes in a FakeTensorMode of theirs, as DTensor does for each op:
+    such a mode lies below ours, however late it was entered. If this key moves, its questions count
+    as work of the host."""
+    active = torch._C._get_dispatch_mode(_FAKE_MODE)
+    return active is not None and active is not own

@@ -146,3 +146,29 @@ def test_compiling_is_the_identity_and_said_once() -> None:
 
     assert same
     assert sum("torch.compile" in text for text in forecast.warnings) == 1
+
+
+def test_split_parameters_made_without_memory_become_real_ones() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        with neusight.forecast_on("H100") as forecast:
+            with torch.device("meta"):
+                model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+            fully_shard(model, mesh=init_device_mesh("cuda", (4,)))
+            model.to_empty(device="cuda")
+            for _ in range(3):
+                model(torch.ones(8, 256, device="cuda")).sum().backward()
+            weight: Any = model[0].weight
+            kind, device, local = type(weight), weight.device.type, weight.to_local().shape
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert issubclass(kind, DTensor)
+    assert device == "cuda"
+    assert local == (256, 256)
+    assert forecast.peak_memory_bytes > 4 * 2 * 256 * 1024 / 4

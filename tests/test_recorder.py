@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -258,3 +259,103 @@ def test_the_line_of_the_script_is_found() -> None:
 
     assert file == "test_recorder.py"
     assert int(line) > 0
+
+
+@pytest.fixture
+def four_ranks() -> Iterator[None]:
+    """A process group of four ranks of which this process is the first; nothing is sent."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+class _Blocks(nn.Module):
+    """Two layers norm, up, down with a residual; `width` is the inner size on this rank."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(256), nn.Linear(256, width), nn.ReLU(), nn.Linear(width, 256)
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def _steps(model: nn.Module, x: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    for _ in range(3):
+        out = model(x)
+        out = out.to_local() if hasattr(out, "to_local") else out
+        out.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _tensor_parallel(model: _Blocks, *, sequence: bool) -> Any:
+    """Splits the model over four ranks, and gives the input's kind."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor import parallel as tp
+
+    mesh = init_device_mesh("cuda", (4,))
+    plan: dict[str, Any] = {"1": tp.ColwiseParallel(), "3": tp.RowwiseParallel()}
+    if sequence:
+        plan = {
+            "0": tp.SequenceParallel(),
+            "1": tp.ColwiseParallel(input_layouts=Shard(1)),
+            "3": tp.RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+        }
+    for layer in model.layers:
+        tp.parallelize_module(layer, mesh, plan)
+    x = torch.ones(4, 64, 256, device="cuda")
+    return DTensor.from_local(x[:, :16], mesh, [Shard(1)], run_check=False) if sequence else x
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_split_tensors_cost_the_host_what_their_parts_do(sequence: bool, four_ranks: None) -> None:
+    with neusight.forecast_on("H100") as alone:
+        _steps(_Blocks(256).cuda(), torch.ones(4, 64, 256, device="cuda"))
+    with neusight.forecast_on("H100") as split:
+        model = _Blocks(1024).cuda()
+        x = _tensor_parallel(model, sequence=sequence)
+        _steps(model, x)
+
+    # What a step does on the CPU is nothing: all its ops are on the GPU.
+    assert not [e for e in split.recording.steps[-2].entries if isinstance(e, HostWork)]
+    ops, split_ops = (_ops_of_step(each) for each in (alone, split))
+    own = [op for op in split_ops if not op.startswith("_c10d")]
+    assert own.count("aten::addmm") + own.count("aten::mm") >= ops.count("aten::addmm")
+    assert any(op.startswith("_c10d") for op in split_ops)
+    alone_us, split_us = (each.steps[-2]["host_us"] for each in (alone, split))
+    assert split_us <= alone_us * len(split_ops) / len(ops) * 1.2
+
+
+def _ops_of_step(forecast: neusight.Forecast) -> list[str]:
+    entries = forecast.recording.steps[-2].entries
+    return [entry.signature.op for entry in entries if isinstance(entry, OpCall)]
+
+
+def test_shapes_asked_in_a_mode_of_the_script_are_not_work() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.ones(64, device="cuda")
+        with FakeTensorMode():
+            y = torch.empty(4096, 4096) @ torch.empty(4096, 4096)
+        x.mul_(2)
+
+    entries = [entry for step in forecast.recording.steps for entry in step.entries]
+    assert y.shape == (4096, 4096)
+    assert [e.signature.op for e in entries if isinstance(e, OpCall)] == [
+        "aten::ones",
+        "aten::mul_",
+    ]
+    assert not [e for e in entries if isinstance(e, HostWork)]

@@ -136,3 +136,16 @@ def test_subclasses_and_functions_of_torch_see_it_as_a_tensor() -> None:
         ]  # fmt: skip
 
     assert inside(facts) == [True, True, 4, [1, 1, 1], {(3,)}]
+
+
+def test_contents_are_exchanged_with_their_device() -> None:
+    with neusight.forecast_on("H100"):
+        layer = torch.nn.Linear(8, 8)
+        layer.weight.data = layer.weight.data.cuda()
+        layer.bias.data = torch.zeros(8, device="cuda")
+        there = layer(torch.ones(8, device="cuda")).device.type
+        layer.weight.data = layer.weight.data.cpu()
+        layer.bias.data = torch.zeros(8)
+        here = layer(torch.ones(8)).device.type
+
+    assert (there, here) == ("cuda", "cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import threading
 import weakref
 from collections.abc import Callable
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.tensor import ForecastTensor
-from neusight.fake_cuda.values import MAX_KNOWN_ELEMENTS
 
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
@@ -36,7 +37,7 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) is torch.Tensor and data.device.type == "cpu" and not recorder.is_inside:
-            data = _without_data(data, recorder)
+            data = recorder.without_data(data)
         return original(cls, data, requires_grad)
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
@@ -58,17 +59,6 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
         return original_truncated(tensor, mean, std, a, b, generator)
 
     original_truncated = patches.answer(nn.init, "_no_grad_trunc_normal_", truncated_normal)
-
-
-def _without_data(tensor: torch.Tensor, recorder: Recorder) -> ForecastTensor:
-    """A tensor like that on the CPU which holds no data; small ones keep their values."""
-    with torch.no_grad(), recorder.inside(), torch._C._DisableTorchDispatch():
-        empty = recorder.mode.new_tensor(
-            tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
-        )
-        if tensor.numel() <= MAX_KNOWN_ELEMENTS:
-            recorder.values.set(empty, tensor.detach())
-    return empty
 
 
 def _install_apply(patches: Patches, recorder: Recorder) -> None:
@@ -118,11 +108,14 @@ def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[
     """Gives `tensor` the contents of `moved` and keeps its identity, which optimizers hold."""
     if moved is tensor:
         return
-    if isinstance(tensor, ForecastTensor):
-        if not isinstance(moved, ForecastTensor):
-            moved = _without_data(moved, recorder)
+    if is_traceable_wrapper_subclass(moved):  # DTensor: as torch does it, what is inside included
+        wrapper: Any = moved
+        wrapper = wrapper.detach().requires_grad_(tensor.requires_grad)
+        wrapper._is_param = isinstance(tensor, nn.Parameter)
+        _swap(tensor, wrapper)
+        swapped.append((tensor, wrapper))
+    elif isinstance(tensor, ForecastTensor):
         tensor.data = moved
-        tensor._fake_device = moved._fake_device
     elif isinstance(moved, ForecastTensor):
         requires_grad = tensor.requires_grad
         moved = moved.detach().requires_grad_(requires_grad)
@@ -137,6 +130,7 @@ def _swap(first: Any, second: Any) -> None:
     """Exchanges what two tensor objects are, their identities kept (as torch.utils.swap_tensors,
     which refuses tensors that somebody refers to weakly)."""
     first_class, second_class = type(first), type(second)
+    first_slots, second_slots = _slots_of(first), _slots_of(second)
     first.__class__, second.__class__ = second_class, first_class
     first_attributes, second_attributes = dict(first.__dict__), dict(second.__dict__)
     first.__dict__.clear()
@@ -144,6 +138,15 @@ def _swap(first: Any, second: Any) -> None:
     torch._C._swap_tensor_impl(first, second)
     first.__dict__.update(second_attributes)
     second.__dict__.update(first_attributes)
+    for owner, slots in ((first, second_slots), (second, first_slots)):
+        for name, value in slots.items():
+            setattr(owner, name, value)
+
+
+def _slots_of(tensor: Any) -> dict[str, Any]:
+    """What the object keeps in `__slots__`, which lie outside its `__dict__` (DTensor's parts)."""
+    names: list[str] = copyreg._slotnames(type(tensor))  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names if hasattr(tensor, name)}
 
 
 def _install_optimizers(patches: Patches, recorder: Recorder) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ForecastMode", "ForecastTensor", "TensorListener", "used_outside"]
 
 _PRIM_DEVICE = torch.ops.prim.device.default
+_plain_data: Any = torch.Tensor.data
 _make_subclass = torch.Tensor._make_subclass
 _empty_strided = torch._C._VariableFunctions.empty_strided
 
@@ -39,6 +40,10 @@ class TensorListener(Protocol):
 
     def host_copy(self, tensor: ForecastTensor) -> torch.Tensor:
         """The values of a tensor on the CPU: known ones, or invented ones."""
+        ...
+
+    def without_data(self, tensor: torch.Tensor) -> ForecastTensor:
+        """A tensor like that on the CPU which holds no data."""
         ...
 
     def address_of(self, tensor: ForecastTensor) -> int:
@@ -155,6 +160,17 @@ class ForecastTensor(FakeTensor):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    @property
+    def data(self) -> Any:
+        return _plain_data.__get__(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if not isinstance(value, FakeTensor):
+            value = self.fake_mode.listener.without_data(value)
+        _plain_data.__set__(self, value)
+        self._fake_device = value._fake_device  # C++ exchanges the storage only
 
     def data_ptr(self) -> int:
         return self.fake_mode.listener.address_of(self)
