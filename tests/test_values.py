@@ -6,8 +6,10 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributions as D
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -398,10 +400,106 @@ def test_tensors_made_pinned_are_ordinary_memory_that_is_remembered() -> None:
             torch.empty(8, pin_memory=True),
             torch.zeros(2, 3, pin_memory=True),
             torch.empty_like(torch.ones(4), pin_memory=True),
+            torch.tensor([1.0, 2.0], pin_memory=True, requires_grad=True),
+            torch.tensor(3, dtype=torch.float16, pin_memory=True),
         ]
         pinned = [tensor.is_pinned() for tensor in made]
         plain = torch.empty(8).is_pinned()
         made[0].to("cuda")
+        there = torch.tensor([1.0], device="cuda", pin_memory=True)
+        with pytest.raises(RuntimeError, match="Can't pin tensor constructed from numpy"):
+            torch.tensor(np.ones(2), pin_memory=True)
 
-    assert (pinned, plain) == ([True, True, True], False)
+    assert (pinned, plain) == ([True] * 5, False)
     assert made[1].tolist() == [[0.0] * 3] * 2
+    assert (made[3].tolist(), made[3].requires_grad) == ([1.0, 2.0], True)
+    assert (made[4].item(), made[4].dtype) == (3.0, torch.float16)
+    assert (there.device.type, there.is_pinned()) == ("cuda", False)
+
+
+def _policies(size: int) -> dict[str, Any]:
+    """Distributions as reinforcement learning makes them, of `size` environments."""
+
+    def mean() -> Any:
+        return torch.randn(size, 6, device="cuda")
+
+    def logits() -> Any:
+        return torch.randn(size, 18, device="cuda")
+
+    def scale() -> Any:
+        return F.softplus(mean())
+
+    return {
+        "normal": lambda: D.Normal(mean(), mean().exp()),
+        "normal of softplus": lambda: D.Normal(mean(), scale()),
+        "independent": lambda: D.Independent(D.Normal(mean(), mean().exp()), 1),
+        "categorical": lambda: D.Categorical(logits=logits()),
+        "categorical of probabilities": lambda: D.Categorical(probs=logits().softmax(-1)),
+        "bernoulli": lambda: D.Bernoulli(logits=logits()),
+        "bernoulli of probabilities": lambda: D.Bernoulli(probs=logits().sigmoid()),
+        "multivariate": lambda: D.MultivariateNormal(mean(), torch.diag_embed(scale())),
+        "triangular": lambda: D.MultivariateNormal(mean(), scale_tril=torch.diag_embed(scale())),
+        "beta": lambda: D.Beta(scale(), scale()),
+        "gamma": lambda: D.Gamma(scale(), scale()),
+    }
+
+
+@pytest.mark.parametrize("size", [2, 64])  # small tensors are followed, large ones are not
+def test_distributions_take_values_that_nobody_knows_for_valid(size: int) -> None:
+    with neusight.forecast_on("H100") as forecast:
+        for make in _policies(size).values():
+            policy = make()
+            action = policy.sample()
+            (policy.log_prob(action).mean() + policy.entropy().mean()).item()
+            if not isinstance(policy, D.Gamma):
+                D.kl_divergence(policy, make()).mean()
+
+    reads = [
+        entry.reason
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, Synchronize)
+    ]
+    assert reads.count("item") > 3 * len(_policies(size))  # each check waits, as on a GPU
+    assert forecast.unmapped == []
+
+
+def test_arguments_that_are_known_are_still_checked() -> None:
+    def program() -> None:
+        with pytest.raises(ValueError, match="Expected parameter scale"):
+            D.Normal(torch.zeros(3, device="cuda"), -torch.ones(3, device="cuda"))
+        with pytest.raises(ValueError, match="Expected parameter loc"):
+            D.Normal(torch.full((3,), math.nan, device="cuda"), torch.ones(3, device="cuda"))
+        with pytest.raises(ValueError, match="Expected value argument"):
+            categorical = D.Categorical(logits=torch.zeros(2, device="cuda"))
+            categorical.log_prob(torch.tensor(2, device="cuda"))
+
+    values_of(program)
+
+
+def test_checks_of_arguments_are_not_reported_as_invented() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        D.Normal(torch.randn(4, device="cuda"), torch.randn(4, device="cuda").exp())
+
+    assert invented(forecast) == ""
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+def test_a_tensor_compared_with_itself_is_equal(size: int) -> None:
+    def program() -> list[bool]:
+        x = torch.randn(size, device="cuda")
+        equal, other = [x == x, x <= x, x >= x], [x != x, x < x, x > x]
+        whole = [bool((x == x[:]).all()), bool(torch.equal(x, x))]
+        return (
+            [bool(each.all()) for each in equal] + [not bool(each.any()) for each in other] + whole
+        )
+
+    assert values_of(program) == [True] * 8
+
+
+def test_a_known_nan_differs_from_itself() -> None:
+    def program() -> Any:
+        x = torch.tensor([1.0, math.nan], device="cuda")
+        return (x == x).tolist()
+
+    assert values_of(program) == [True, False]

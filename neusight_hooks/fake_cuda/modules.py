@@ -49,6 +49,17 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
 
+    make_tensor: Any = torch.tensor
+
+    def tensor(data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        # In C++ it asks CUDA for pinned memory without any op; arrays and tensors it refuses.
+        if not pin_memory or isinstance(data, torch.Tensor) or hasattr(data, "__array__"):
+            return make_tensor(data, *args, pin_memory=pin_memory, **kwargs)
+        made = make_tensor(data, *args, **kwargs)
+        return recorder.values.remember_pinned(made) if made.device.type == "cpu" else made
+
+    patches.set(torch, "tensor", tensor)
+
     def truncated_normal(
         tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
     ) -> Any:

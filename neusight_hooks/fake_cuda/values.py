@@ -56,6 +56,12 @@ _TRUE_WHEN_UNKNOWN = frozenset({"aten::all", "aten::isfinite", "aten::isclose", 
 
 _COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge"})
 
+#: What a healthy number says of itself: `x != x` asks for NaN.
+_OF_ITSELF = {
+    **dict.fromkeys(("aten::eq", "aten::le", "aten::ge"), True),
+    **dict.fromkeys(("aten::ne", "aten::lt", "aten::gt"), False),
+}
+
 Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
 HANDLERS: dict[Any, Handler] = {}
 
@@ -110,7 +116,9 @@ class Values:
             return
         if not self._compute(func, args, kwargs, outputs):
             self._forget_written(func, args, kwargs)
-            if not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
+            if func._schema.name in _OF_ITSELF and _is_same(*args[:2]):
+                self._assume(outputs[0], _OF_ITSELF[func._schema.name])
+            elif not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
                 self._guess_booleans(func, outputs)
 
     def _compute(
@@ -184,9 +192,12 @@ class Values:
                 and tensor.dtype is torch.bool
                 and tensor.numel() <= MAX_KNOWN_ELEMENTS
             ):
-                truth = func._schema.name in _TRUE_WHEN_UNKNOWN
-                self.set(tensor, torch.full(tuple(tensor.shape), truth))
-                self._invented.add(tensor.untyped_storage()._cdata)
+                self._assume(tensor, func._schema.name in _TRUE_WHEN_UNKNOWN)
+
+    def _assume(self, tensor: Any, truth: bool) -> None:
+        if tensor.numel() <= MAX_KNOWN_ELEMENTS:
+            self.set(tensor, torch.full(tuple(tensor.shape), truth))
+            self._invented.add(tensor.untyped_storage()._cdata)
 
     def set(self, tensor: ForecastTensor, value: torch.Tensor) -> None:
         """Notes the value of a tensor that has a storage of its own."""
@@ -210,6 +221,12 @@ class Values:
         self._flat.pop(key, None)
         self._watches.pop(key, None)
         self._invented.discard(key)
+
+    def is_sure(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's value is known without anything invented."""
+        return not isinstance(tensor, ForecastTensor) or (
+            self.is_known(tensor) and not self._is_invented(tensor)
+        )
 
     def is_known(self, tensor: ForecastTensor) -> bool:
         """Whether the tensor's storage has a value, computed or guessed."""
@@ -362,6 +379,19 @@ def _needs_no_data(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tenso
     return name in _COPIES or name.endswith("_")
 
 
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two arguments are the same elements of the same storage."""
+    if not isinstance(first, ForecastTensor) or not isinstance(second, ForecastTensor):
+        return False
+    return first is second or (
+        first.untyped_storage()._cdata == second.untyped_storage()._cdata
+        and first.storage_offset() == second.storage_offset()
+        and first.shape == second.shape
+        and first.stride() == second.stride()
+        and first.dtype == second.dtype
+    )
+
+
 def _uninitialised(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
 
@@ -414,6 +444,26 @@ def _is_nonzero(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     return bool(_item(recorder, aten._local_scalar_dense.default, args, {}))
+
+
+@handles(aten._is_all_true.default)
+def _is_all_true(
+    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """How torch asks whether arguments are valid (torch.distributions): those that nobody knows
+    are, so that no invented value fails a check."""
+    out = recorder.run_known(func, args, kwargs)
+    if not recorder.values.is_sure(args[0]):
+        recorder.values.set(out, torch.tensor(True))
+    return out
+
+
+@handles(aten._sample_dirichlet.default, aten._dirichlet_grad.default, aten.binomial.default)
+def _sampled(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Torch has no fake kernels for these; each gives a tensor like its first argument."""
+    out = recorder.run_fake(aten.empty_like.default, (args[0],), {})
+    recorder.record_handled(func, args, kwargs, out)
+    return out
 
 
 @handles(aten.allclose.default)
