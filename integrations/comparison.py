@@ -6,6 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -149,7 +150,8 @@ class Comparison:
     `matched_share` is the part of the measured kernel time whose kernels have a partner of the
     same class and problem size in the forecast; `class_share` asks for the class alone,
     `name_share` for the same operator name as well. `score` is 1 where every row's time is right:
-    1 less the rows' absolute errors over the sum of the larger times.
+    1 less the rows' absolute errors over the sum of the larger times. `warnings` tell where the two
+    are not the same program, so that the errors mean nothing.
     """
 
     measured: StepFigures
@@ -165,6 +167,7 @@ class Comparison:
     notes: tuple[str, ...]
     steps: tuple[StepRow, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def kernel_time_error(self) -> float:
@@ -210,6 +213,7 @@ class Comparison:
             "unmatched_measured": [asdict(row) for row in self.unmatched_measured],
             "unmatched_forecast": [asdict(row) for row in self.unmatched_forecast],
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
         }
 
 
@@ -228,6 +232,7 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
     rows = _rows(pairs, only_theirs, only_ours)
     measured_ns = sum(work.duration_ns for work in their_work) or 1
     our_classes = {work.kind for work in our_work}
+    matched_share = round(sum(m.duration_ns for m, f in pairs if m.size == f.size) / measured_ns, 6)
     return Comparison(
         measured=_figures(theirs, their_step),
         forecast=_figures(ours, our_step),
@@ -235,9 +240,7 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         rows=rows,
         unmatched_measured=_rows([], only_theirs, []),
         unmatched_forecast=_rows([], [], only_ours),
-        matched_share=round(
-            sum(m.duration_ns for m, f in pairs if m.size == f.size) / measured_ns, 6
-        ),
+        matched_share=matched_share,
         class_share=round(
             sum(
                 work.duration_ns
@@ -252,6 +255,7 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         notes=tuple(_notes(ours, theirs, their_work)),
         steps=_step_rows(theirs, ours),
         operators=_operator_rows(theirs, their_step, ours, our_step),
+        warnings=tuple(_differences(their_work, only_theirs, only_ours, matched_share)),
     )
 
 
@@ -373,6 +377,55 @@ def _matched(
         measured = left
         forecast = [work for index, work in enumerate(forecast) if index not in taken]
     return pairs, measured, forecast
+
+
+def _differences(
+    measured: Sequence[_Work],
+    only_measured: Sequence[_Work],
+    only_forecast: Sequence[_Work],
+    matched_share: float,
+) -> list[str]:
+    """Why the forecast may be of another program than the profile, in words."""
+    if matched_share >= _SAME_PROGRAM_SHARE or not any(work.has_size for work in measured):
+        return []
+    scale, share = _common_scale(measured, only_measured, only_forecast)
+    if share >= _SAME_PROGRAM_SHARE:
+        return [
+            f"the forecast's problems are {scale:g} times as large as the measured ones, in "
+            f"{share:.0%} of the measured kernel time: batch, sequence or width differ. Forecast "
+            "the program with the settings that were measured."
+        ]
+    return [
+        f"only {matched_share:.0%} of the measured kernel time has a partner of its class and size "
+        "in the forecast: these are two programs, or two settings of one. The errors below compare "
+        "what is not alike."
+    ]
+
+
+#: Below this share of matched kernel time a forecast is not of the program that was measured:
+#: forecasts of public profiles match 0.9 and more.
+_SAME_PROGRAM_SHARE = 0.5
+
+
+def _common_scale(
+    measured: Sequence[_Work], only_measured: Sequence[_Work], only_forecast: Sequence[_Work]
+) -> tuple[float, float]:
+    """The factor that most often lies between the sizes of work without partners, operator by
+    operator in order, and the share of the measured kernel time that it explains."""
+    waiting: dict[object, deque[_Work]] = defaultdict(deque)
+    for work in only_forecast:
+        waiting[work.kind, work.op, work.size.kind].append(work)
+    times: Counter[float] = Counter()
+    for work in only_measured:
+        queue = waiting[work.kind, work.op, work.size.kind]
+        if queue:
+            ours, theirs = prod(queue.popleft().size.values), prod(work.size.values)
+            times[round(ours / theirs, 3) if theirs else 0.0] += work.duration_ns
+    del times[1.0], times[0.0]
+    if not times:
+        return 1.0, 0.0
+    scale, time_ns = times.most_common(1)[0]
+    return scale, time_ns / (sum(work.duration_ns for work in measured) or 1)
 
 
 # -- figures -------------------------------------------------------------------------------------
@@ -605,7 +658,11 @@ Format = Callable[[str, Table], str]
 
 
 def _sections(comparison: Comparison, limit: int, show: Format) -> list[str]:
-    sections = [
+    sections = []
+    if comparison.warnings:
+        lines = ((text,) for text in comparison.warnings)
+        sections.append(show("Not the same program", [("warning",), *lines]))
+    sections += [
         show("A step", _totals(comparison)),
         show("By kernel class", _row_table(comparison.classes, ("class",))),
         show(

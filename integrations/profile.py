@@ -487,6 +487,8 @@ class _Builder:
         self._base_us = base_us
         self._keep_arguments = keep_arguments
         self._external: list[int | None] = []
+        #: Positions of the events that were launched before the trace begins.
+        self.early: frozenset[int] = frozenset()
 
     def add(self, event: dict[str, object]) -> None:
         category = str(event.get("cat", "")).lower()
@@ -550,7 +552,14 @@ class _Builder:
             event._replace(launch=launch, op=op)
             for event, launch, op in zip(self.events, launches, owners, strict=True)
         ]
-        untied = sum(launch < 0 for launch in launches)
+        self.early = self._launched_before()
+        if self.early:
+            early_ms = sum(self.events[i].duration_ns for i in self.early) / 1e6
+            notes.add(
+                f"{len(self.early)} of {len(launches)} kernels and copies ({early_ms:,.2f} ms) "
+                "were launched before the trace begins: they are left out of its steps"
+            )
+        untied = sum(launch < 0 for launch in launches) - len(self.early)
         if untied:
             notes.add(f"{untied} of {len(launches)} kernels and copies have no launch call")
         unowned = sum(op < 0 for op in owners)
@@ -561,6 +570,23 @@ class _Builder:
                 "operators have no shapes (record_shapes=True records them): kernels can be "
                 "matched by class and order only"
             )
+
+    def _launched_before(self) -> frozenset[int]:
+        """The events without a launch call that the GPU still had to do: a stream runs in order,
+        so they lie before the first one that the trace saw launched there, or before any call."""
+        seen: dict[tuple[int, int], int] = {}
+        for event in self.events:
+            if event.launch >= 0:
+                seen.setdefault((event.device, event.stream), event.start_ns)
+        if not seen:
+            return frozenset()
+        begin_ns = self.calls[0].start_ns
+        return frozenset(
+            position
+            for position, event in enumerate(self.events)
+            if event.launch < 0
+            and event.start_ns < seen.get((event.device, event.stream), begin_ns)
+        )
 
     def _launches(self, notes: _Notes) -> list[int]:
         """For each device event the last call of its correlation id that had begun before it."""
@@ -644,7 +670,7 @@ class _Innermost:
 
 def _steps(builder: _Builder, notes: _Notes) -> tuple[ProfileStep, ...]:
     """The ProfilerStep annotations with what was launched in each; else all as one step."""
-    events = builder.events
+    events = [event for i, event in enumerate(builder.events) if i not in builder.early]
     marks = _numbered(builder.marks)
     if not marks:
         notes.add(f"no {_STEP}N annotations: the whole trace counts as one step")
@@ -668,7 +694,8 @@ def _steps(builder: _Builder, notes: _Notes) -> tuple[ProfileStep, ...]:
             groups[index].append(event)
     if outside:
         notes.add(f"{outside} of {len(events)} kernels and copies lie outside all steps")
-    return _with_latencies(marks, groups, builder.loads)
+    backlog_ns = max((builder.events[i].end_ns for i in builder.early), default=0)
+    return _with_latencies(marks, groups, builder.loads, backlog_ns)
 
 
 def _numbered(marks: list[HostOp]) -> list[HostOp]:
@@ -680,11 +707,12 @@ def _numbered(marks: list[HostOp]) -> list[HostOp]:
 
 
 def _with_latencies(
-    marks: list[HostOp], groups: list[list[DeviceEvent]], loads: list[HostOp]
+    marks: list[HostOp], groups: list[list[DeviceEvent]], loads: list[HostOp], backlog_ns: int
 ) -> tuple[ProfileStep, ...]:
-    """A step costs the time from the end of the one before to its own, device included."""
+    """A step costs the time from the end of the one before to its own, device included; the first
+    one from the end of what was launched before the trace, at `backlog_ns`."""
     steps = []
-    done_ns = marks[0].start_ns
+    done_ns = max(marks[0].start_ns, backlog_ns)
     for mark, events in zip(marks, groups, strict=True):
         end_ns = max([mark.end_ns, *(event.end_ns for event in events)])
         latency_ns = max(0, end_ns - max(done_ns, mark.start_ns))

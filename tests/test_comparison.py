@@ -201,6 +201,35 @@ def test_two_profiles_and_other_gpus_are_told() -> None:
     assert any("the GPUs differ" in note for note in comparison.notes)
 
 
+def test_a_program_with_all_sizes_doubled_is_called_another_one() -> None:
+    def doubled(call: Call) -> Call:
+        return call[0], [[2 * shape[0], *shape[1:]] for shape in call[1]], call[2]
+
+    product: Call = ("aten::mm", [[64, 16], [16, 32]], [("volta_sgemm_64x64_nn", 20.0)])
+    twice: Call = ("aten::mm", [[128, 16], [16, 32]], [("volta_sgemm_64x64_nn", 40.0)])
+    made = compare(profile_of([twice, doubled(RELU)], forecast=True), profile_of([product, RELU]))
+
+    (warning,) = made.warnings
+    assert warning.startswith("the forecast's problems are 2 times as large as the measured ones")
+    assert "100% of the measured kernel time" in warning
+    assert "Not the same program" in made.table().splitlines()[0]
+    assert made.to_json()["warnings"] == [warning]
+
+
+def test_two_programs_are_told_apart_and_one_is_not_doubted() -> None:
+    convolution: Call = (
+        "aten::cudnn_convolution",
+        [[8, 3, 32, 32], [64, 3, 3, 3]],
+        [("implicit_convolve_sgemm", 90.0)],
+    )
+    other = compare(profile_of([GEMM, RELU], forecast=True), profile_of([convolution, RELU]))
+    same = compare(profile_of([GEMM, RELU], forecast=True), profile_of([GEMM, RELU]))
+    mostly = compare(profile_of([GEMM], forecast=True), profile_of([GEMM, RELU]))
+
+    assert other.warnings[0].startswith("only 4% of the measured kernel time has a partner")
+    assert same.warnings == mostly.warnings == ()
+
+
 def test_json_and_markdown_hold_the_figures() -> None:
     comparison = compare(profile_of([with_times(GEMM, 1.5)], forecast=True), profile_of([GEMM]))
 

@@ -86,6 +86,22 @@ def test_gzip_and_plain_are_the_same(tmp_path: Path) -> None:
     assert packed.events == plain.events
 
 
+def test_kernels_launched_before_the_trace_are_left_out_of_its_steps(tmp_path: Path) -> None:
+    plain = read_profile(written(tmp_path, two_steps()))
+    trace = two_steps()
+    first = min(event["ts"] for event in trace["traceEvents"] if event.get("cat") == "kernel")
+    backlog = [device("late", first - 3.0, 1.0, 991), device("late", first - 1.5, 1.0, 992)]
+    inside = device("of nobody", first + 0.1, 0.1, 993)
+    trace["traceEvents"] += [*backlog, inside]
+
+    profile = read_profile(written(tmp_path, trace))
+
+    counts = [[len(step.events) for step in each.steps] for each in (plain, profile)]
+    assert counts[1] == [counts[0][0] + 1, *counts[0][1:]]
+    assert any("2 of" in note and "launched before the trace" in note for note in profile.notes)
+    assert any(note.startswith("1 of") and "no launch call" in note for note in profile.notes)
+
+
 def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
     profile = read_profile(written(tmp_path, two_steps()["traceEvents"]))
 
