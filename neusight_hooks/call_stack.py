@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from functools import cache
@@ -29,15 +30,42 @@ def _foreign_folders() -> tuple[str, ...]:
 
 
 def call_site() -> str:
-    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"."""
+    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"; in a notebook
+    or IPython as "In[3]:12"."""
     foreign = (*_foreign_folders(), "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
+        if cell := _cell_of(filename):
+            return f"{cell}:{frame.f_lineno}"
         if not filename.startswith(foreign):
             return f"{Path(filename).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _cell_of(filename: str) -> str:
+    """The cell of a notebook or of IPython that was compiled under this name, as "In[3]"; "" for
+    all else."""
+    if filename.startswith(_TIMED_CELLS):
+        return "%%time"  # its lines begin below the magic
+    is_kernel_cell = _KERNEL_FOLDER in filename and _KERNEL_CELL.search(filename)
+    if not is_kernel_cell and not filename.startswith(_SHELL_CELLS):
+        return ""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)  # since 8.0
+    told = name_of(filename) if name_of is not None else None
+    return told[1] if told else _UNNAMED_CELL
+
+
+#: How IPython and ipykernel name the code of a cell (code_name in IPython/core/compilerop.py,
+#: get_tmp_directory in ipykernel/compiler.py), and IPython's %%time and %%timeit what they run.
+_SHELL_CELLS = "<ipython-input-"
+_KERNEL_FOLDER = "/ipykernel_"
+_KERNEL_CELL = re.compile(rf"{_KERNEL_FOLDER}\d+/\d+\.py$")
+_TIMED_CELLS = ("<timed ", "<magic-timeit>")
+_UNNAMED_CELL = "cell"
 
 
 class CallStacks:
@@ -80,17 +108,23 @@ class CallStacks:
 
     def _lines_from(self, frame: FrameType | None) -> CallStack:
         lines: list[str] = []
+        below_cell = 0
         while frame is not None and frame.f_code is not self._caller:
             name = self._names[id(frame.f_code)]
             if name:
                 lines.append(f"{name}:{frame.f_lineno}")
+            if _cell_of(frame.f_code.co_filename):
+                below_cell = len(lines)
             frame = frame.f_back
-        return tuple(lines)
+        # What called the outermost cell is the notebook, not the program.
+        return tuple(lines[:below_cell] if below_cell else lines)
 
     def _name_of(self, frame: FrameType) -> str:
         """How a frame's file is named in a stack; "" where it is not the program's."""
         self._keep.append(frame.f_code)  # its identity must not be used again
         filename = frame.f_code.co_filename
+        if cell := _cell_of(filename):
+            return cell
         if filename.startswith((*_foreign_folders(), "<")):
             return ""
         if str(frame.f_globals.get("__name__")).startswith("neusight."):  # from another folder

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 
 import neusight
@@ -128,3 +133,81 @@ def test_a_script_that_is_run_is_where_stacks_end(tmp_path: Path) -> None:
 
     [call] = calls(forecast.recording)
     assert call.stack == ("script.py:2",)
+
+
+CELL = """
+def make():
+    return torch.nn.Linear(8, 8).cuda()
+
+def run():
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        layer = make()
+        loss = layer(torch.randn(4, 8, device="cuda")).sum()
+        loss.backward()
+        loss.item()
+    return forecast
+
+forecast = run()
+"""
+
+
+def forecast_of_cell(filename: str) -> Forecast:
+    """What a notebook forecasts whose cell is compiled under that name."""
+    names: dict[str, Any] = {"torch": torch, "neusight": neusight}
+    exec(compile(CELL, filename, "exec"), names)
+    made = names["forecast"]
+    assert isinstance(made, Forecast)
+    return made
+
+
+@pytest.mark.parametrize(
+    "filename", ["<ipython-input-3-0123456789ab>", "/tmp/ipykernel_1234/987654321.py"]
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_lines_of_a_notebook_are_those_of_its_cells(
+    filename: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {filename: ("Cell", "In[3]")} if is_known else {}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    cell = "In[3]" if is_known else "cell"
+
+    forecast = forecast_of_cell(filename)
+
+    recording = forecast.recording
+    waits = [e for step in recording.steps for e in step.entries if isinstance(e, Synchronize)]
+    stacks = {call.stack for call in calls(recording)}
+    assert {wait.source for wait in waits} == {f"{cell}:3", f"{cell}:10"}
+    assert (f"{cell}:8",) in {stack[:1] for stack in stacks}
+    assert (f"{cell}:3", f"{cell}:7") in {stack[:2] for stack in stacks}
+    assert all(line.startswith(f"{cell}:") for stack in stacks for line in stack)
+    assert any(f"invented at: {cell}:10" in text for text in forecast.warnings)
+
+
+def test_timed_cells_are_named_by_their_magic() -> None:
+    assert any(
+        "invented at: %%time:10" in text for text in forecast_of_cell("<timed exec>").warnings
+    )
+
+
+def test_a_folder_that_looks_like_a_kernels_is_not_one() -> None:
+    forecast = forecast_of_cell("/home/me/ipykernel_notes/train.py")
+
+    assert any("invented at: train.py:10" in text for text in forecast.warnings)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
+def test_ipython_tells_lines_of_its_cells() -> None:
+    program = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "shell.run_cell('import torch, neusight', store_history=True)\n"
+        f"shell.run_cell({CELL.strip()!r}, store_history=True)\n"
+        "print(shell.user_ns['forecast'].warnings)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert "invented at: In[2]:9" in done.stdout
