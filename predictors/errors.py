@@ -13,6 +13,7 @@ NeusightError
 ├── OptionError            (ValueError)           an option of a command that means nothing
 ├── BaselineError          (ValueError)           a baseline that is missing, damaged or foreign
 ├── RegressionError        (AssertionError)       a forecast worse than its baseline or budget
+├── SlowMachineError       (TimeoutError)         a check did not end in time: it proves nothing
 ├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
 └── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
 """
@@ -29,6 +30,7 @@ __all__ = [
     "RecordingError",
     "RegistrationError",
     "RegressionError",
+    "SlowMachineError",
     "TraceError",
     "UnknownGPUError",
     "UnmappedOpError",
@@ -88,6 +90,10 @@ class BaselineError(NeusightError, ValueError):
 
 class RegressionError(NeusightError, AssertionError):
     """A forecast is worse than its baseline, or than its budget; the text says what and where."""
+
+
+class SlowMachineError(NeusightError, TimeoutError):
+    """A check of this machine did not end in time, so nobody knows its answer."""
 
 
 class UnsupportedKernelError(NeusightError, ValueError):

@@ -13,7 +13,7 @@ import torch
 
 from neusight.fake_cuda import core
 from neusight.fake_cuda.core import cuda_core, self_check
-from neusight.predictors.errors import UnsupportedTorchError
+from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 
 
 @pytest.fixture
@@ -91,6 +91,36 @@ def test_a_check_that_crashes_is_a_failed_check(
     monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", "import os; os.abort()")
 
     with pytest.raises(UnsupportedTorchError, match="exit status -6"):
+        self_check()
+
+
+def test_a_check_that_does_not_end_in_time_blames_the_machine_not_torch(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(core.SELF_CHECK_LIMIT_VARIABLE, "0.01")
+
+    with pytest.raises(SlowMachineError) as caught:
+        self_check()
+
+    text = str(caught.value)
+    assert "did not end within 0.01 s" in text
+    assert "too slow or too busy" in text
+    assert f"{core.SELF_CHECK_LIMIT_VARIABLE}=0.1" in text
+    assert "import torch" not in text  # the command
+    assert caught.value.__suppress_context__
+    assert list(fresh_check.rglob("*.json")) == []
+
+    monkeypatch.delenv(core.SELF_CHECK_LIMIT_VARIABLE)
+    self_check()
+
+
+@pytest.mark.parametrize("stated", ["soon", "0", "-3", "nan"])
+def test_a_limit_that_is_none_is_told(
+    stated: str, fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(core.SELF_CHECK_LIMIT_VARIABLE, stated)
+
+    with pytest.raises(OptionError, match="a number of seconds above 0"):
         self_check()
 
 
