@@ -44,6 +44,7 @@ def main() -> int:
     """The command."""
     sys.meta_path.insert(0, SourceTree())
     from neusight.integrations import measure_command
+    from neusight.integrations.exit_codes import ExitCode
     from neusight.predictors.errors import NeusightError
 
     parser = argparse.ArgumentParser(
@@ -56,7 +57,7 @@ def main() -> int:
         )
     except NeusightError as error:
         print(f"neusight: {error}", file=sys.stderr)
-        return measure_command.WRONG_USE
+        return ExitCode.WRONG_USE
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from neusight.integrations.exit_codes import ExitCode
 from neusight.predictors.errors import OptionError
 from neusight.predictors.predictor import predictors
 
 __all__ = ["add_arguments", "run"]
-
-OK, WRONG_USE = 0, 2
 
 
 def add_arguments(calibrate: argparse.ArgumentParser) -> None:
@@ -43,4 +42,4 @@ def run(options: argparse.Namespace) -> int:
         print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    return WRONG_USE if problems else OK
+    return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -24,19 +24,18 @@ from neusight.integrations.check_outputs import (
     report_json,
     words_of,
 )
+from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import Observation, digest_of_files, observe
 from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
-from neusight.interrupts import INTERRUPTED, raises_from_here
+from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictors
 
 __all__ = ["add_arguments", "check"]
-
-OK, JUDGED, WRONG_USE, SCRIPT_FAILED = range(4)
 
 #: Steady steps after which the script is ended.
 DEFAULT_STEPS = "5"
@@ -138,7 +137,7 @@ def _interrupted(
         f"neusight: interrupted; {len(results)} results, of {num_plans} programs to check",
         file=sys.stderr,
     )
-    return INTERRUPTED
+    return ExitCode.INTERRUPTED
 
 
 # -- what to check -------------------------------------------------------------------------------
@@ -453,8 +452,8 @@ def _report(options: argparse.Namespace, results: list[CaseResult], path: Path) 
     problems += _tell_github(results, folder)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    code = max((result.exit_code for result in results), default=OK)
-    return max(code, WRONG_USE) if problems else code
+    code = max((result.exit_code for result in results), default=ExitCode.OK)
+    return max(code, ExitCode.WRONG_USE) if problems else code
 
 
 def _write(path: str, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from neusight.integrations.baseline import METRICS, Case
+from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import code_at
 from neusight.integrations.regression import Cause, Judgement, MetricChange
 
@@ -43,7 +44,13 @@ Kind = Literal[
     "updated",
     "dropped",
 ]
-_EXIT_CODES = {"regression": 1, "new": 2, "removed": 2, "foreign": 2, "failed": 3}
+_EXIT_CODES = {
+    "regression": ExitCode.JUDGED,
+    "new": ExitCode.WRONG_USE,
+    "removed": ExitCode.WRONG_USE,
+    "foreign": ExitCode.WRONG_USE,
+    "failed": ExitCode.SCRIPT_FAILED,
+}
 
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6
@@ -65,9 +72,9 @@ class CaseResult:
     failure: str = ""
 
     @property
-    def exit_code(self) -> int:
-        """What the command's exit code says of it: 1 a regression, 2 wrong use, 3 it failed."""
-        return _EXIT_CODES.get(self.kind, 0)
+    def exit_code(self) -> ExitCode:
+        """What the command's exit code says of it."""
+        return _EXIT_CODES.get(self.kind, ExitCode.OK)
 
 
 # -- amounts -------------------------------------------------------------------------------------
@@ -521,8 +528,8 @@ def junit_xml(results: Sequence[CaseResult]) -> str:
         "testsuite",
         name="neusight",
         tests=str(len(results)),
-        failures=str(sum(result.exit_code == 1 for result in results)),
-        errors=str(sum(result.exit_code > 1 for result in results)),
+        failures=str(sum(result.exit_code == ExitCode.JUDGED for result in results)),
+        errors=str(sum(result.exit_code > ExitCode.JUDGED for result in results)),
     )
     for result in results:
         case = result.case
@@ -537,7 +544,7 @@ def junit_xml(results: Sequence[CaseResult]) -> str:
                 ElementTree.SubElement(properties, "property", name=metric.name, value=value)
         if not result.exit_code:
             continue
-        kind = "failure" if result.exit_code == 1 else "error"
+        kind = "failure" if result.exit_code == ExitCode.JUDGED else "error"
         message = result.failure or _state(result)
         problem = ElementTree.SubElement(test, kind, message=_xml(message), type=result.kind)
         if result.judgement is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
+import errno
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,30 @@ from neusight.integrations import (
     run_command,
     validate_command,
 )
+from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.hints import (
+    command_hint,
+    missing_gpu_hint,
+    missing_program_hint,
+    option_hint,
+    script_problem,
+)
+from neusight.integrations.internal_failure import (
+    DEBUG_OPTION,
+    debugging,
+    failure_words,
+    is_debugging,
+)
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
-from neusight.interrupts import INTERRUPTED, raises_from_here
-from neusight.predictors.errors import NeusightError
+from neusight.integrations.standard_streams import flush_standard_streams, settle_standard_streams
+from neusight.interrupts import raises_from_here
+from neusight.predictors.errors import (
+    NeusightError,
+    OptionError,
+    SlowMachineError,
+    UnsupportedTorchError,
+)
 from neusight.predictors.predictor import predictors
 
 if TYPE_CHECKING:
@@ -29,33 +49,47 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-OK, JUDGED, WRONG_USE, SCRIPT_FAILED = range(4)
-
 _GIB = 2**30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0 ok, 1 judged bad, 2 wrong use, 3 the script failed, 130 interrupted."""
-    try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
-    except NeusightError as error:
-        print(f"neusight: {error}", file=sys.stderr)
-        return WRONG_USE
-    except KeyboardInterrupt:
-        print("neusight: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has gone, `head` for instance
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return JUDGED
-    return code
+    """Runs a command; what it returns is an `ExitCode`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # as a command: the streams are its own
+        settle_standard_streams()
+    own, program = _split(words)
+    with debugging(on=is_debugging() or DEBUG_OPTION in own):
+        try:
+            code = _run(own, program)
+            flush_standard_streams()
+        except Exception as error:
+            return _failed(error, own)
+        except KeyboardInterrupt:
+            return _said("interrupted", ExitCode.INTERRUPTED)
+        return code
 
 
-def _run(arguments: list[str]) -> int:
-    own, program = _split(arguments)
+def _run(own: list[str], program: Program | None) -> int:
     parser = _parser()
+    parsers = _parsers_of(parser)
+    problem = command_hint(own, parsers)
+    command = own[0] if own else None
+    if problem is None and command in parsers:
+        asks_for_help = not {"-h", "--help"}.isdisjoint(own)
+        problem = None if asks_for_help else _wrong_options(own, program, parsers[command])
+    if problem is not None:
+        return _said(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)
-    commands: dict[str, Callable[[], int]] = {
+    if options.command is None:
+        parser.print_help()
+        return ExitCode.WRONG_USE
+    if options.command not in _WITH_PROGRAM:
+        raises_from_here()
+    return _commands(options, program)[options.command]()
+
+
+def _commands(options: argparse.Namespace, program: Program | None) -> dict[str, Callable[[], int]]:
+    return {
         "run": lambda: run_command.run(options, program),
         "check": lambda: check_command.check(options, program),
         "compare": lambda: _compare(options),
@@ -67,12 +101,57 @@ def _run(arguments: list[str]) -> int:
         "doctor": lambda: doctor.run(options),
         "gpus": lambda: _gpus(options),
     }
-    if options.command is None:
-        parser.print_help()
-        return WRONG_USE
-    if options.command not in _WITH_PROGRAM:
-        raises_from_here()
-    return commands[options.command]()
+
+
+def _wrong_options(
+    own: list[str], program: Program | None, parser: argparse.ArgumentParser
+) -> str | None:
+    """What to type instead, before the command is parsed."""
+    if own[0] in _WITH_PROGRAM and own[-1] == "-m":
+        return missing_program_hint(own, parser)
+    problem = option_hint(own, parser, program)
+    if problem is not None or own[0] not in _WITH_PROGRAM:
+        return problem
+    is_run = own[0] == "run"
+    has_gpu = any(word.partition("=")[0] == "--gpu" for word in own)
+    if program is None and is_run and (has_gpu or len(own) > 1):
+        return missing_program_hint(own, parser)
+    if is_run and not has_gpu:
+        return missing_gpu_hint(own[0], own, program)
+    return None if program is None else script_problem(program, own)
+
+
+def _failed(error: Exception, words: Sequence[str]) -> ExitCode:
+    """Says what went wrong; whose fault it is decides the code."""
+    if isinstance(error, (SlowMachineError, UnsupportedTorchError)):
+        return _said(str(error), ExitCode.NEUSIGHT_FAILED)
+    if isinstance(error, NeusightError):
+        return _said(str(error), ExitCode.WRONG_USE)
+    if isinstance(error, OSError) and _is_named(error.filename, words):
+        reason = error.strerror or type(error).__name__
+        return _said(f"{error.filename}: {reason}", ExitCode.WRONG_USE)
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
+        return _said(f"the output cannot be written: {error.strerror}", ExitCode.NEUSIGHT_FAILED)
+    return _said(failure_words(error), ExitCode.NEUSIGHT_FAILED)
+
+
+#: What a standard output says that takes no more.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+
+
+def _is_named(filename: object, words: Sequence[str]) -> bool:
+    """Whether the file is one of the command line's, or lies below one."""
+    if not isinstance(filename, str):
+        return False
+    path = Path(filename).absolute()
+    named = [Path(word.rpartition("=")[2]).absolute() for word in words if word]
+    return any(item == path or item in path.parents for item in named if item != Path.cwd())
+
+
+def _said(text: str, code: ExitCode) -> ExitCode:
+    if sys.stderr is not None:  # closed by the shell: 2>&-
+        print(f"neusight: {text}", file=sys.stderr, flush=True)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -147,7 +226,22 @@ def _parser() -> argparse.ArgumentParser:
     validate_command.add_arguments(validate)
     examination = commands.add_parser("doctor", help="tell what this environment can do")
     doctor.add_arguments(examination)
+    for command in commands.choices.values():
+        _add_debug(command)
     return parser
+
+
+def _parsers_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    [commands] = [action for action in parser._actions if action.dest == "command"]
+    assert isinstance(commands.choices, Mapping)
+    return commands.choices
+
+
+def _add_debug(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        DEBUG_OPTION, action="store_true", help="show every frame of an error (NEUSIGHT_DEBUG=1)"
+    )
 
 
 #: Commands that run a program, and who knows their options.
@@ -164,8 +258,9 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
         word = arguments[position]
         if word == "-m":
             rest = arguments[position + 1 :]
-            program = Program(rest[0], tuple(rest[1:]), is_module=True) if rest else None
-            return arguments[:position], program
+            if not rest:
+                return arguments, None
+            return arguments[:position], Program(rest[0], tuple(rest[1:]), is_module=True)
         if word == "--" or not word.startswith("-"):
             rest = arguments[position + (word == "--") :]
             return arguments[:position], Program(rest[0], tuple(rest[1:])) if rest else None
@@ -189,17 +284,13 @@ def _is_number(words: Sequence[str]) -> bool:
 def _options_without_value(command: str) -> set[str]:
     probe = argparse.ArgumentParser()
     _WITH_PROGRAM[command](probe)
+    _add_debug(probe)
     return {
         option
         for action in probe._actions  # no public name lists them; argparse has had it since 2.7
         if action.nargs == 0
         for option in action.option_strings
     }
-
-
-def _wrong(text: str) -> int:
-    print(f"neusight: {text}", file=sys.stderr)
-    return WRONG_USE
 
 
 # -- neusight compare --------------------------------------------------------------------------
@@ -220,7 +311,7 @@ def _compare(options: argparse.Namespace) -> int:
     print(comparison.table())
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    return WRONG_USE if problems else OK
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
 # -- neusight gpus -----------------------------------------------------------------------------
@@ -232,7 +323,7 @@ def _gpus(options: argparse.Namespace) -> int:
     if options.name is not None:
         for name, value in gpu(options.name).to_json().items():
             print(f"{name:<38} {value}")
-        return OK
+        return ExitCode.OK
     print(f"{'name':<28} {'architecture':<18} {'memory':>8} {'GB/s':>7} {'bf16 TFLOP/s':>13}")
     for name in gpus():
         item = gpu(name)
@@ -241,7 +332,7 @@ def _gpus(options: argparse.Namespace) -> int:
             f"{name:<28} {item.architecture:<18} {item.memory_bytes / _GIB:>6.0f} G "
             f"{item.bandwidth_gbps:>7.0f} {f'{peak:.0f}' if peak else '-':>13}"
         )
-    return OK
+    return ExitCode.OK
 
 
 # -- neusight evaluate, neusight fit -----------------------------------------------------------
@@ -253,7 +344,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     names = options.predictor or ["tiled"]
     unknown = [name for name in names if name not in predictors()]
     if unknown:
-        return _wrong(f"unknown predictor {unknown[0]!r}; known: {', '.join(predictors())}")
+        raise OptionError(f"unknown predictor {unknown[0]!r}; known: {', '.join(predictors())}")
     report = evaluate(options.data, predictors=names)
     print(table_of(report.rows, every_size=options.sizes))
     for reason in report.left_out:
@@ -263,7 +354,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         problems = tried(lambda: write_json(Path(options.json), report.to_json()), options.json)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    return WRONG_USE if problems else OK
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -276,4 +367,4 @@ def _fit(options: argparse.Namespace) -> int:
         print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
         for name, error in network.provenance["mape"].items():
             print(f"  {name:<40} {error:6.1%} on held-out shapes")
-    return OK
+    return ExitCode.OK

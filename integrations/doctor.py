@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Finding", "add_arguments", "examine", "report", "run"]
+from neusight.integrations.exit_codes import ExitCode
 
-OK, JUDGED = 0, 1
+__all__ = ["Finding", "add_arguments", "examine", "report", "run"]
 
 State = Literal["ok", "absent", "problem"]
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
         for problem in tried(lambda: write_json(Path(options.json), document), options.json):
             print(f"neusight: {problem}", file=sys.stderr)
-    return JUDGED if _problems(findings) else OK
+    return ExitCode.JUDGED if _problems(findings) else ExitCode.OK
 
 
 def examine() -> list[Finding]:

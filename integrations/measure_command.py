@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.measurement import (
     Outcome,
     Part,
@@ -17,12 +18,10 @@ from neusight.integrations.measurement import (
     read_settings,
     worker_command,
 )
-from neusight.interrupts import INTERRUPTED
 from neusight.predictors.errors import DataError
 
 __all__ = ["add_arguments", "run"]
 
-OK, WRONG_USE = 0, 2
 DEFAULT_MINUTES = 8.0
 #: The workloads of the source tree.
 WORKLOADS = Path(__file__).parents[1] / "benchmarks" / "workloads"
@@ -90,11 +89,11 @@ def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
             " goes on from there",
             file=sys.stderr,
         )
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     finally:
         show.end()
     _report(outcome, folder)
-    return OK
+    return ExitCode.OK
 
 
 def _parts(options: argparse.Namespace) -> list[Part]:

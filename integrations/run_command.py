@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
+from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
-from neusight.interrupts import INTERRUPTED, raises_from_here
+from neusight.interrupts import raises_from_here
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import (
     CalibrationError,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
 __all__ = ["add_arguments", "command_of", "run", "tried", "write_json"]
-
-OK, JUDGED, WRONG_USE, SCRIPT_FAILED = range(4)
 
 #: Steady steps after which the script is ended: enough for a median.
 DEFAULT_STEPS = 5
@@ -95,12 +94,12 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     forecast, outcome = _record(options, program)
     if outcome.is_interrupted and not forecast.recording.num_ops:
         print("neusight: interrupted before any CUDA work", file=sys.stderr)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     if not forecast.recording.steps and outcome.failure:
         print(
             f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr
         )
-        return SCRIPT_FAILED
+        return ExitCode.SCRIPT_FAILED
     forecasts = [
         forecast,
         *_priced_on_others(forecast, options, program, may_run=not outcome.is_interrupted),
@@ -108,10 +107,10 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     reports = _memory_reports(options, forecasts)
     _report(options, program, forecasts, outcome, prices, reports)
     if outcome.failure:
-        return INTERRUPTED if outcome.is_interrupted else SCRIPT_FAILED
+        return ExitCode.INTERRUPTED if outcome.is_interrupted else ExitCode.SCRIPT_FAILED
     if not all(report.fits for report in reports):
-        return JUDGED
-    return OK if forecast.recording.num_ops else WRONG_USE
+        return ExitCode.JUDGED
+    return ExitCode.OK if forecast.recording.num_ops else ExitCode.WRONG_USE
 
 
 def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, float]:
@@ -176,7 +175,7 @@ def _sweep(options: argparse.Namespace, program: Program) -> int:
         problems = tried(lambda: write_json(Path(options.json), document), options.json)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    return SCRIPT_FAILED if all(point.failure for point in points) else OK
+    return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
 
 
 def _teller(options: argparse.Namespace) -> Callable[[str], object]:

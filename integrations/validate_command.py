@@ -6,12 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from neusight.integrations.exit_codes import ExitCode
 from neusight.predictors.errors import OptionError
 from neusight.predictors.predictor import predictors
 
 __all__ = ["add_arguments", "run"]
-
-OK, WRONG_USE = 0, 2
 
 
 def add_arguments(validate: argparse.ArgumentParser) -> None:
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         problems = tried(lambda: write_json(Path(options.json), found.to_json()), options.json)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
-    return WRONG_USE if problems else OK
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
 def _tell(text: str) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from neusight.integrations import cli, doctor
 from neusight.integrations.cli import _split, main
+from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.runner import Program
+from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 
 TRAIN = """
 import sys, time, torch
@@ -384,7 +387,7 @@ def test_wrong_options_are_told_before_the_script_runs(
     assert "it ran" not in printed.out
 
 
-def test_output_into_a_closed_pipe_ends_without_a_traceback() -> None:
+def test_output_into_a_closed_pipe_exits_as_it_would_have() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "neusight", "gpus"]
@@ -392,4 +395,112 @@ def test_output_into_a_closed_pipe_ends_without_a_traceback() -> None:
     with os.fdopen(write, "w") as closed:
         shown = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
 
-    assert (shown.returncode, shown.stderr) == (1, "")
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+# -- what went wrong, and whose fault it is ------------------------------------------------------
+
+
+def test_an_error_of_neusight_is_exit_code_four_in_few_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(options: object) -> int:
+        return {"a": 1}["b"]
+
+    monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
+    monkeypatch.setattr(doctor, "run", fails)
+
+    assert main(["doctor"]) == ExitCode.NEUSIGHT_FAILED == 4
+    short = capsys.readouterr().err
+    assert main(["doctor", "--debug"]) == 4
+    full = capsys.readouterr().err
+
+    assert short.startswith("neusight: neusight itself failed: KeyError: 'b' (test_cli.py:")
+    assert "--debug" in short
+    assert "Traceback" not in short
+    assert "Traceback" in full
+    assert "NEUSIGHT_DEBUG" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OptionError("no such thing"), ExitCode.WRONG_USE),
+        (UnsupportedTorchError("no proven way"), ExitCode.NEUSIGHT_FAILED),
+        (SlowMachineError("too slow"), ExitCode.NEUSIGHT_FAILED),
+        (FileNotFoundError(2, "No such file or directory", "real.json"), ExitCode.WRONG_USE),
+        (PermissionError(13, "Permission denied", "/elsewhere"), ExitCode.NEUSIGHT_FAILED),
+        (OSError(28, "No space left on device"), ExitCode.NEUSIGHT_FAILED),
+        (RecursionError("too deep"), ExitCode.NEUSIGHT_FAILED),
+        (MemoryError(), ExitCode.NEUSIGHT_FAILED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_the_exit_code_tells_whose_fault_it_was(
+    error: BaseException, code: ExitCode,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def fails(options: object) -> int:
+        raise error
+
+    monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
+    monkeypatch.setattr(cli, "_compare", fails)
+
+    assert main(["compare", "forecast.json", "real.json"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith("neusight: ")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "absent.json", "real.json"],
+        ["validate", "absent"],
+        ["calibrate", "absent", "--gpu", "H100", "--out", "o.json"],
+        ["evaluate", "--data", "absent"],
+        ["fit", "absent", "--out", "weights"],
+        ["gpus", "./absent.json"],
+        ["check", "--gpu", "H100", "--baseline", "absent.json", "train.py"],
+        ["run", "--gpu", "H100", "--calibration", "absent.json", "train.py"],
+    ],
+)
+def test_a_missing_file_is_wrong_use_in_a_sentence(
+    arguments: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script(tmp_path, "print('hello')\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(arguments) == ExitCode.WRONG_USE
+
+    said = capsys.readouterr().err
+    assert "absent" in said
+    assert "Traceback" not in said
+
+
+def test_a_terminal_that_knows_ascii_only_gets_the_whole_screen(tmp_path: Path) -> None:
+    script(tmp_path, "import torch\nprint('µ')\ntorch.ones(9, device='cuda') + 1\n")
+
+    done = neusight(
+        "run", "--gpu", "H100", "train.py", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("u\n")
+    assert " us of GPU time" in done.stdout
+    assert "in CI" in done.stdout
+
+
+def test_a_verdict_that_nobody_reads_to_the_end_is_still_the_exit_code(tmp_path: Path) -> None:
+    script(tmp_path, "import torch\ntorch.ones(40_000, 40_000, 10, device='cuda')\n")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "neusight", "run", "--gpu", "T4", "--max-memory", "train.py"]
+
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=closed, stderr=subprocess.PIPE, text=True
+        )
+
+    assert (done.returncode, done.stderr) == (ExitCode.JUDGED, "")

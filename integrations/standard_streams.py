@@ -1,0 +1,95 @@
+"""Standard output and error that take any text and outlive whoever reads them."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from typing import TextIO
+
+__all__ = ["flush_standard_streams", "settle_standard_streams"]
+
+#: Name under which Python knows how text is written where the encoding lacks a character.
+_PLAIN_WORDS = "neusight.plain_words"
+
+#: What our own texts use beyond ASCII, in ASCII; as numbers those that look like another one.
+_IN_ASCII = {
+    "µ": "u", "\xd7": "x", "\u2013": "-", "—": "-", "\u2212": "-", "…": "...", "≥": ">=",
+    "≤": "<=", "→": "->", "±": "+-", "·": "*", "²": "^2", "«": '"', "»": '"', "“": '"', "”": '"',
+    "\u2018": "'", "\u2019": "'", "█": "#", "│": "|", "─": "-", "├": "|", "└": "`",
+}  # fmt: skip
+
+#: Bytes of a file's name that were not UTF-8, as os.fsdecode shows them (PEP 383).
+_ESCAPED_BYTE = range(0xDC80, 0xDD00)
+
+
+def settle_standard_streams() -> None:
+    """From here on text that the encoding lacks is written in other words, and nobody needs to read
+    to the end: a pipe that was closed (`| head`) takes what follows and drops it."""
+    codecs.register_error(_PLAIN_WORDS, _in_plain_words)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, _settled(stream))
+
+
+def flush_standard_streams() -> None:
+    """Writes what is still held back; OSError where it cannot be written (a full disk)."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # closed by the shell: >&-
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            _drop_what_follows(stream)
+            raise
+
+
+class _PatientFile(io.FileIO):
+    """A descriptor whose reader may go: what is written after that is dropped."""
+
+    def write(self, data: object) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except BrokenPipeError:
+            _point_nowhere(self.fileno())
+            return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+def _settled(stream: io.TextIOWrapper) -> TextIO:
+    stream.reconfigure(errors=_PLAIN_WORDS)
+    raw = getattr(stream.buffer, "raw", None)
+    if type(raw) is not io.FileIO:  # a test's, or settled already
+        return stream
+    stream.flush()
+    patient = _PatientFile(raw.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(patient),
+        encoding=stream.encoding,
+        errors=_PLAIN_WORDS,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def _drop_what_follows(stream: TextIO) -> None:
+    """Else Python writes it again when it ends, and fails again."""
+    _point_nowhere(stream.fileno())
+    stream.flush()
+
+
+def _point_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _in_plain_words(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if ord(character) in _ESCAPED_BYTE:
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    escaped = character.encode("ascii", "backslashreplace").decode("ascii")
+    return _IN_ASCII.get(character, escaped), error.start + 1

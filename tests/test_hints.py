@@ -1,0 +1,131 @@
+"""A command line that means something else is told what to type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.cli import main
+
+#: What was typed, and the command that the hint says to type instead.
+TABLE = [
+    ("run small.py --gpu H100", "run --gpu H100 small.py"),
+    ("run small.py --lr 1 --gpu=H100 --x", "run --gpu=H100 small.py --lr 1 --x"),
+    ("--gpu H100 run small.py", "run --gpu H100 small.py"),
+    ("--quiet run --gpu H100 small.py", "run --quiet --gpu H100 small.py"),
+    ("run small.py", "run --gpu H100 small.py"),
+    ("run --trace runs small.py --lr 1", "run --gpu H100 --trace runs small.py --lr 1"),
+    ("run -m pkg.train", "run --gpu H100 -m pkg.train"),
+    ("run", "run --gpu H100 train.py"),
+    ("run --gpu H100", "run --gpu H100 train.py"),
+    ("run --gpu H100 -m", "run --gpu H100 -m package.train"),
+    ("run --gpu H100 --", "run --gpu H100 train.py"),
+    ("small.py", "run --gpu H100 small.py"),
+    ("small.py --lr 1", "run --gpu H100 small.py --lr 1"),
+    ("--gpu T4 small.py", "run --gpu T4 small.py"),
+    ("-m pkg.train --lr 1", "run --gpu H100 -m pkg.train --lr 1"),
+    ("run --gpu H100 --html small.py", "run --gpu H100 --html report.html small.py"),
+    ("run --gpu H100 --json small.py", "run --gpu H100 --json out.json small.py"),
+    ("run --gpu H100 --trace small.py", "run --gpu H100 --trace runs small.py"),
+    ("run --gpu small.py", "run --gpu H100 small.py"),
+    ("run --gpus H100 small.py", "run --gpu H100 small.py"),
+    ("run --gpu H100 --stric small.py", "run --gpu H100 --strict"),
+    ("check --gpu H100 --updat", "check --gpu H100 --update"),
+    ("compare --jsn o.json a b", "compare --json o.json a b"),
+    ("rnu --gpu H100 small.py", "run --gpu H100 small.py"),
+    ("chek", "check"),
+    ("run --gpu H100 folder", "run --gpu H100 folder/train.py"),
+    ("run --gpu H100 program --x", "run --gpu H100 program/__main__.py --x"),
+    ("run --gpu H100 folder/book.ipynb", "run --gpu H100 folder/book.py"),
+    ("run --gpu H100 start.sh", "run --gpu H100 small.py --lr 3"),
+    ("run --gpu H100 job", "run --gpu H100 small.py"),
+    ("run --gpu H100 python small.py --x", "run --gpu H100 small.py --x"),
+    ("run --gpu H100 python -m pkg.train", "run --gpu H100 -m pkg.train"),
+    ("run --gpu H100 smal.py --x", "run --gpu H100 small.py --x"),
+    ("run --gpu H100 pkg.train", "run --gpu H100 -m pkg.train"),
+    ("check --gpu H100 smal.py", "check --gpu H100 small.py"),
+    ("check --gpu H100 folder", "check --gpu H100 folder/train.py"),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script that must not run, and what is mistaken for one."""
+    for folder in ("folder", "program", "pkg"):
+        (tmp_path / folder).mkdir()
+    for name in ("small.py", "folder/train.py", "folder/data.py", "program/__main__.py",
+                 "pkg/train.py"):  # fmt: skip
+        (tmp_path / name).write_text("raise SystemExit('it ran')\n")
+    (tmp_path / "folder" / "book.ipynb").write_text(json.dumps({"cells": []}))
+    (tmp_path / "start.sh").write_text("set -e\npython -u small.py --lr 3 \\\n  --x 1\n")
+    (tmp_path / "job").write_text("#!/usr/bin/env bash\nsrun python small.py\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("typed", "instead"), TABLE)
+def test_a_hint_says_what_to_type(
+    typed: str, instead: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(typed)) == 2
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("neusight: ")
+    assert f"neusight {instead}" in printed.err
+    assert "it ran" not in printed.err
+
+
+@pytest.mark.parametrize("instead", sorted({instead for _, instead in TABLE}))
+def test_what_a_hint_says_is_taken_without_another(
+    instead: str, project: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from neusight.integrations import check_command, cli, run_command
+
+    (project / "package").mkdir()
+    (project / "train.py").touch()
+    (project / "folder" / "book.py").touch()
+    for module, name in ((run_command, "run"), (check_command, "check"), (cli, "_compare")):
+        monkeypatch.setattr(module, name, lambda *_: 0)
+    words = shlex.split(instead)
+    if words[-1] == "--strict":  # an option that the command goes on after
+        words.append("small.py")
+
+    assert main(words) == 0, capsys.readouterr().err
+
+
+def test_a_module_that_is_nowhere_is_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--gpu", "H100", "-m", "absent.train"]) == 2
+
+    assert "there is no module 'absent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_needs_no_script(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", option])
+
+    assert ended.value.code == 0
+    assert "--gpu" in capsys.readouterr().out
+
+
+def test_a_word_like_no_command_names_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frobnicate"]) == 2
+
+    assert "`neusight --help` lists the commands" in capsys.readouterr().err
+
+
+def test_options_of_the_script_stay_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from neusight.integrations import run_command
+
+    seen = []
+    monkeypatch.setattr(run_command, "run", lambda options, program: seen.append(program) or 0)
+
+    assert main(["run", "--gpu", "T4", "small.py", "--gpu", "3", "--html", "x"]) == 0
+    assert seen[0].arguments == ("--gpu", "3", "--html", "x")
