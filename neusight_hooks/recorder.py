@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.attribution import Attribution
 from neusight.call_stack import CallStack, CallStacks, call_site
+from neusight.fake_cuda.eager_errors import eager_error, refused_by_cuda
 from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor, used_outside
 from neusight.fake_cuda.values import HANDLERS, MAX_KNOWN_ELEMENTS, Values
 from neusight.ops import map_op
@@ -354,7 +355,25 @@ class Recorder:
                 "nobody knows what it returns. torch.library.register_fake adds one to an op of "
                 "your own."
             ) from error
+        except Exception:
+            said = self._eager_error(func, args, kwargs)
+            if said is None:
+                raise
+            raise said from None  # the fake kernel says the same in other words
         return _as_forecast(out)
+
+    def refuse(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""
+        if refused_by_cuda(func, args):
+            said = self._eager_error(func, args, kwargs)
+            if said is not None:
+                raise said
+
+    def _eager_error(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Exception | None:
+        with self._lock, self.inside():
+            return eager_error(func, args, kwargs)
 
     def checked_device(self, device: torch.device) -> torch.device:
         """The device with its index; RuntimeError, as CUDA gives it, where there is no such GPU."""
@@ -373,6 +392,7 @@ class Recorder:
     ) -> Any:
         if func is aten.convolution.default:
             _check_convolution(args[0], args[1])
+        self.refuse(func, args, kwargs)
         out = self.run_fake(func, args, kwargs)
         known = self._remember(func, args, kwargs, out, key)
         self.record_op(known)

@@ -11,6 +11,7 @@ import torch
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.core import enter_cuda_core
+from neusight.fake_cuda.eager_errors import quiet_fake_kernels
 from neusight.fake_cuda.facade import install_facade
 from neusight.fake_cuda.files import install_files
 from neusight.fake_cuda.live_memory import LiveMemory
@@ -64,6 +65,7 @@ def enter_fake_cuda(
         return clocks[0]
 
     enter_cuda_core(undo)
+    undo.enter_context(quiet_fake_kernels())
     patches = Patches()
     undo.enter_context(patches.undo)
     memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)

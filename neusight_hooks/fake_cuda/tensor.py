@@ -216,6 +216,10 @@ class ForecastTensor(FakeTensor):
         return values.__reduce_ex__(protocol)
 
 
+#: Python's own errors name the class: "'Tensor' object has no attribute …", as on a GPU.
+ForecastTensor.__name__ = ForecastTensor.__qualname__ = "Tensor"
+
+
 def used_outside(func: Any) -> ForecastStateError:
     """The error for a forecast tensor that meets an op after its block."""
     return ForecastStateError(

@@ -631,6 +631,7 @@ def _has_mask(indices: Sequence[Any]) -> bool:
 def _index(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if not _has_mask(args[1]):
         return recorder.run_known(func, args, kwargs)
+    recorder.refuse(func, args, kwargs)
     return recorder.run_known(func, (args[0], _integer_indices(recorder, args[1])), kwargs)
 
 
@@ -640,6 +641,7 @@ def _index_put(
 ) -> Any:
     if not _has_mask(args[1]):
         return recorder.run_known(func, args, kwargs)
+    recorder.refuse(func, args, kwargs)
     value = args[2]
     if value.dim() > 0 and value.numel() > 1:
         # As many values are put as were selected before: the shape of the value says how many.

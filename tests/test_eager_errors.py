@@ -1,0 +1,152 @@
+"""A mistake of the script is told as it would be on a GPU."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neusight.fake_cuda.eager_errors import eager_error, quiet_fake_kernels
+from neusight.forecast import forecast_on
+
+
+class Operands:
+    """What the mistakes are made with, on one device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, *shape: int, requires_grad: bool = False) -> Tensor:
+        return torch.randn(*shape, device=self.device, requires_grad=requires_grad)
+
+    def index(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.long, device=self.device)
+
+    def mask(self, *shape: int) -> Tensor:
+        return torch.ones(*shape, dtype=torch.bool, device=self.device)
+
+    def module(self, module: nn.Module) -> nn.Module:
+        return module.to(self.device)
+
+
+Mistake = Callable[[Operands], object]
+MISTAKES: dict[str, Mistake] = {
+    "linear": lambda on: on.module(nn.Linear(6, 7))(on(4, 5)),
+    "linear of a batch": lambda on: on.module(nn.Linear(6, 7))(on(2, 4, 5)),
+    "linear in double": lambda on: on.module(nn.Linear(5, 6))(on(4, 5).double()),
+    "linear of integers": lambda on: on.module(nn.Linear(5, 6))(on.index(4, 5)),
+    "mm": lambda on: on(4, 5) @ on(6, 7),
+    "mv": lambda on: on(4, 5) @ on(6),
+    "dot": lambda on: torch.dot(on(4), on(6)),
+    "bmm": lambda on: torch.bmm(on(2, 4, 5), on(3, 5, 6)),
+    "mm of two dtypes": lambda on: on(4, 5) @ on(5, 6).half(),
+    "addmm": lambda on: torch.addmm(on(9), on(4, 5), on(5, 6)),
+    "einsum": lambda on: torch.einsum("ij,jk->ik", on(4, 5), on(6, 7)),
+    "add": lambda on: on(4, 5) + on(4, 6),
+    "add in place": lambda on: on(4, 5).add_(on(2, 4, 5)),
+    "where": lambda on: torch.where(on(4, 5) > 0, on(4, 6), on(4, 5)),
+    "copy": lambda on: on(4, 5).copy_(on(4, 6)),
+    "cat": lambda on: torch.cat([on(4, 5), on(4, 6)]),
+    "cat of other dimensions": lambda on: torch.cat([on(4, 5), on(4, 6, 7)]),
+    "stack": lambda on: torch.stack([on(4, 5), on(4, 6)]),
+    "view": lambda on: on(4, 5).view(3, 7),
+    "view across strides": lambda on: on(4, 5).t().view(20),
+    "expand": lambda on: on(4, 5).expand(3, 5),
+    "index": lambda on: on(4, 5)[7],
+    "index of tensors": lambda on: on(4, 5)[on.index(2), on.index(3)],
+    "index by a mask": lambda on: on(4, 5)[on.mask(3)],
+    "assign by a mask": lambda on: on(4, 5).__setitem__(on.mask(3), 1.0),
+    "assign": lambda on: on(4, 5).__setitem__(0, on(3)),
+    "index_select": lambda on: on(4, 5).index_select(0, on(2)),
+    "gather": lambda on: on(4, 5).gather(1, on(4, 5)),
+    "topk": lambda on: on(4, 5).topk(9),
+    "sum": lambda on: on(4, 5).sum(dim=3),
+    "softmax": lambda on: torch.softmax(on(4, 5), dim=2),
+    "mean of integers": lambda on: on.index(4).mean(),
+    "convolution": lambda on: on.module(nn.Conv2d(3, 8, 3))(on(2, 4, 16, 16)),
+    "batch norm": lambda on: on.module(nn.BatchNorm2d(8))(on(2, 4, 6, 6)),
+    "layer norm": lambda on: on.module(nn.LayerNorm(8))(on(2, 4)),
+    "cross entropy": lambda on: F.cross_entropy(on(4, 5), on.index(6)),
+    "cross entropy of floats": lambda on: F.cross_entropy(on(4, 5), on(4)),
+    "nll of int32": lambda on: F.nll_loss(on(4, 5), on.index(4).int()),
+    "embedding of floats": lambda on: on.module(nn.Embedding(5, 6))(on(4)),
+    "attention": lambda on: F.scaled_dot_product_attention(
+        on(1, 2, 3, 8), on(1, 2, 4, 16), on(1, 2, 4, 16)
+    ),
+    "backward of many": lambda on: (on(4, 5, requires_grad=True) * 2).backward(),
+    "backward of none": lambda on: on(4, 5).sum().backward(),
+    "a leaf in place": lambda on: on(4, requires_grad=True).add_(1),
+    "item of many": lambda on: on(4).item(),
+    "no such attribute": lambda on: on(4).shapes,
+    "a text": lambda on: on(4) + "1",
+}
+
+
+def said(mistake: Mistake, on: Operands) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            mistake(on)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_every_mistake_is_told_in_the_words_of_eager_torch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = {name: said(mistake, Operands("cpu")) for name, mistake in MISTAKES.items()}
+
+    with forecast_on("H100"):
+        Operands("cuda")(1).add_(1)
+        found = {name: said(mistake, Operands("cuda")) for name, mistake in MISTAKES.items()}
+
+    assert "nothing" not in expected.values()
+    assert {name: words.replace("cuda:0", "cpu") for name, words in found.items()} == expected
+    assert caplog.records == []
+
+
+def test_operands_that_are_right_are_not_refused() -> None:
+    with forecast_on("H100") as forecast:
+        on = Operands("cuda")
+        on(4, 5).half() @ on(5, 6).half()
+        on(4, 5)[on.mask(4)]
+        on(4, 5)[on.mask(4, 5)]
+        on(4, 5)[:, on.mask(5)]
+        torch.softmax(on(4, 5), dim=-2)
+        torch.softmax(torch.ones((), device="cuda"), dim=0)
+
+    assert forecast.recording.num_ops > 0
+
+
+def test_operands_too_large_for_the_cpu_keep_the_words_of_the_fake_kernel() -> None:
+    with forecast_on("H100"):
+        big = torch.empty(100_000, 5_000, device="cuda")
+
+        with pytest.raises(RuntimeError, match="100000"):
+            big @ big
+
+
+def test_an_op_that_goes_well_on_the_cpu_says_nothing() -> None:
+    args = (torch.ones(2, 3), torch.ones(3, 2))
+
+    assert eager_error(torch.ops.aten.mm.default, args, {}) is None
+
+
+def test_the_log_of_fake_kernels_speaks_again_afterwards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = list(log.filters)
+
+    with quiet_fake_kernels():
+        log.error("failed while attempting to run meta for %s", "aten.mm")
+        log.error("another word")
+
+    assert log.filters == before
+    assert "failed while" not in caplog.text
