@@ -18,6 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from neusight.integrations.internal_failure import is_debugging
+from neusight.integrations.script_errors import (
+    error_line,
+    is_fault_of_neusight,
+    script_traceback,
+)
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
@@ -99,7 +105,7 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
 
 
 def run_program(program: Program, session: Session) -> Outcome:
-    """Runs the program inside the session; never raises for what the program does.
+    """Runs the program inside the session; raises what is the fault of neusight alone.
 
     What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
     KeyboardInterrupt where the program has ended, else there and then.
@@ -181,14 +187,12 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
 
 
 def _failed(error: Exception) -> Outcome:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = str(Path(__file__).parent)
-    while frames and (frames[0].filename.startswith(own) or "runpy" in frames[0].filename):
-        del frames[0]
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
-    lines += traceback.format_exception_only(error)
-    sys.stderr.write("".join(lines))
-    return Outcome(failure=f"{type(error).__name__}: {error}", exit_code=1)
+    """Shows the script's own error; one of neusight goes on to who tells it apart."""
+    if is_fault_of_neusight(error, _execute.__code__):
+        raise error
+    shown = traceback.format_exception(error) if is_debugging() else [script_traceback(error)]
+    sys.stderr.write("".join(shown))
+    return Outcome(failure=error_line(error), exit_code=1)
 
 
 def _line_of(error: Exception) -> str:

@@ -1,0 +1,86 @@
+"""A script's own error as its author would see it on a GPU: by the lines of the script alone."""
+
+from __future__ import annotations
+
+import traceback
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from traceback import FrameSummary, TracebackException
+from types import CodeType
+
+from neusight.predictors.errors import NeusightError
+
+__all__ = ["error_line", "is_fault_of_neusight", "script_traceback"]
+
+#: Files of Python that start a script or import a module.
+_STARTERS = ("runpy", "<frozen ")
+
+#: Errors that a call with the script's own wrong arguments ends in, wherever it was noticed.
+_OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
+
+
+@cache
+def _own_folders() -> tuple[str, ...]:
+    """Where neusight, its predictors and its integrations are."""
+    found = (find_spec(name) for name in ("neusight", "neusight.predictors", __package__))
+    return tuple(f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin)
+
+
+@cache
+def _torch_folder() -> str:
+    spec = find_spec("torch")
+    return f"{Path(spec.origin).parent}/" if spec and spec.origin else ""
+
+
+def script_traceback(error: BaseException) -> str:
+    """The traceback as Python prints it, without the frames of torch and neusight."""
+    shown = TracebackException.from_exception(error)
+    _keep_script_frames(shown, set())
+    return "".join(shown.format())
+
+
+def error_line(error: BaseException) -> str:
+    """The error in one line, with the innermost line of the script that led to it."""
+    first = str(error).strip().partition("\n")[0]
+    words = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_script(frame)]
+    return f"{words} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else words
+
+
+def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
+    """Whether neusight itself failed: outside of the script, which `start` runs, or in its depths
+    in a way that no wrong argument explains."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if start not in codes:
+        return True
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    if codes[-1] is start or not last.filename.startswith(_own_folders()):
+        return False
+    is_meant = (last.line or "").startswith("raise ")
+    return not is_meant and not isinstance(error, _OF_ARGUMENTS)
+
+
+def _keep_script_frames(shown: TracebackException, seen: set[int]) -> None:
+    if id(shown) in seen:
+        return
+    seen.add(id(shown))
+    if shown.__suppress_context__ or _is_internal(shown.__context__):
+        shown.__context__ = None
+    frames = [frame for frame in shown.stack if _is_script(frame)]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    linked = [shown.__cause__, shown.__context__, *(getattr(shown, "exceptions", None) or ())]
+    for other in linked:
+        if other is not None:
+            _keep_script_frames(other, seen)
+
+
+def _is_internal(shown: TracebackException | None) -> bool:
+    """Whether an error was raised and caught again below the script."""
+    return shown is not None and not any(map(_is_script, shown.stack))
+
+
+def _is_script(frame: FrameSummary) -> bool:
+    foreign = (*_own_folders(), _torch_folder())
+    is_starter = any(name in frame.filename for name in _STARTERS)
+    return not is_starter and not frame.filename.startswith(tuple(filter(None, foreign)))
