@@ -90,6 +90,44 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return result
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[object]) -> None:
+    """A failure is shown by the lines of the test and of what it runs, without neusight's own."""
+    if call.excinfo is None or "neusight.predictors.errors" not in sys.modules:
+        return
+    from neusight.integrations.internal_failure import is_debugging
+    from neusight.integrations.script_errors import is_of_the_depths, without_own_frames
+    from neusight.predictors.errors import NeusightError
+
+    error = call.excinfo.value
+    if is_debugging() or is_of_the_depths(error):
+        return
+    shown = without_own_frames(error.__traceback__)
+    if isinstance(error, NeusightError) and not _has_lines_of_the_test(shown):
+        call.excinfo = _told(f"{item.location[0]}:{(item.location[1] or 0) + 1}: {error}")
+    elif shown is not None:
+        error.__traceback__ = shown
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)
+
+
+def _has_lines_of_the_test(shown: TracebackType | None) -> bool:
+    """Whether it has other frames than those of pytest and its plugins."""
+    while shown is not None:
+        package = str(shown.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in ("pluggy", "_pytest", "pytest"):
+            return True
+        shown = shown.tb_next
+    return False
+
+
+def _told(text: str) -> pytest.ExceptionInfo[BaseException]:
+    """A failure that pytest shows by its text alone."""
+    try:
+        pytest.fail(text, pytrace=False)
+    except pytest.fail.Exception as failure:
+        return pytest.ExceptionInfo.from_exception(failure)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A budget that nothing would judge must not pass unseen."""
     marked = [*item.iter_markers(_LATENCY), *item.iter_markers(_MEMORY)]
@@ -423,8 +461,9 @@ class _Budget:
             f"{value / self.limit - 1:.1%} over the budget of {amount_text(self.limit, unit)}"
         ]
         if self.is_latency:
+            places = _places_by_module(found)
             lines += [
-                f"  {amount_text(row.time_us, 'us'):>11}  {row.name}"
+                f"  {amount_text(row.time_us, 'us'):>11}  {row.name}{places.get(row.name, '')}"
                 for row in found.verdict.by_module[:_ROWS_SHOWN]
             ]
         else:
@@ -433,7 +472,29 @@ class _Budget:
                 f"{row.module or f'({row.phase})'}"
                 for row in found.memory.alive[:_ROWS_SHOWN]
             ]
+            peak = found.memory.peak_event
+            if peak is not None and peak.source.stack:
+                lines.append(f"  the peak is at {peak.source.op}, {peak.source.stack[0]}")
         return "\n".join(lines)
+
+
+def _places_by_module(found: Forecast) -> dict[str, str]:
+    """The line on which each module spends most of the steady step, as words to append."""
+    from neusight.summary import steady_step_of
+
+    step = steady_step_of(found.timeline)
+    times: dict[str, dict[str, int]] = {}
+    for span in (
+        () if step is None else found.timeline.kernels[step.first_kernel : step.last_kernel]
+    ):
+        if span.call.stack:
+            by_line = times.setdefault(span.call.module or f"({span.call.phase})", {})
+            place = span.call.stack[0]
+            by_line[place] = by_line.get(place, 0) + span.duration_ns
+    return {
+        name: f", {max(by_line, key=lambda place: by_line[place])}"
+        for name, by_line in times.items()
+    }
 
 
 def _budgets_of(item: pytest.Item) -> list[_Budget]:

@@ -1,4 +1,4 @@
-"""A script's own error as its author would see it on a GPU: by the lines of the script alone."""
+"""A program's own error as its author would see it on a GPU: by the program's lines alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import FrameSummary, TracebackException
-from types import CodeType
+from types import CodeType, TracebackType
 
 from neusight.predictors.errors import NeusightError
 
-__all__ = ["error_line", "is_fault_of_neusight", "script_traceback"]
+__all__ = [
+    "error_line",
+    "is_fault_of_neusight",
+    "is_of_the_depths",
+    "script_traceback",
+    "without_own_frames",
+]
 
 #: Files of Python that start a script or import a module.
 _STARTERS = ("runpy", "<frozen ")
@@ -52,13 +58,33 @@ def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
     """Whether neusight itself failed: outside of the script, which `start` runs, or in its depths
     in a way that no wrong argument explains."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if start not in codes:
-        return True
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    if codes[-1] is start or not last.filename.startswith(_own_folders()):
+    return start not in codes or (codes[-1] is not start and is_of_the_depths(error))
+
+
+def is_of_the_depths(error: BaseException) -> bool:
+    """Whether it arose in neusight's own code and nobody meant to raise it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not frames[-1].filename.startswith(_own_folders()):
         return False
-    is_meant = (last.line or "").startswith("raise ")
+    is_meant = (frames[-1].line or "").startswith("raise")
     return not is_meant and not isinstance(error, _OF_ARGUMENTS)
+
+
+def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of neusight, and those of torch below them."""
+    kept: list[TracebackType] = []
+    is_below = False
+    while shown is not None:
+        filename = shown.tb_frame.f_code.co_filename
+        is_own = filename.startswith(_own_folders())
+        is_below = is_own or (is_below and filename.startswith(_torch_folder()))
+        if not is_below:
+            kept.append(shown)
+        shown = shown.tb_next
+    rebuilt: TracebackType | None = None
+    for item in reversed(kept):
+        rebuilt = TracebackType(rebuilt, item.tb_frame, item.tb_lasti, item.tb_lineno)
+    return rebuilt
 
 
 def _keep_script_frames(shown: TracebackException, seen: set[int]) -> None:

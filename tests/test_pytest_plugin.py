@@ -403,3 +403,65 @@ def test_in_github_actions_findings_are_annotated_and_summed_up(
 
     assert "\n::error title=neusight%3A " in printed
     assert "test_step` | `H100-SXM5-80GB, " in (run.path / "summary.md").read_text()
+
+
+# -- how a failure is shown ----------------------------------------------------------------------
+
+
+def test_a_failure_is_shown_by_the_lines_of_the_test_alone(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
+    run.makepyfile(
+        """
+        import pytest, torch
+        from model import train
+
+        def test_unknown(forecast):
+            forecast("H10", train)
+
+        @pytest.mark.latency_budget(gpu="H10", ms=1)
+        def test_unknown_in_a_marker():
+            train()
+
+        @pytest.mark.latency_budget(gpu="H100", ms=0.001)
+        def test_slow():
+            train()
+
+        @pytest.mark.memory_budget(gpu="H100", gib=0.001)
+        def test_large(forecast):
+            forecast("H100", train)
+
+        @pytest.mark.latency_budget(gpu="H100", ms=1)
+        def test_mistake():
+            torch.ones(3, 4, device="cuda") @ torch.ones(5, 6, device="cuda")
+
+        def test_no_baseline(forecast_regression):
+            forecast_regression("H100", train)
+        """
+    )
+
+    printed = result_of(run, "--tb=long", failed=6)
+
+    for source in ("pytest_plugin.py", "forecast.py", "recorder.py", "gpu.py", "def gpu(",
+                   "pytest_pyfunc_call", "__torch_dispatch__"):  # fmt: skip
+        assert source not in printed
+    lines = printed.splitlines()
+    assert '>       forecast("H10", train)' in lines
+    [unknown] = [line for line in lines if ".py:7: Unknown GPU 'H10'. Did you mean" in line
+                 and not line.startswith("FAILED")]  # fmt: skip
+    assert unknown.startswith("test_a_failure_is_shown")
+    assert any(".py:11: H100-SXM5-80GB: " in line and "over the budget" in line for line in lines)
+    assert any(line.endswith("  Linear, model.py:10") for line in lines)
+    assert any(line.startswith("  the peak is at aten::") for line in lines)
+    assert "E       RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)" in lines
+    assert '>       forecast_regression("H100", train)' in lines
+
+
+def test_debugging_shows_the_lines_of_neusight_too(
+    run: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEUSIGHT_DEBUG", "1")
+    run.makepyfile("def test_unknown(forecast):\n    forecast('H10', print)\n")
+
+    assert "gpu.py:" in result_of(run, failed=1)
