@@ -8,6 +8,7 @@ import sys
 from neusight.integrations.exit_codes import ExitCode
 from neusight.predictors.errors import OptionError
 from neusight.predictors.predictor import predictors
+from neusight.predictors.printable import printable
 
 __all__ = ["add_arguments", "run"]
 
@@ -34,9 +35,9 @@ def run(options: argparse.Namespace) -> int:
     made = calibrate(options.source, options.gpu, predictor=options.predictor)
     print(made.table())
     for note in made.source.get("notes", ()):
-        print(f"  note        {note}")
+        print(printable(f"  note        {note}"))
     if made.source.get("left_out"):
-        print(f"  note        left out: {made.source['left_out']}")
+        print(printable(f"  note        left out: {made.source['left_out']}"))
     problems = tried(lambda: made.save(options.out), options.out)
     if not problems:
         print(f"  written to  {options.out}: neusight run --calibration {options.out} …")

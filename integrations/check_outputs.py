@@ -15,6 +15,7 @@ from neusight.integrations.baseline import METRICS, Case
 from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import code_at
 from neusight.integrations.regression import Cause, Judgement, MetricChange
+from neusight.predictors.printable import printable, printable_text
 
 __all__ = [
     "CaseResult",
@@ -157,7 +158,8 @@ def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
     line = ", ".join(part for part in parts[:2] if part) + (f": {parts[2]}" if parts[2] else "")
     judgement = result.judgement
     if quiet or judgement is None or judgement.is_unchanged:
-        return line
+        return printable(line)
+    line = printable(line)
     return "\n".join([line, *explanation(judgement, folder)])
 
 
@@ -178,7 +180,7 @@ def explanation(judgement: Judgement, folder: Path) -> list[str]:
     lines += _wait_lines(judgement, folder)
     lines += _kernel_lines(judgement)
     lines += [f"  note: {note}" for note in judgement.notes]
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _tool_lines(judgement: Judgement) -> list[str]:
@@ -349,7 +351,7 @@ def _cell(change: MetricChange) -> str:
 
 def _markdown_section(result: CaseResult, folder: Path) -> list[str]:
     if result.failure:
-        return ["", f"### {code_text(result.name)}", "", _fenced([result.failure])]
+        return ["", f"### {code_text(result.name)}", "", _fenced([printable_text(result.failure)])]
     judgement = result.judgement
     if judgement is None or judgement.is_unchanged:
         return []
@@ -360,7 +362,7 @@ def code_text(text: str) -> str:
     """A name in a Markdown table, whatever is in it."""
     ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     pad = " " if "`" in text else ""
-    plain = " ".join(text.split()).replace("|", "\\|")
+    plain = printable(" ".join(text.split())).replace("|", "\\|")
     return f"{ticks}{pad}{plain}{pad}{ticks}"
 
 
@@ -458,7 +460,7 @@ def _annotation(level: str, text: str, title: str, place: str, folder: Path, roo
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable_text(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

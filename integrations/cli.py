@@ -43,6 +43,7 @@ from neusight.predictors.errors import (
     UnsupportedTorchError,
 )
 from neusight.predictors.predictor import predictors
+from neusight.predictors.printable import printable, printable_text
 
 if TYPE_CHECKING:
     from neusight.predictors.network import Network
@@ -150,7 +151,7 @@ def _is_named(filename: object, words: Sequence[str]) -> bool:
 
 def _said(text: str, code: ExitCode) -> ExitCode:
     if sys.stderr is not None:  # closed by the shell: 2>&-
-        print(f"neusight: {text}", file=sys.stderr, flush=True)
+        print(f"neusight: {printable_text(text)}", file=sys.stderr, flush=True)
     return code
 
 
@@ -322,15 +323,16 @@ def _gpus(options: argparse.Namespace) -> int:
 
     if options.name is not None:
         for name, value in gpu(options.name).to_json().items():
-            print(f"{name:<38} {value}")
+            print(printable(f"{name:<38} {value}"))
         return ExitCode.OK
     print(f"{'name':<28} {'architecture':<18} {'memory':>8} {'GB/s':>7} {'bf16 TFLOP/s':>13}")
     for name in gpus():
         item = gpu(name)
         peak = item.peak_tflops.get("bf16")
         print(
-            f"{name:<28} {item.architecture:<18} {item.memory_bytes / _GIB:>6.0f} G "
-            f"{item.bandwidth_gbps:>7.0f} {f'{peak:.0f}' if peak else '-':>13}"
+            f"{printable(name):<28} {printable(item.architecture):<18} "
+            f"{item.memory_bytes / _GIB:>6.0f} G {item.bandwidth_gbps:>7.0f} "
+            f"{f'{peak:.0f}' if peak else '-':>13}"
         )
     return ExitCode.OK
 
@@ -348,7 +350,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     report = evaluate(options.data, predictors=names)
     print(table_of(report.rows, every_size=options.sizes))
     for reason in report.left_out:
-        print(f"left out: {reason}")
+        print(printable(f"left out: {reason}"))
     problems = []
     if options.json:
         problems = tried(lambda: write_json(Path(options.json), report.to_json()), options.json)

@@ -30,6 +30,7 @@ from neusight.integrations.profile import (
 )
 from neusight.predictors.errors import TraceError, UnknownGPUError
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.printable import printable
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -837,6 +838,7 @@ _TEXT_COLUMNS = ("", "class", "operator", "size", "step", "forecast's")
 
 def _plain(title: str, table: Table) -> str:
     """Columns aligned: the first to the left, figures to the right."""
+    title, table = printable(title), _printable(table)
     if len(table[0]) == 1:
         return "\n".join([title, *(f"  {cells[0]}" for cells in table[1:]), ""])
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -853,11 +855,16 @@ def _plain(title: str, table: Table) -> str:
 
 
 def _markdown(title: str, table: Table) -> str:
-    head, *rows = table
+    title = printable(title)
+    head, *rows = _printable(table)
     if len(head) == 1:
         return "\n".join([f"### {title}", "", *(f"- {cells[0]}" for cells in rows), ""])
     lines = [f"### {title}", "", _cells(head), _cells(["---"] * len(head))]
     return "\n".join([*lines, *(_cells(row) for row in rows), ""])
+
+
+def _printable(table: Table) -> Table:
+    return [tuple(map(printable, row)) for row in table]
 
 
 def _cells(cells: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from neusight.integrations.exit_codes import ExitCode
+from neusight.predictors.printable import printable_text
 
 __all__ = ["Finding", "add_arguments", "examine", "report", "run"]
 
@@ -78,7 +79,7 @@ def report(findings: Iterable[Finding]) -> str:
         if problems
         else "forecasts work here: neusight run --gpu H100 train.py"
     )
-    return "\n".join([*(finding.line for finding in findings), "", verdict])
+    return printable_text("\n".join([*(finding.line for finding in findings), "", verdict]))
 
 
 def _problems(findings: Iterable[Finding]) -> list[Finding]:

@@ -16,6 +16,7 @@ __all__ = [
     "command_hint",
     "missing_gpu_hint",
     "missing_program_hint",
+    "no_cuda_hint",
     "option_hint",
     "script_problem",
 ]
@@ -27,6 +28,15 @@ _EXAMPLES = {
     "NAME": _EXAMPLE_GPU, "FILE": "FILE", "DIR": "runs", "N": "5", "N|all": "5", "GiB": "40",
 }  # fmt: skip
 _EXAMPLE_FILES = {"--html": "report.html", "--json": "out.json", "--save": "recording.json.gz"}
+
+#: Options by which scripts are told to use the GPU, and the value of each.
+_DEVICE_OPTIONS = (
+    ("--device", ("cuda",)),
+    ("--accelerator", ("gpu",)),
+    ("--cuda", ()),
+    ("--use-cuda", ()),
+    ("--use_cuda", ()),
+)
 
 #: Programs that start a script, and do not belong before one here.
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "ipython")
@@ -172,6 +182,28 @@ def script_problem(program: Program, own: Sequence[str]) -> str | None:
             f'neusight.forecast_on("{_EXAMPLE_GPU}"): …'
         )
     return _shell_script(path, program, own)
+
+
+def no_cuda_hint(program: Program, own: Sequence[str]) -> str:
+    """What to type where a script put nothing on the GPU: by its own option where it has one."""
+    typed = [*own, *_command_of(program)]
+    for option, value in _DEVICE_OPTIONS:
+        if not program.is_module and f'"{option}"' in _quotes_alike(Path(program.target)):
+            return (
+                f"{program.target} put nothing on the GPU; it has an option for that: "
+                f"{_typed([*typed, option, *value])}"
+            )
+    return (
+        f"{program.target} put nothing on the GPU. Put its model and data there (model.cuda(), "
+        f'batch.to("cuda")), and type again: {_typed(typed)}'
+    )
+
+
+def _quotes_alike(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").replace("'", '"')
+    except OSError:
+        return ""
 
 
 def _no_module(program: Program) -> str | None:

@@ -19,6 +19,7 @@ from neusight.integrations.measurement import (
     worker_command,
 )
 from neusight.predictors.errors import DataError
+from neusight.predictors.printable import printable
 
 __all__ = ["add_arguments", "run"]
 
@@ -158,15 +159,16 @@ class _Progress:
 
 
 def _report(outcome: Outcome, folder: Path) -> None:
-    print(f"{outcome.environment.gpu}, torch {outcome.environment.torch}, in {folder}:")
+    gpu, torch = outcome.environment.gpu, outcome.environment.torch
+    print(printable(f"{gpu}, torch {torch}, in {folder}:"))
     print(f"  {outcome.samples} samples of kernels, {outcome.workloads} workloads")
     if outcome.left:
         print("  the time was up before all was measured; the same command goes on from here")
     if outcome.refusals:
         print(f"  {len(outcome.refusals)} could not be measured ({folder / 'refused.jsonl'}):")
         for refusal in outcome.refusals[:_REASONS_SHOWN]:
-            print(f"    {refusal.case}: {refusal.reason}")
+            print(printable(f"    {refusal.case}: {refusal.reason}"))
     for note in outcome.notes:
-        print(f"  note: {note}")
+        print(printable(f"  note: {note}"))
     if outcome.samples or outcome.workloads:
         print(f"  next: neusight calibrate {folder} --out calibration.json")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from neusight.memory import category_of
 from neusight.memory_advice import MemoryAdvice, Remedy, memory_advice
 from neusight.predictors.errors import OptionError
+from neusight.predictors.printable import printable, printable_lines
 from neusight.recording import Alloc, TensorSpec
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class MemoryReport:
         advice = self.advice
         words = "fits into" if advice.fits else "does not fit into"
         return (
-            f"{self.forecast.gpu.name}: {words} {_bytes(advice.limit_bytes)}, "
+            f"{printable(self.forecast.gpu.name)}: {words} {_bytes(advice.limit_bytes)}, "
             f"needs {_bytes(advice.needed_bytes)}"
         )
 
@@ -110,7 +111,7 @@ class MemoryReport:
         return sorted(found, key=lambda row: (-row.num_bytes, row.op, row.module, row.line))
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *self._where(), *self._batch(), *self._remedies()])
+        return printable_lines([self.verdict, *self._where(), *self._batch(), *self._remedies()])
 
     def _where(self) -> Iterator[str]:
         memory = self.advice.memory

@@ -450,6 +450,7 @@ class _Budget:
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
         from neusight.integrations.check_outputs import amount_text
+        from neusight.predictors.printable import printable_lines
 
         unit = "us" if self.is_latency else "bytes"
         value = found.step_latency_us.median if self.is_latency else found.peak_memory_bytes
@@ -475,7 +476,7 @@ class _Budget:
             peak = found.memory.peak_event
             if peak is not None and peak.source.stack:
                 lines.append(f"  the peak is at {peak.source.op}, {peak.source.stack[0]}")
-        return "\n".join(lines)
+        return printable_lines(lines)
 
 
 def _places_by_module(found: Forecast) -> dict[str, str]:
@@ -527,11 +528,12 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
 
 def _tell(item: pytest.Item, found: Forecast) -> None:
     from neusight.integrations.check_outputs import amount_text
+    from neusight.predictors.printable import printable
 
     latency = amount_text(found.step_latency_us.median, "us")
     memory = amount_text(found.peak_memory_bytes, "bytes")
     text = f"{found.gpu.name}, {latency} a step, {memory} at the peak"
-    item.user_properties.append((_PROPERTY, text))
+    item.user_properties.append((_PROPERTY, printable(text)))
 
 
 def _shown(path: Path, config: pytest.Config) -> str:

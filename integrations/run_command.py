@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.hints import no_cuda_hint
 from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
@@ -30,6 +31,7 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.predictor import predictors
+from neusight.predictors.printable import printable, printable_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -96,9 +98,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         print("neusight: interrupted before any CUDA work", file=sys.stderr)
         return ExitCode.INTERRUPTED
     if not forecast.recording.steps and outcome.failure:
-        print(
-            f"neusight: the script failed before any CUDA work: {outcome.failure}", file=sys.stderr
-        )
+        failure = printable(outcome.failure)
+        print(f"neusight: the script failed before any CUDA work: {failure}", file=sys.stderr)
         return ExitCode.SCRIPT_FAILED
     forecasts = [
         forecast,
@@ -108,9 +109,13 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     _report(options, program, forecasts, outcome, prices, reports)
     if outcome.failure:
         return ExitCode.INTERRUPTED if outcome.is_interrupted else ExitCode.SCRIPT_FAILED
+    if not forecast.recording.num_ops:
+        own = ["run", *(word for name in options.gpu for word in ("--gpu", name))]
+        print(f"neusight: {no_cuda_hint(program, own)}", file=sys.stderr)
+        return ExitCode.WRONG_USE
     if not all(report.fits for report in reports):
         return ExitCode.JUDGED
-    return ExitCode.OK if forecast.recording.num_ops else ExitCode.WRONG_USE
+    return ExitCode.OK
 
 
 def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, float]:
@@ -328,6 +333,7 @@ def _report(
         print("neusight: interrupted; the forecast covers what it did before", file=sys.stderr)
     elif outcome.failure:
         print(f"neusight: the script failed: {outcome.failure}", file=sys.stderr)
+        print(f"neusight: the script failed: {printable(outcome.failure)}", file=sys.stderr)
         print("neusight: the forecast covers what it did before", file=sys.stderr)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
@@ -363,7 +369,7 @@ def _print_screen(
         lines.append(f"  report    {options.html}")
     if forecasts[0].recording.num_ops and not outcome.failure:
         lines.append(f"  in CI     {_check_command(options, program)}")
-    print(_coloured("\n".join(lines), sys.stdout))
+    print(_coloured(printable_text("\n".join(lines)), sys.stdout))
 
 
 def _check_command(options: argparse.Namespace, program: Program) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import gpu
+from neusight.predictors.printable import printable
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -73,7 +74,7 @@ class SideBySide:
         """The same as a Markdown table."""
         header, cells = self.header(), self.cells()
         lines = [header, ["---"] + ["---:"] * (len(header) - 1), *cells]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+        return "".join(f"| {printable(' | '.join(line))} |\n" for line in lines)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The rows as plain values."""
@@ -230,7 +231,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     GPU    ms
     T4   10.5
     """
-    lines = [header, *rows]
+    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
         "  ".join(

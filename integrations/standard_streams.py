@@ -59,13 +59,14 @@ class _PatientFile(io.FileIO):
 
 def _settled(stream: io.TextIOWrapper) -> TextIO:
     stream.reconfigure(errors=_PLAIN_WORDS)
-    raw = getattr(stream.buffer, "raw", None)
+    is_buffered = isinstance(stream.buffer, io.BufferedWriter)
+    raw = stream.buffer.raw if isinstance(stream.buffer, io.BufferedWriter) else stream.buffer
     if type(raw) is not io.FileIO:  # a test's, or settled already
         return stream
     stream.flush()
     patient = _PatientFile(raw.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(patient),
+        io.BufferedWriter(patient) if is_buffered else patient,  # python -u has no buffer
         encoding=stream.encoding,
         errors=_PLAIN_WORDS,
         line_buffering=stream.line_buffering,

@@ -15,6 +15,7 @@ from typing import Any
 from neusight.integrations.runner import Program
 from neusight.integrations.side_by_side import text_table
 from neusight.predictors.errors import OptionError
+from neusight.predictors.printable import printable
 
 __all__ = ["Sweep", "SweepPoint", "parse_sweep", "sweep_table", "swept", "with_argument"]
 
@@ -189,9 +190,11 @@ def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     parts = []
     for gpu in dict.fromkeys(point.gpu for point in points if not point.failure):
         mine = [point for point in points if point.gpu == gpu]
-        parts.append(f"{gpu}\n{_curve(sweep, mine)}\n{_words(sweep, mine)}")
+        parts.append(f"{printable(gpu)}\n{_curve(sweep, mine)}\n{_words(sweep, mine)}")
     failed = [point for point in points if point.failure]
-    parts += [f"{sweep.argument} {point.value} failed: {point.failure}" for point in failed]
+    parts += [
+        printable(f"{sweep.argument} {point.value} failed: {point.failure}") for point in failed
+    ]
     return "\n\n".join(parts)
 
 

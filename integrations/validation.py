@@ -21,6 +21,7 @@ from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.predictor import predictor as find_predictor
+from neusight.predictors.printable import printable_lines
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -177,7 +178,7 @@ class Validation:
 
     def table(self) -> str:
         """A line a workload, the operators that cost most of its error, and the totals."""
-        return "\n".join([*_lines(self), "", *_total_lines(self)])
+        return printable_lines([*_lines(self), "", *_total_lines(self)])
 
 
 @dataclass(frozen=True)

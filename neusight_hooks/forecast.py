@@ -32,6 +32,7 @@ from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
+from neusight.predictors.printable import printable
 from neusight.pricing import (
     CALIBRATED_HOST,
     Pricer,
@@ -325,8 +326,8 @@ class Forecast:
 
     def __repr__(self) -> str:
         if self._recording is None:
-            return f"<Forecast on {self.gpu.name}, recording>"
-        return f"<Forecast on {self.gpu.name}: {self.verdict.headline(self.gpu)}>"
+            return printable(f"<Forecast on {self.gpu.name}, recording>")
+        return printable(f"<Forecast on {self.gpu.name}: {self.verdict.headline(self.gpu)}>")
 
 
 class forecast_on:  # a context manager reads as a verb
@@ -620,8 +621,7 @@ def _warnings_of(recorder: Recorder) -> list[str]:
     if recorder.gpu_ops == 0:
         found.append(
             "no CUDA work was recorded: the block did none, or the device was chosen before it was "
-            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside, '
-            "or use `neusight run`."
+            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
         )
     elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
         found.append(

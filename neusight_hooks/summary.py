@@ -11,6 +11,7 @@ from neusight.batch import Batch, batch_of, stated_batch
 from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.printable import printable_lines
 from neusight.recording import OpCall, Recording, Synchronize
 from neusight.timeline import KernelSpan, StepSpan, Timeline, bound_of
 
@@ -262,7 +263,7 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
     the lines on what to change."""
     verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
     if verdict.num_kernels == 0:
-        return "\n".join([f"{gpu.name}: nothing to forecast", *_bullets(forecast.warnings)])
+        return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(forecast.warnings)])
     unmapped = forecast.unmapped
     lines = [
         f"{gpu.name}: {_fit_words(memory, gpu)}, {verdict.headline(gpu)}",
@@ -275,6 +276,7 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
         for row in verdict.by_kernel_class[:_ROWS_SHOWN]
     ]
     lines += ["", *_memory_words(memory, gpu), _coverage_words(verdict, unmapped)]
+    lines += _host_words(forecast)
     if forecast.calibration is not None:
         lines.append(f"  measured  {forecast.calibration.headline()}")
     if verdict.batch:
@@ -283,7 +285,7 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
     lines += changes
     if forecast.trace_path:
         lines.append(f"  trace     {forecast.trace_path}")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _bullets(texts: Iterable[str]) -> list[str]:
@@ -336,6 +338,17 @@ def _coverage_words(verdict: Verdict, unmapped: list[str]) -> str:
         if len(unmapped) > _ROWS_SHOWN:
             words += ", …"
     return words
+
+
+def _host_words(forecast: Forecast) -> list[str]:
+    """Which host was assumed, where the verdict hangs on it."""
+    verdict = forecast.verdict
+    if verdict.bound != "host":
+        return []
+    return [
+        f"  host      the profile {forecast.host.name!r} makes it host-bound: "
+        f"{_time(verdict.host_us)} of the host a step, {_time(verdict.gpu_busy_us)} of the GPU"
+    ]
 
 
 def _batch_words(batch: Batch) -> str:

@@ -26,6 +26,7 @@ from neusight.predictors.kernel import (
     KernelClass,
 )
 from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.printable import printable_lines
 from neusight.predictors.roofline import flop_roofline_us, whole_nanoseconds
 
 __all__ = [
@@ -263,7 +264,7 @@ class Calibration:
 
     def table(self) -> str:
         """What was learnt and how much it helps, as people read it."""
-        return "\n".join([*_headlines(self), *_rows(self), *_host_lines(self)])
+        return printable_lines([*_headlines(self), *_rows(self), *_host_lines(self)])
 
 
 class _Reader:

@@ -28,6 +28,7 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--config")
+parser.add_argument("--device")
 arguments = parser.parse_args()
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

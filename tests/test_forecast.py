@@ -326,3 +326,21 @@ def test_a_changed_recording_is_priced_alike() -> None:
 
     assert same.to_json() == forecast.to_json()
     assert shorter.latency_us == 0
+
+
+def test_a_host_bound_verdict_names_the_host_it_assumed() -> None:
+    with neusight.forecast_on("V100") as forecast:
+        train()
+
+    [line] = [line for line in forecast.summary().splitlines() if line.startswith("  host ")]
+    assert forecast.bound == "host"
+    assert "the profile 'older' makes it host-bound" in line
+
+
+def test_a_verdict_that_the_gpu_decides_names_no_host() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        big = torch.ones(8192, 8192, device="cuda")
+        big @ big
+
+    assert forecast.bound != "host"
+    assert "  host " not in forecast.summary()

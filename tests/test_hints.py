@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from neusight.integrations.cli import main
+from neusight.integrations.hints import no_cuda_hint
+from neusight.integrations.runner import Program
 
 #: What was typed, and the command that the hint says to type instead.
 TABLE = [
@@ -104,6 +106,26 @@ def test_a_module_that_is_nowhere_is_told(
     assert main(["run", "--gpu", "H100", "-m", "absent.train"]) == 2
 
     assert "there is no module 'absent'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("parser.add_argument('--device', default='cpu')", "train.py --x 1 --device cuda"),
+        ('parser.add_argument("--cuda", action="store_true")', "train.py --x 1 --cuda"),
+        ("print('hello')", "train.py --x 1"),
+    ],
+)
+def test_a_script_that_puts_nothing_on_the_gpu_is_told_how(
+    text: str, instead: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+
+    hint = no_cuda_hint(Program(str(script), ("--x", "1")), ["run", "--gpu", "H100"])
+
+    assert f"neusight run --gpu H100 {tmp_path}/{instead}" in hint
+    assert ("model.cuda()" in hint) == ("hello" in text)
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])

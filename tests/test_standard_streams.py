@@ -42,9 +42,14 @@ def test_utf_8_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written("12 µs 日", "utf-8", monkeypatch) == "12 µs 日".encode()
 
 
-def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_reader_that_has_gone_is_no_error(
+    is_buffered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, write = os.pipe()
-    with os.fdopen(write, "w") as stream:
+    raw = io.FileIO(write, "w")
+    buffer = io.BufferedWriter(raw) if is_buffered else raw
+    with io.TextIOWrapper(buffer, write_through=not is_buffered) as stream:  # type: ignore[type-var]
         monkeypatch.setattr(sys, "stdout", stream)
         settle_standard_streams()
         os.close(read)

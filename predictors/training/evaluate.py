@@ -14,6 +14,7 @@ from neusight.predictors.correction import SIZE_CLASSES_US
 from neusight.predictors.errors import DataError, UnsupportedKernelError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.predictor import Predictor, predictor
+from neusight.predictors.printable import printable
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.data import Group, is_held_out, read_dataset
 
@@ -283,6 +284,7 @@ def table_of(rows: Sequence[Score], *, every_size: bool = False) -> str:
         for row in rows
         if every_size or row.size_class in ("all", "above_floor", "model_shapes")
     ]
+    lines = [[printable(cell) for cell in line] for line in lines]
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return "\n".join(
         "  ".join(

@@ -1,0 +1,131 @@
+"""Whatever a module, a GPU or a script is named, a terminal shows the name and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.baseline import Case
+from neusight.integrations.check_outputs import (
+    CaseResult,
+    github_annotations,
+    markdown,
+    words_of,
+)
+from neusight.integrations.comparison import Table
+from neusight.integrations.comparison import _markdown as compared_markdown
+from neusight.integrations.comparison import _plain as compared_table
+from neusight.integrations.doctor import Finding, report
+from neusight.integrations.memory_report import MemoryReport
+from neusight.integrations.observation import observe
+from neusight.integrations.regression import judge, parse_tolerances
+from neusight.integrations.side_by_side import side_by_side, text_table
+from neusight.predictors.gpu import gpu
+from neusight.predictors.printable import printable, printable_lines, printable_text
+
+#: Red, the title of the window, a bell, a new line, a line over the one before, text turned round,
+#: nothing wide, a byte that is no UTF-8, a line of Unicode's own.
+HOSTILE = "a\x1b[31mb\x1b]0;t\x07c\nd\re\u202ef\u200bg\udcffh\u2028i\x9b31m"
+#: What of it must not reach a terminal; a new line stands for itself between lines.
+FORBIDDEN = {character for character in HOSTILE if not character.isprintable()} - {"\n"}
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Forecast:
+    """A forecast in which all that has a name has a hostile one."""
+    target = replace(gpu("H100"), name=HOSTILE, aliases=(), driver_name=HOSTILE)
+    named = type(HOSTILE.replace("\udcff", ""), (nn.Linear,), {})
+    with neusight.forecast_on(target, with_stack=True) as forecast:
+        model = nn.Sequential().cuda()
+        model.add_module(HOSTILE, named(64, 64).cuda())
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            model(torch.randn(32, 64, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    recording = replace(forecast.recording, script=HOSTILE, warnings=(HOSTILE,))
+    return forecast.of(recording)
+
+
+def result(kind: str, forecast: Forecast) -> CaseResult:
+    seen = observe(forecast)
+    better = {name: value / 2 for name, value in seen.case.metrics.items()}
+    before: Case = replace(seen.case, metrics=better, ops=seen.case.ops[:-1], work="another")
+    judgement = judge(HOSTILE, before, seen, parse_tolerances({}))
+    if kind == "failed":
+        return CaseResult(HOSTILE, "failed", failure=HOSTILE)
+    return CaseResult(HOSTILE, "regression", judgement, seen.case)
+
+
+def tables(forecast: Forecast) -> dict[str, Callable[[], str]]:
+    rows: Table = [("operator", "size"), (HOSTILE, HOSTILE)]
+    return {
+        "summary": lambda: forecast.summary(changes=[HOSTILE]),
+        "repr": lambda: repr(forecast),
+        "memory": lambda: str(MemoryReport(forecast, 2**20)),
+        "memory verdict": lambda: MemoryReport(forecast, 2**20).verdict,
+        "side by side": lambda: side_by_side([forecast, forecast], {}).table(),
+        "side by side in Markdown": lambda: side_by_side([forecast], {}).to_markdown(),
+        "text table": lambda: text_table([HOSTILE], [[HOSTILE]]),
+        "comparison": lambda: compared_table(HOSTILE, rows),
+        "comparison in Markdown": lambda: compared_markdown(HOSTILE, rows),
+        "doctor": lambda: report([Finding("GPU", "ok", HOSTILE, HOSTILE)]),
+        "check": lambda: words_of(result("regression", forecast), Path()),
+        "failed check": lambda: words_of(result("failed", forecast), Path()),
+        "check in Markdown": lambda: markdown([result("regression", forecast)], Path()),
+        "failed check in Markdown": lambda: markdown([result("failed", forecast)], Path()),
+        "check on GitHub": lambda: "\n".join(
+            github_annotations(
+                [result("regression", forecast), result("failed", forecast)], Path(), Path()
+            )
+        ),
+    }
+
+
+def test_no_text_for_people_holds_what_a_terminal_would_obey(hostile: Forecast) -> None:
+    texts = {name: text() for name, text in tables(hostile).items()}
+
+    found = {name: FORBIDDEN & set(text) for name, text in texts.items()}
+    assert {name: characters for name, characters in found.items() if characters} == {}
+    for name in ("summary", "side by side", "comparison", "check", "check in Markdown"):
+        assert r"a\x1b[31mb" in texts[name], name
+
+
+def test_a_name_cannot_add_a_line(hostile: Forecast) -> None:
+    for text in (hostile.summary(), side_by_side([hostile], {}).table()):
+        assert not any(line.startswith("d") for line in text.splitlines())
+
+
+def test_json_keeps_names_as_they_are(hostile: Forecast) -> None:
+    document = hostile.to_json()
+
+    assert document["gpu"] == HOSTILE
+    assert document["warnings"] == [HOSTILE]
+    assert any(HOSTILE.partition("\n")[0] in row["name"] for row in document["by_module"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("blocks.0.attention 12 µs … 日本", "blocks.0.attention 12 µs … 日本"),
+        ("a\tb", "a b"),
+        ("\x1b[0m", r"\x1b[0m"),
+        ("one\ntwo", r"one\ntwo"),
+        ("\u202e\u2066", r"\u202e\u2066"),
+        ("", ""),
+    ],
+)
+def test_what_is_printable_stays_and_the_rest_is_named(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_lines_stay_lines() -> None:
+    assert printable_text("a\x07\nb") == "a\\x07\nb"
+    assert printable_lines(["a\nb", "c"]) == "a\\nb\nc"
