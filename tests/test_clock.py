@@ -36,6 +36,10 @@ def virtual_time() -> Iterator[Recorder]:
         yield recorder
 
 
+#: Longer than any test, however loaded the machine.
+A_DAY_S = 86_400.0
+
+
 def matrix() -> torch.Tensor:
     return torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
@@ -73,23 +77,20 @@ def test_sleeping_takes_forecast_time_only() -> None:
     real = time.perf_counter()
     with virtual_time() as recorder:
         start = time.time()
-        time.sleep(100)
+        time.sleep(A_DAY_S)
         slept = time.time() - start
         recorded = [e for e in recorder.open_entries if isinstance(e, HostWork)]
 
-    assert slept == pytest.approx(100, rel=1e-3)
-    assert recorded == [HostWork("time.sleep", 100e6)]
-    assert time.perf_counter() - real < 50
+    assert slept == pytest.approx(A_DAY_S, rel=1e-3)
+    assert recorded == [HostWork("time.sleep", A_DAY_S * 1e6)]
+    assert time.perf_counter() - real < A_DAY_S / 2
 
 
 def test_the_standard_library_and_other_threads_keep_real_time() -> None:
     found: list[float] = []
 
     with virtual_time():
-        big = matrix()
-        for _ in range(1000):
-            big @ big
-        torch.cuda.synchronize()
+        time.sleep(A_DAY_S)
         condition = threading.Condition()
         with condition:
             waited = condition.wait(timeout=0.01)
@@ -99,7 +100,7 @@ def test_the_standard_library_and_other_threads_keep_real_time() -> None:
         thread.join()
 
     assert not waited
-    assert found[0] < before - 0.5  # the program's own clock is more than a second ahead
+    assert found[0] < before - A_DAY_S / 2  # the program's own clock is ahead
 
 
 def test_real_time_is_back_afterwards() -> None:
@@ -113,15 +114,16 @@ def test_real_time_is_back_afterwards() -> None:
 
 
 def test_without_virtual_time_the_clock_is_real() -> None:
-    with neusight.forecast_on("H100"):
-        big = matrix()
+    with neusight.forecast_on("H100") as forecast:
+        big = torch.empty(32768, 32768, device="cuda", dtype=torch.bfloat16)
         start = time.perf_counter()
         for _ in range(1000):
             big @ big
         torch.cuda.synchronize()
         elapsed = time.perf_counter() - start
 
-    assert elapsed < 1.0
+    assert forecast.latency_us / 1e6 > 60
+    assert elapsed < forecast.latency_us / 1e6 / 2
 
 
 def test_events_of_earlier_steps_keep_their_times() -> None:

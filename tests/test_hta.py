@@ -74,7 +74,6 @@ def analysis_of(timeline: Timeline, folder: Path, *, num_ranks: int = 1) -> Anal
         [python_with_hta(), str(HERE / "hta_figures.py"), str(folder)],
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return Analysis(json.loads(run.stdout), timeline)

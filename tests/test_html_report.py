@@ -213,7 +213,7 @@ def test_a_browser_draws_the_page_and_runs_nothing_else(hostile: Forecast, tmp_p
         [CHROMIUM or "", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
          f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
          path.as_uri()],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True,
     )  # fmt: skip
 
     assert re.search(r'<canvas class="timeline"[^>]*style="height: \d+px', done.stdout)

@@ -14,7 +14,7 @@ from neusight.fake_cuda.tensor import ForecastTensor
 
 
 def test_a_large_model_takes_no_memory_and_little_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # not the time that others take on a loaded machine
 
     with neusight.forecast_on("H100") as forecast:
         model = nn.ModuleList([nn.Linear(16384, 16384) for _ in range(20)]).cuda()
@@ -24,7 +24,7 @@ def test_a_large_model_takes_no_memory_and_little_time() -> None:
         x.sum().backward()
 
     assert forecast.peak_memory_bytes > 2 * 20 * 4 * 16384**2  # parameters and gradients: 43 GB
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.parametrize(

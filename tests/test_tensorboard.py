@@ -108,6 +108,10 @@ def kernel_us(timeline: Timeline) -> float:
     return total_ns / 1000
 
 
+#: No plugin takes that long to load, however loaded the machine: it hangs.
+HANGS_AFTER_S = 900.0
+
+
 class Client:
     """The plugin's HTTP endpoints, loaded as TensorBoard loads them."""
 
@@ -119,7 +123,7 @@ class Client:
 
         tensorboard_repair.repair()
         plugin = TorchProfilerPlugin(base_plugin.TBContext(logdir=str(logdir)))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS_AFTER_S
         while plugin.is_loading or not plugin._runs:
             assert time.monotonic() < deadline, "the plugin did not load the traces"
             time.sleep(0.05)
@@ -330,7 +334,6 @@ def test_the_plugin_as_it_is_reads_all_but_what_it_never_knew(forecast: neusight
         [sys.executable, "-c", _STOCK, str(forecast.trace_path)],
         capture_output=True,
         text=True,
-        timeout=120,
     )
 
     assert run.returncode == 0, run.stderr

@@ -113,7 +113,6 @@ def test_a_workload_is_an_ordinary_script(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 
