@@ -74,7 +74,7 @@ def _run(own: list[str], program: Program | None) -> int:
     parser = _parser()
     parsers = _parsers_of(parser)
     problem = command_hint(own, parsers)
-    command = own[0] if own else None
+    command = own[0] if own else ""
     if problem is None and command in parsers:
         asks_for_help = not {"-h", "--help"}.isdisjoint(own)
         problem = None if asks_for_help else _wrong_options(own, program, parsers[command])

@@ -36,7 +36,7 @@ def debugging(*, on: bool) -> Iterator[None]:
 
 
 def failure_words(error: BaseException) -> str:
-    """An error that nobody foresaw, in a line or two; with its traceback while debugging."""
+    """An error that nobody foresaw, in a line; with its traceback while debugging."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
@@ -44,7 +44,6 @@ def failure_words(error: BaseException) -> str:
     if is_debugging():
         return "".join([*traceback.format_exception(error), words])
     return (
-        f"{words}\nThis is no error of the script. {DEBUG_OPTION} before the script, or "
-        f"{DEBUG_VARIABLE}=1, shows the traceback for a report; `neusight doctor` looks at this "
-        "machine."
+        f"{words}. This is no error of the script: {DEBUG_OPTION} before it, or "
+        f"{DEBUG_VARIABLE}=1, shows the traceback for a report."
     )

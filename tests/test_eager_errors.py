@@ -75,6 +75,16 @@ MISTAKES: dict[str, Mistake] = {
     "cross entropy of floats": lambda on: F.cross_entropy(on(4, 5), on(4)),
     "nll of int32": lambda on: F.nll_loss(on(4, 5), on.index(4).int()),
     "embedding of floats": lambda on: on.module(nn.Embedding(5, 6))(on(4)),
+    "assignment of another dtype": lambda on: on(4, 5).__setitem__(on.index(2), on(2, 5).half()),
+    "masked_select by floats": lambda on: on(4, 5).masked_select(on(4, 5)),
+    "a bias of another dtype": lambda on: F.linear(on(4, 5), on(6, 5), on(6).half()),
+    "sort": lambda on: on(3).sort(dim=1),
+    "variance of integers": lambda on: on.index(3).var(),
+    "a negative power": lambda on: on.index(3).pow(-1),
+    "the largest of none": lambda on: on(0).max(),
+    "lengths in no order": lambda on: nn.utils.rnn.pack_padded_sequence(
+        on(3, 2, 8), torch.tensor([2, 3])
+    ),
     "attention": lambda on: F.scaled_dot_product_attention(
         on(1, 2, 3, 8), on(1, 2, 4, 16), on(1, 2, 4, 16)
     ),
@@ -120,6 +130,12 @@ def test_operands_that_are_right_are_not_refused() -> None:
         on(4, 5)[:, on.mask(5)]
         torch.softmax(on(4, 5), dim=-2)
         torch.softmax(torch.ones((), device="cuda"), dim=0)
+        torch.ones((), device="cuda").sort()
+        on(4, 5).sort(stable=True, dim=-1)
+        on(4, 5).var(dim=1)
+        on(4, 5).half().__setitem__(on.mask(4, 5), 1.0)
+        on(4, 5).masked_select(on.mask(4, 5))
+        on.index(3).pow(2)
 
     assert forecast.recording.num_ops > 0
 

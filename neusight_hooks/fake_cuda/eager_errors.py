@@ -93,10 +93,6 @@ def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
 # -- what fake kernels of torch 2.13 let pass ------------------------------------------------------
 
 
-def _other_dtype(first: int, second: int) -> Callable[[Sequence[Any]], bool]:
-    return lambda args: bool(args[first].dtype != args[second].dtype)
-
-
 def _no_index(position: int, allowed: tuple[torch.dtype, ...]) -> Callable[[Sequence[Any]], bool]:
     return lambda args: args[position].dtype not in allowed
 
@@ -104,6 +100,31 @@ def _no_index(position: int, allowed: tuple[torch.dtype, ...]) -> Callable[[Sequ
 def _no_dimension(args: Sequence[Any]) -> bool:
     dimensions = max(1, args[0].dim())
     return not -dimensions <= args[1] < dimensions
+
+
+def _any_other_dtype(*positions: int) -> Callable[[Sequence[Any]], bool]:
+    return lambda args: len({args[position].dtype for position in positions}) > 1
+
+
+def _no_dimension_to_sort(args: Sequence[Any]) -> bool:
+    stated = [value for value in args[1:2] if type(value) is int]  # False: `stable`
+    return any(_no_dimension((args[0], dimension)) for dimension in stated)
+
+
+def _integers(args: Sequence[Any]) -> bool:
+    return not (args[0].dtype.is_floating_point or args[0].dtype.is_complex)
+
+
+def _negative_power_of_integers(args: Sequence[Any]) -> bool:
+    return _integers(args) and isinstance(args[1], int) and args[1] < 0
+
+
+def _nothing_to_compare(args: Sequence[Any]) -> bool:
+    return bool(args[0].numel() == 0)
+
+
+def _wrong_put(args: Sequence[Any]) -> bool:
+    return bool(args[0].dtype != args[2].dtype) or _mask_of_another_shape(args)
 
 
 def _mask_of_another_shape(args: Sequence[Any]) -> bool:
@@ -119,17 +140,24 @@ def _mask_of_another_shape(args: Sequence[Any]) -> bool:
 
 _INDICES = (torch.int64, torch.int32)
 _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
-    aten.mm.default: _other_dtype(0, 1),
-    aten.bmm.default: _other_dtype(0, 1),
-    aten.addmm.default: _other_dtype(1, 2),
-    aten.baddbmm.default: _other_dtype(1, 2),
+    aten.mm.default: _any_other_dtype(0, 1),
+    aten.bmm.default: _any_other_dtype(0, 1),
+    aten.addmm.default: _any_other_dtype(0, 1, 2),
+    aten.baddbmm.default: _any_other_dtype(0, 1, 2),
     aten.index_select.default: _no_index(2, _INDICES),
     aten.nll_loss_forward.default: _no_index(1, (torch.int64, torch.uint8)),
     aten.nll_loss2d_forward.default: _no_index(1, (torch.int64, torch.uint8)),
     aten._softmax.default: _no_dimension,
     aten._log_softmax.default: _no_dimension,
     aten.index.Tensor: _mask_of_another_shape,
-    aten.index_put.default: _mask_of_another_shape,
-    aten.index_put_.default: _mask_of_another_shape,
-    aten._index_put_impl_.default: _mask_of_another_shape,
+    aten.index_put.default: _wrong_put,
+    aten.index_put_.default: _wrong_put,
+    aten._index_put_impl_.default: _wrong_put,
+    aten.masked_select.default: lambda args: bool(args[1].dtype != torch.bool),
+    aten.sort.default: _no_dimension_to_sort,
+    aten.var.correction: _integers,
+    aten.std.correction: _integers,
+    aten.pow.Tensor_Scalar: _negative_power_of_integers,
+    aten.max.default: _nothing_to_compare,
+    aten.min.default: _nothing_to_compare,
 }

@@ -516,6 +516,7 @@ def _nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping
 def _masked_select(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
+    recorder.refuse(func, args, kwargs)
     source, mask = args[0], args[1]
     broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
     whole = math.prod(broadcast(source.shape, mask.shape))
@@ -585,6 +586,14 @@ def _bincount(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappin
     return out
 
 
+#: What its kernel says where they are not (PackedSequence.cpp, 2.13).
+_UNSORTED_LENGTHS = (
+    "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can "
+    "pass `enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this "
+    "requirement if you do not need ONNX exportability."
+)
+
+
 @handles(aten._pack_padded_sequence.default)
 def _pack_padded_sequence(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -596,6 +605,8 @@ def _pack_padded_sequence(
     done = 0
     with recorder.inside():
         ends = [int(length) for length in recorder.values.read(lengths).tolist()]
+    if ends != sorted(ends, reverse=True):
+        raise RuntimeError(_UNSORTED_LENGTHS)
     for batch_size, end in zip(range(len(ends), 0, -1), reversed(ends), strict=True):
         if end > done:
             rows = data[done:end, :batch_size]
