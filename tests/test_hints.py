@@ -146,8 +146,13 @@ def test_a_word_like_no_command_names_the_list(capsys: pytest.CaptureFixture[str
 def test_options_of_the_script_stay_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from neusight.integrations import run_command
 
-    seen = []
-    monkeypatch.setattr(run_command, "run", lambda options, program: seen.append(program) or 0)
+    seen: list[Program] = []
+
+    def run(options: object, program: Program) -> int:
+        seen.append(program)
+        return 0
+
+    monkeypatch.setattr(run_command, "run", run)
 
     assert main(["run", "--gpu", "T4", "small.py", "--gpu", "3", "--html", "x"]) == 0
     assert seen[0].arguments == ("--gpu", "3", "--html", "x")

@@ -49,7 +49,7 @@ def test_a_reader_that_has_gone_is_no_error(
     read, write = os.pipe()
     raw = io.FileIO(write, "w")
     buffer = io.BufferedWriter(raw) if is_buffered else raw
-    with io.TextIOWrapper(buffer, write_through=not is_buffered) as stream:  # type: ignore[type-var]
+    with io.TextIOWrapper(buffer, write_through=not is_buffered) as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         settle_standard_streams()
         os.close(read)
