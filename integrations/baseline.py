@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from neusight.predictors.errors import BaselineError
-from neusight.saving import write_atomically
+from neusight.predictors.files import write_atomically
 
 __all__ = [
     "METRICS",

@@ -457,7 +457,7 @@ def _report(options: argparse.Namespace, results: list[CaseResult], path: Path) 
 
 
 def _write(path: str, text: str) -> None:
-    from neusight.saving import write_atomically
+    from neusight.predictors.files import write_atomically
 
     write_atomically(Path(path), text.encode())
 

@@ -299,7 +299,7 @@ def _options_without_value(command: str) -> set[str]:
 
 def _compare(options: argparse.Namespace) -> int:
     from neusight.integrations.comparison import compare
-    from neusight.saving import write_atomically
+    from neusight.predictors.files import write_atomically
 
     comparison = compare(options.forecast, options.real)
     problems: list[str] = []

@@ -89,7 +89,7 @@ def write_html_report(
     prices: Mapping[str, float] | None = None,
 ) -> None:
     """Writes the report aside and renames it; OSError where that cannot be."""
-    from neusight.saving import write_atomically
+    from neusight.predictors.files import write_atomically
 
     write_atomically(Path(path), html_report(forecasts, advice=advice, prices=prices).encode())
 

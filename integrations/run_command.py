@@ -460,7 +460,7 @@ def tried(write: Callable[[], object], path: str) -> list[str]:
 
 def write_json(path: Path, document: Any) -> None:
     """Writes aside and renames, keys sorted, so that equal values give equal bytes."""
-    from neusight.saving import write_atomically
+    from neusight.predictors.files import write_atomically
 
     text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
     write_atomically(path, text.encode())

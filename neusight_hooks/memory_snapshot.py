@@ -17,9 +17,9 @@ from neusight.memory import (
     place_all,
     workspaces_on,
 )
+from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.recording import Recording
-from neusight.saving import write_atomically
 from neusight.workspaces import Workspaces
 
 __all__ = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from neusight.predictors.errors import RecordingError
+from neusight.predictors.files import write_atomically
 from neusight.recording import (
     Alloc,
     Argument,
@@ -30,7 +30,7 @@ from neusight.recording import (
     TensorSpec,
 )
 
-__all__ = ["SCHEMA_VERSION", "load_recording", "save_recording", "write_atomically"]
+__all__ = ["SCHEMA_VERSION", "load_recording", "save_recording"]
 
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 2
@@ -46,17 +46,6 @@ _PLAIN: dict[str, type] = {
     "mark": Mark,
 }
 _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes aside and renames, so that no half-written file ever stands at `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_recording(recording: Recording, path: str | Path, **extra: str) -> None:

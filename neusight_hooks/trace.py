@@ -17,6 +17,7 @@ from neusight._version import __version__
 from neusight.kernel_names import kernel_display_name
 from neusight.memory import MemoryTimeline
 from neusight.predictors.errors import TraceError
+from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -226,15 +227,12 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
         ) as file:
             file.write(data)
         data = packed.getvalue()
-    aside = target.with_name(f".{target.name}.partial")
     try:
-        aside.write_bytes(data)
-        aside.replace(target)
+        write_atomically(target, data)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise TraceError(
             f"Cannot write the trace to {target}: {error.strerror or error}. "
-            "Choose a folder that exists and can be written to."
+            "Choose a folder that can be written to."
         ) from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
+from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -182,14 +182,7 @@ class Calibration:
     def save(self, path: str | Path) -> None:
         """Writes the file, equal calibrations to equal bytes."""
         text = json.dumps(self.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n"
-        place = Path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = place.with_name(f".{place.name}.{os.getpid()}")
-        try:
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(place)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_atomically(path, text.encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:

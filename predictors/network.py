@@ -7,6 +7,7 @@ algebraic kin of GELU, x/2 (1 + x/√(1+x²)), for the same reason.
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import WeightsError
+from neusight.predictors.files import write_atomically
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -156,12 +158,13 @@ def save_network(network: Network, path: Path) -> None:
         arrays[name] = getattr(network, name)
     for index, (weight, bias) in enumerate(network.layers):
         arrays[f"weight_{index}"], arrays[f"bias_{index}"] = weight, bias
-    path.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
     # zipfile by hand: numpy.savez stamps each member with the time.
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(arrays):
             with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w") as member:
                 np.lib.format.write_array(member, np.asarray(arrays[name]), allow_pickle=False)
+    write_atomically(path, packed.getvalue())
 
 
 _ARRAYS = ("low", "high", "mean", "scale", "spreads")

@@ -30,7 +30,7 @@ from neusight.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.saving import load_recording, save_recording, write_atomically
+from neusight.saving import load_recording, save_recording
 
 SPEC = TensorSpec((2, 3), (3, 1), "float32")
 CALL = OpCall(
@@ -128,17 +128,6 @@ def test_an_index_that_points_nowhere_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="No such file"):
         load_recording(tmp_path / "nowhere.json")
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "kept.json"
-    path.write_text("old")
-
-    with pytest.raises(TypeError):
-        write_atomically(path, "not bytes")  # type: ignore[arg-type]
-
-    assert path.read_text() == "old"
-    assert [item.name for item in tmp_path.iterdir()] == ["kept.json"]
 
 
 def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:

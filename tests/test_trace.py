@@ -450,7 +450,8 @@ def test_equal_forecasts_are_equal_files(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
-    missing = tmp_path / "missing" / "w.json"
+    (tmp_path / "file").write_text("in the way")
+    missing = tmp_path / "file" / "w.json"
 
     with pytest.raises(
         TraceError, match=r"Cannot write the trace to .*w\.json: .* Choose a folder"
@@ -459,7 +460,7 @@ def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Pat
     with pytest.raises(TraceError, match="not plain JSON"):
         save_trace(tmp_path / "w.json", {"traceEvents": [float("nan")]})
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_a_timeline_is_written_with_the_options_of_its_events(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
+from neusight.predictors.files import write_atomically
 
 __all__ = ["IS_CUDA_BUILD", "cuda_core", "enter_cuda_core", "self_check"]
 
@@ -326,10 +327,5 @@ def _self_check_limit_s() -> float:
 
 
 def _remember(cache: Path) -> None:
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cache.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({"ok": True}))
-        temporary.replace(cache)
-    except OSError:
-        pass  # a read-only home: the next process checks again
+    with suppress(OSError):  # a read-only home: the next process checks again
+        write_atomically(cache, json.dumps({"ok": True}).encode())

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.predictors.errors import DataError
+from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -303,7 +304,7 @@ def compact(folder: Path) -> int:
             key=lambda sample: sample.key,
         )
         if samples:
-            _write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
+            write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
     (folder / "journal.jsonl").unlink(missing_ok=True)
     return len(found)
 
@@ -593,7 +594,7 @@ def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
     writer = csv.DictWriter(text, list(row), lineterminator="\n")
     writer.writeheader()
     writer.writerow(row)
-    _write_atomically(folder / "gpus.csv", text.getvalue().encode())
+    write_atomically(folder / "gpus.csv", text.getvalue().encode())
 
 
 # -- files -------------------------------------------------------------------------------------
@@ -617,15 +618,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    _write_atomically(path, text.encode())
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """Aside and renamed, so that no half-written file ever stands at `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, text.encode())

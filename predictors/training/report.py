@@ -21,6 +21,7 @@ from neusight.predictors.correction import (
     architecture_of,
     load_folder,
 )
+from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.network import Network
 from neusight.predictors.roofline import Roofline
@@ -344,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         noise=noise,
         included=[path.read_text(encoding="utf-8") for path in options.include],
     )
-    options.out.write_text(text, encoding="utf-8")
+    write_atomically(options.out, text.encode())
     return 0
 
 
