@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import math
 import os
+import re
 import resource
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from neusight.predictors.files import write_atomically
+from neusight.predictors.errors import DataError
+from neusight.predictors.files import Fields, json_value, read_json_document, write_atomically
 
 # -- writing ---------------------------------------------------------------------------------------
 
@@ -186,3 +191,131 @@ def test_a_name_as_long_as_names_may_be_is_written(tmp_path: Path) -> None:
     write_atomically(path, b"new")
 
     assert path.read_bytes() == b"new"
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def document_in(path: Path, **options: Any) -> Fields:
+    return read_json_document(
+        path, kind="table", error=DataError, remedy="Measure again.", **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "it is no JSON (Expecting value, line 1, column 1)"),
+        (b'{"a":\n 1', "it is no JSON (Expecting ',' delimiter, line 2, column 3)"),
+        (b'{"a": 1, "a": 2}', "'a' is there twice"),
+        (b"[NaN]", "NaN is no figure"),
+        (b"[-Infinity]", "-Infinity is no figure"),
+        (b"[1e999]", "the number '1e999' is too large"),
+        (b"[" + b"9" * 21 + b"]", "a whole number has 21 digits"),
+        (b"[" + b"9" * 5000 + b"]", "a whole number has 5000 digits"),
+        (b"\xff\xfe{", "it is not UTF-8 text (byte 0)"),
+        (b'["\\ud800"]', "it holds half of a character (a lone surrogate)"),
+        (b"[" * 65 + b"]" * 65, "it is nested more than 64 deep"),
+        (b"[" * 100_000, "it is nested more than 64 deep"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "it is nested more than 64 deep"),
+        (b'{"' * 2**18, "it is nested more than 64 deep"),
+        (b"[" + b"1," * 16_000_000 + b"1]", "it holds more than 16,000,000 values"),
+    ],
+    ids=range(15),
+)
+def test_what_no_document_of_ours_holds_is_refused_in_words(data: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        json_value(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('["[[[\\"[[{{"]', ['[[["[[{{']),
+        ('"\\\\\\""', '\\"'),
+        ("[" * 64 + "]" * 64, None),
+        ('\ufeff{"a": "é \\u00e9 \\ud83d\\ude00"}', {"a": "é é 😀"}),
+        ("[18446744073709551615, 1e308, -0.0, 1e-999]", [2**64 - 1, 1e308, -0.0, 0.0]),
+    ],
+)
+def test_what_json_allows_is_read(text: str, value: object) -> None:
+    found = json_value(text)
+
+    assert value is None or found == value
+
+
+def test_a_document_is_read_gzipped_or_not(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b'{"v": 1, "m": 4}')
+    (tmp_path / "b").write_bytes(gzip.compress(b'{"v": 1, "m": 4}'))
+
+    found = [document_in(tmp_path / name, version=1, version_field="v") for name in "ab"]
+
+    assert [item.count("m") for item in found] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "The table PATH cannot be read: No such file or directory. Measure again."),
+        (b"{", "The table PATH cannot be read: it is no JSON (Expecting property name enclosed"),
+        (b"[1]", "PATH is not a table that neusight wrote. Measure again."),
+        (b"{}", "PATH is not a table that neusight wrote. Measure again."),
+        (b'{"v": true}', "The table PATH has schema version True, this neusight reads 1."),
+        (b'{"v": [[[]]]}', "The table PATH has schema version [[[]]], this neusight reads 1."),
+        (gzip.compress(b"{}")[:-9], "The table PATH cannot be read: its gzip data is damaged"),
+        (gzip.compress(b"{}")[:12] + b"\xff" * 9, "its gzip data is damaged"),
+        (gzip.compress(b" " * 2**28 + b" "), "PATH cannot be read: it holds more than 256 MiB"),
+    ],
+    ids=range(9),
+)
+def test_a_file_that_is_no_document_is_refused_by_name(
+    data: bytes | None, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.json"
+    if data is not None:
+        path.write_bytes(data)
+
+    with pytest.raises(DataError, match=re.escape(told.replace("PATH", str(path)))):
+        document_in(path, version=1, version_field="v")
+
+
+def test_a_wrong_field_is_named_with_its_place() -> None:
+    document = Fields(
+        {"rows": [{"m": 1, "n": "x" * 1000}]}, "table", "t.json", error=DataError, remedy="Again."
+    )
+    [row] = document.rows("rows")
+
+    assert row.count("m") == 1
+    with pytest.raises(DataError) as caught:
+        row.number("n", least=0, most=9)
+
+    shown_text = "'" + "x" * 79
+    assert str(caught.value) == (
+        f"The table t.json is damaged: 'rows[0].n' is {shown_text}…; it must be a number from 0 "
+        "to 9. Again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("take", "values"),
+    [
+        (lambda fields: fields.text("a"), [1, None, "", [], True]),
+        (lambda fields: fields.choice("a", ("x", "y")), ["z", 1, ["x"], {}]),
+        (lambda fields: fields.flag("a"), [0, 1, "true", None]),
+        (lambda fields: fields.number("a"), [True, "1", math.nan, math.inf, 10**400, None]),
+        (lambda fields: fields.number("a", least=1, most=2), [0.9, 2.1]),
+        (lambda fields: fields.count("a"), [-1, 1.0, True, 2**63, "1"]),
+        (lambda fields: fields.items("a"), [{}, "ab", None]),
+        (lambda fields: fields.texts("a"), [[1], "ab", [None]]),
+        (lambda fields: fields.mapping("a"), [[], "ab", None]),
+        (lambda fields: fields.text_by_name("a"), [{"b": 1}, []]),
+        (lambda fields: fields.rows("a"), [[1], [{}, None], {}]),
+    ],
+)
+def test_values_of_another_kind_are_refused(
+    take: Callable[[Fields], object], values: list[object]
+) -> None:
+    for value in [*values, "missing"]:
+        given = {"a": value} if value != "missing" else {}
+        with pytest.raises(DataError, match="'a' is"):
+            take(Fields(given, "table", "t.json", error=DataError, remedy="Again."))
