@@ -26,7 +26,8 @@ from neusight.host import (
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.memory import MemoryTimeline, memory_on
 from neusight.predictors.calibration import Calibration
-from neusight.predictors.errors import CalibrationError, ForecastStateError
+from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
+from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.kernel import Kernel
@@ -270,12 +271,15 @@ class Forecast:
     def load(cls, path: str | Path) -> Forecast:
         """A forecast from what `save` wrote; RecordingError where that cannot be read."""
         recording, extra = load_recording(path)
-        target = find_gpu(extra.get("gpu", recording.gpu))
-        priced_by = find_predictor(extra.get("predictor"))
+        try:
+            target = find_gpu(extra.get("gpu", recording.gpu))
+            priced_by = find_predictor(extra.get("predictor"))
+        except ValueError as error:
+            raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
         host = _HOSTS.get(extra.get("host", "").removesuffix(CALIBRATED_HOST), PLAIN)
         if "calibration" in extra:
             try:
-                learnt = Calibration.from_json(json.loads(extra["calibration"]), source=str(path))
+                learnt = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
                 priced_by = calibrated(priced_by, target, learnt)
                 host = measured_host(host, learnt)
             except (CalibrationError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, Union
@@ -19,6 +19,7 @@ __all__ = [
     "Free",
     "HostWork",
     "Mark",
+    "MarkKind",
     "MathMode",
     "OpCall",
     "OpSignature",
@@ -27,6 +28,7 @@ __all__ = [
     "Replay",
     "Step",
     "StepKind",
+    "StorageKind",
     "StorageRef",
     "Synchronize",
     "TensorSpec",
@@ -35,6 +37,12 @@ __all__ = [
 
 Phase = Literal["forward", "backward", "optimizer"]
 StepKind = Literal["setup", "train", "eval"]
+StorageKind = Literal[
+    "activation", "parameter", "gradient", "optimizer_state", "buffer", "workspace"
+]
+MarkKind = Literal[
+    "module_begin", "module_end", "annotation_begin", "annotation_end", "graph_begin", "graph_end"
+]
 
 
 class TensorSpec(NamedTuple):
@@ -183,9 +191,7 @@ class Alloc:
     module: str = ""
     op: str = ""
     phase: Phase = "forward"
-    kind: Literal[
-        "activation", "parameter", "gradient", "optimizer_state", "buffer", "workspace"
-    ] = "activation"
+    kind: StorageKind = "activation"
     stack: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -210,10 +216,7 @@ class Mark:
     between are those it was captured from.
     """
 
-    kind: Literal[
-        "module_begin", "module_end", "annotation_begin", "annotation_end", "graph_begin",
-        "graph_end",
-    ]  # fmt: skip
+    kind: MarkKind
     name: str
     detail: str = ""
 
@@ -300,23 +303,22 @@ class Recording:
 class Replay:
     """One run through a step's entries. `index` is the step's number in the program; `represents`
     how many equal steps this run stands for; `storage_ids` gives each `StorageRef` of the step its
-    identity within the whole replay (None: allocated in a step that is folded away)."""
+    identity within the whole replay (None: allocated in a step that is folded away).
+    `home_of_age` holds the run of each age that the step's references have."""
 
     step: Step
     index: int
     represents: int
-    first_step_of_age: tuple[int, ...]
+    home_of_age: Mapping[int, int]
 
     def storage_id(self, ref: StorageRef) -> tuple[int, int] | None:
         """The identity of a storage: the number of the replayed step and the ordinal in it."""
-        if ref.age < len(self.first_step_of_age):
-            home = self.first_step_of_age[ref.age]
-            return (home, ref.ordinal) if home >= 0 else None
-        return None
+        home = self.home_of_age.get(ref.age, -1)
+        return (home, ref.ordinal) if home >= 0 else None
 
     def alloc_id(self, alloc: Alloc) -> tuple[int, int]:
         """The identity of a storage allocated in this run."""
-        return (self.first_step_of_age[0], alloc.ordinal)
+        return (self.home_of_age[0], alloc.ordinal)
 
 
 #: Runs through a folded step before its steady state is taken as reached: the first differs from
@@ -332,9 +334,8 @@ def replays(recording: Recording) -> Iterator[Replay]:
     blocks: list[_Block] = []
     index = 0
     for step in recording.steps:
-        oldest = max(
-            (entry.storage.age for entry in step.entries if isinstance(entry, Free)), default=0
-        )
+        ages = {0, *(entry.storage.age for entry in step.entries if isinstance(entry, Free))}
+        oldest = max(ages)
         # Ages that reach far beyond the fold are storages of a step before it.
         reach = oldest if oldest < step.count else 0
         num_runs = min(step.count, STEADY_REPLAYS + reach)
@@ -348,7 +349,7 @@ def replays(recording: Recording) -> Iterator[Replay]:
                 step=step,
                 index=number,
                 represents=step.count - num_runs + 1 if last else 1,
-                first_step_of_age=tuple(_home(number - age, blocks) for age in range(oldest + 1)),
+                home_of_age={age: _home(number - age, blocks) for age in ages},
             )
         index += step.count
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from neusight.predictors.errors import RecordingError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import (
+    MAX_DOCUMENT_BYTES,
+    Fields,
+    is_count,
+    is_number,
+    read_json_document,
+    shown,
+    write_atomically,
+)
 from neusight.recording import (
     Alloc,
     Argument,
@@ -20,11 +30,15 @@ from neusight.recording import (
     Free,
     HostWork,
     Mark,
+    MarkKind,
     MathMode,
     OpCall,
     OpSignature,
+    Phase,
     Recording,
     Step,
+    StepKind,
+    StorageKind,
     StorageRef,
     Synchronize,
     TensorSpec,
@@ -35,8 +49,18 @@ __all__ = ["SCHEMA_VERSION", "load_recording", "save_recording"]
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 2
 
-#: Unpacked size above which a file is refused: no recording of a training script comes near.
-MAX_UNPACKED_BYTES = 2**31
+_VERSION_FIELD = "neusight_recording"
+
+#: Elements of a tensor: a petabyte of floats is in no GPU.
+_MOST_ELEMENTS = 2**48
+
+#: Equal steps in a row: a step a microsecond for ten days.
+_MOST_STEPS = 10**12
+
+#: Entries run through because a storage of equal steps lives for many of them.
+_MOST_REPLAYED = 2_000_000
+
+T = TypeVar("T")
 
 _PLAIN: dict[str, type] = {
     "empty_cache": EmptyCache,
@@ -46,6 +70,7 @@ _PLAIN: dict[str, type] = {
     "mark": Mark,
 }
 _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
+_ENTRIES = frozenset({"a", "f", "s", *_PLAIN})
 
 
 def save_recording(recording: Recording, path: str | Path, **extra: str) -> None:
@@ -53,6 +78,11 @@ def save_recording(recording: Recording, path: str | Path, **extra: str) -> None
     path = Path(path)
     text = json.dumps({**_encode(recording), "extra": extra}, separators=(",", ":"))
     data = text.encode()
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise RecordingError(
+            f"The recording is too large to be saved: {len(data) >> 20} MiB, "
+            f"{MAX_DOCUMENT_BYTES >> 20} MiB can be read again. Record fewer steps."
+        )
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     write_atomically(path, data)
@@ -60,30 +90,20 @@ def save_recording(recording: Recording, path: str | Path, **extra: str) -> None
 
 def load_recording(path: str | Path) -> tuple[Recording, dict[str, str]]:
     """Reads what `save_recording` wrote; RecordingError where that is damaged or foreign."""
-    path = Path(path)
+    document = read_json_document(
+        path,
+        kind="saved forecast",
+        error=RecordingError,
+        remedy="Record the program again.",
+        version=SCHEMA_VERSION,
+        version_field=_VERSION_FIELD,
+    )
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                data = file.read(MAX_UNPACKED_BYTES + 1)
-        else:
-            data = path.read_bytes()
-        if len(data) > MAX_UNPACKED_BYTES:
-            raise RecordingError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES} bytes.")
-        document = json.loads(data)
-    except (OSError, EOFError, ValueError) as error:
-        raise RecordingError(f"{path} cannot be read as a saved forecast: {error}.") from error
-    if not isinstance(document, dict) or "neusight_recording" not in document:
-        raise RecordingError(f"{path} is not a forecast saved by neusight.")
-    version = document["neusight_recording"]
-    if version != SCHEMA_VERSION:
+        return _decode(document), document.text_by_name("extra", default={})
+    except _Damage as error:
         raise RecordingError(
-            f"{path} has schema version {version}, this neusight reads {SCHEMA_VERSION}. "
-            "Record the program again."
-        )
-    try:
-        return _decode(document), dict(document.get("extra", {}))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise RecordingError(f"{path} is damaged: {error!r}.") from error
+            f"The saved forecast {path} is damaged: {error}. Record the program again."
+        ) from error
 
 
 class _Table:
@@ -141,7 +161,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
     ]
     made = {module: stacks.number(stack) for module, stack in sorted(recording.made.items())}
     return {
-        "neusight_recording": SCHEMA_VERSION,
+        _VERSION_FIELD: SCHEMA_VERSION,
         "gpu": recording.gpu,
         "torch_version": recording.torch_version,
         "script": recording.script,
@@ -177,66 +197,201 @@ def _encode_argument(value: Argument) -> Any:
     return value
 
 
+# -- reading: every value is checked here, so that what prices a recording can trust it -----------
+
+
+class _Damage(ValueError):
+    """Says which row of a recording is wrong."""
+
+
+_Check = Callable[[Any], bool]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return is_count(abs(value)) if isinstance(value, int) else False
+
+
+def _is_duration(value: object) -> bool:
+    return is_number(value) and value >= 0  # type: ignore[operator]  # it is a number
+
+
+def _is_none_or(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _is_one_of(literal: object) -> _Check:
+    options = frozenset(get_args(literal))
+    return lambda value: isinstance(value, str) and value in options
+
+
+_is_phase = _is_one_of(Phase)
+
+#: What the values of each kind of row must be, in order.
+_ROWS: dict[str, tuple[_Check, ...]] = {
+    "signature": (_is_text, _is_text, lambda value: True, lambda value: True),
+    "argument": (_is_text, lambda value: True),
+    "mode": (_is_flag,) * len(fields(MathMode)),
+    "call": (is_count, is_count, _is_text, _is_phase, is_count, _is_none_or(_is_whole), _is_text,
+             is_count),
+    "a": (_is_text, is_count, _is_text, _is_text, _is_phase, _is_one_of(StorageKind), is_count),
+    "f": (_is_text, is_count, is_count),
+    "s": (_is_text, _is_text, _is_text, _is_none_or(is_count), _is_none_or(_is_whole), is_count),
+    "empty_cache": (_is_text,),
+    "event_record": (_is_text, _is_whole, is_count),
+    "event_wait": (_is_text, _is_whole, is_count),
+    "host_work": (_is_text, _is_text, _is_duration, is_count),
+    "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
+    "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
+    "question": (_is_text, _is_text),
+}  # fmt: skip
+
+
+def _row(kind: str, row: Any) -> list[Any]:
+    """The row, if it is one of that kind."""
+    checks = _ROWS[kind]
+    fits = isinstance(row, list) and len(row) == len(checks)
+    if fits and all(check(value) for check, value in zip(checks, row, strict=True)):
+        return list(row)
+    raise _Damage(f"{shown(row)} is no row of the kind {kind!r}")
+
+
+def _at(rows: Sequence[T], number: Any) -> T:
+    if not is_count(number) or number >= len(rows):
+        raise _Damage(f"it names row {shown(number)} of {len(rows)}")
+    return rows[number]
+
+
 def _decode_argument(value: Any) -> Argument:
-    if isinstance(value, dict):
-        if "x" in value:
-            return float(value["x"])
-        shape, stride, dtype, device, *pinned = value["t"]
-        return TensorSpec(tuple(shape), tuple(stride), dtype, device, *pinned)
     if isinstance(value, list):
         return tuple(_decode_argument(item) for item in value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ValueError(f"unexpected {value!r}")
+    if isinstance(value, dict):
+        return _decode_tensor(value["t"]) if "t" in value else _decode_special(value.get("x"))
+    assert value is None or isinstance(value, (bool, int, float, str))
+    return value
 
 
-def _decode(document: dict[str, Any]) -> Recording:
-    signatures = [
-        OpSignature(
-            op,
-            overload,
-            tuple((name, _decode_argument(value)) for name, value in arguments),
-            tuple(_decode_argument(value) for value in outputs),
-        )
-        for op, overload, arguments, outputs in document["signatures"]
-    ]
-    modes = [MathMode(*row) for row in document["modes"]]
-    stacks = [tuple(row) for row in document["stacks"]]
-    calls = [
-        OpCall(signatures[row[0]], modes[row[1]], *[*row[2:-1], stacks[row[-1]]])
-        for row in document["calls"]
-    ]
-    steps = tuple(
-        Step(kind, tuple(_decode_entries(rows, calls, stacks)), count)
-        for kind, count, rows in document["steps"]
+def _decode_special(text: Any) -> float:
+    if text not in ("nan", "inf", "-inf"):
+        raise _Damage(f"{shown(text)} stands where a number should")
+    return float(text)
+
+
+def _decode_tensor(row: Any) -> TensorSpec:
+    if not isinstance(row, list) or len(row) not in (4, 5):
+        raise _Damage(f"{shown(row)} is no tensor")
+    shape, stride, dtype, device, *pinned = row
+    if not (
+        isinstance(shape, list)
+        and isinstance(stride, list)
+        and len(shape) == len(stride)
+        and all(map(is_count, [*shape, *stride]))
+        and math.prod(shape) <= _MOST_ELEMENTS
+        and isinstance(dtype, str)
+        and isinstance(device, str)
+        and all(map(_is_flag, pinned))
+    ):
+        raise _Damage(f"{shown(row)} is no tensor")
+    return TensorSpec(tuple(shape), tuple(stride), dtype, device, *pinned)
+
+
+def _decode_signature(row: Any) -> OpSignature:
+    op, overload, arguments, outputs = _row("signature", row)
+    if not isinstance(arguments, list) or not isinstance(outputs, list):
+        raise _Damage(f"the arguments of {shown(op)} are no list")
+    named = [_row("argument", argument) for argument in arguments]
+    return OpSignature(
+        op,
+        overload,
+        tuple((name, _decode_argument(value)) for name, value in named),
+        tuple(_decode_argument(value) for value in outputs),
     )
+
+
+def _decode(document: Fields) -> Recording:
+    signatures = [_decode_signature(row) for row in document.items("signatures")]
+    modes = [MathMode(*_row("mode", row)) for row in document.items("modes")]
+    stacks = [_decode_stack(row) for row in document.items("stacks")]
+    calls = [_decode_call(row, signatures, modes, stacks) for row in document.items("calls")]
+    made = document.mapping("made", default={})
     return Recording(
-        steps=steps,
-        gpu=document["gpu"],
-        torch_version=document["torch_version"],
-        questions=tuple((question, answer) for question, answer in document["questions"]),
-        warnings=tuple(document["warnings"]),
-        script=document["script"],
-        options={str(key): str(value) for key, value in document.get("options", {}).items()},
-        made={module: stacks[number] for module, number in document.get("made", {}).items()},
+        steps=_decode_steps(document, calls, stacks),
+        gpu=document.text("gpu"),
+        torch_version=document.text("torch_version", default=""),
+        questions=tuple(
+            (question, answer)
+            for question, answer in (_row("question", row) for row in document.items("questions"))
+        ),
+        warnings=document.texts("warnings"),
+        script=document.text("script", default=""),
+        options=document.text_by_name("options", default={}),
+        made={module: _at(stacks, number) for module, number in made.items()},
     )
+
+
+def _decode_stack(row: Any) -> tuple[str, ...]:
+    if not isinstance(row, list) or not all(map(_is_text, row)):
+        raise _Damage(f"{shown(row)} is no list of lines of code")
+    return tuple(row)
+
+
+def _decode_call(
+    row: Any,
+    signatures: Sequence[OpSignature],
+    modes: Sequence[MathMode],
+    stacks: Sequence[tuple[str, ...]],
+) -> OpCall:
+    signature, mode, *rest, stack = _row("call", row)
+    return OpCall(_at(signatures, signature), _at(modes, mode), *rest, _at(stacks, stack))
+
+
+def _decode_steps(
+    document: Fields, calls: Sequence[OpCall], stacks: Sequence[tuple[str, ...]]
+) -> tuple[Step, ...]:
+    steps = []
+    for row in document.items("steps"):
+        kind, count, rows = _row("step", row)
+        if not 0 < count <= _MOST_STEPS:
+            raise _Damage(f"a step is there {count} times")
+        entries = tuple(_decode_entries(rows, calls, stacks))
+        _require_short_replay(entries, count)
+        steps.append(Step(kind, entries, count))
+    return tuple(steps)
+
+
+def _require_short_replay(entries: Sequence[Entry], count: int) -> None:
+    """Of equal steps as many are run through as the oldest storage of them is old."""
+    ages = (entry.storage.age for entry in entries if isinstance(entry, Free))
+    oldest = max(ages, default=0)
+    if oldest < count and oldest * len(entries) > _MOST_REPLAYED:
+        raise _Damage(f"a storage lives for {oldest} equal steps")
 
 
 def _decode_entries(
-    rows: list[Any], calls: list[OpCall], stacks: list[tuple[str, ...]]
-) -> list[Entry]:
-    entries: list[Entry] = []
+    rows: list[Any], calls: Sequence[OpCall], stacks: Sequence[tuple[str, ...]]
+) -> Iterator[Entry]:
     ordinal = 0
     for row in rows:
-        if isinstance(row, int):
-            entries.append(calls[row])
-        elif row[0] == "a":
-            entries.append(Alloc(ordinal, *[*row[1:-1], stacks[row[-1]]]))
+        if not isinstance(row, list):
+            yield _at(calls, row)
+            continue
+        tag = row[0] if row and isinstance(row[0], str) else ""
+        if tag not in _ENTRIES:
+            raise _Damage(f"{shown(row)} is no entry")
+        values = _row(tag, row)[1:]
+        if tag == "a":
+            yield Alloc(ordinal, *values[:-1], _at(stacks, values[-1]))
             ordinal += 1
-        elif row[0] == "s":
-            entries.append(Synchronize(*[*row[1:-1], stacks[row[-1]]]))
-        elif row[0] == "f":
-            entries.append(Free(StorageRef(row[1], row[2])))
+        elif tag == "s":
+            yield Synchronize(*values[:-1], _at(stacks, values[-1]))
+        elif tag == "f":
+            yield Free(StorageRef(*values))
         else:
-            entries.append(_PLAIN[row[0]](*row[1:]))
-    return entries
+            yield _PLAIN[tag](*values)

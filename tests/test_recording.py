@@ -82,7 +82,7 @@ def test_each_storage_that_a_replay_frees_was_allocated_once(count: int, age: in
 
 def test_a_storage_of_the_setup_is_not_taken_for_one_of_a_folded_step() -> None:
     folded = Step("eval", (Alloc(0, 2**20),), 10)
-    after = Step("train", tuple(Free(StorageRef(age, 0)) for age in range(2, 6)))
+    after = Step("train", tuple(Free(StorageRef(age, 0)) for age in range(1, 12)))
 
     *_, last = replays(recording_of(Step("setup", (Alloc(0, 100 * 2**20),)), folded, after))
 

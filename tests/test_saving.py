@@ -93,8 +93,8 @@ def test_equal_recordings_give_equal_bytes(tmp_path: Path) -> None:
     [
         (b"", "cannot be read"),
         (b"{not json", "cannot be read"),
-        (b"[]", "is not a forecast"),
-        (b'{"traceEvents": []}', "is not a forecast"),
+        (b"[]", "is not a saved forecast"),
+        (b'{"traceEvents": []}', "is not a saved forecast"),
         (b'{"neusight_recording": 99}', "schema version 99"),
         (b'{"neusight_recording": 2}', "is damaged"),
     ],
