@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, cached_property
@@ -16,6 +15,7 @@ from neusight.predictors.errors import (
     UnknownGPUError,
     UnsupportedKernelError,
 )
+from neusight.predictors.files import is_count, is_number, read_json_document, shown
 
 __all__ = ["GPU", "gpu", "gpus", "register_gpu"]
 
@@ -152,16 +152,20 @@ class GPU:
 
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f" Did you mean '{near[0]}'?" if near else ""
-                raise RegistrationError(f"GPU: unknown field '{key}'.{hint}")
+                raise RegistrationError(f"GPU: unknown field {shown(key)}.{hint}")
         for name, item in known.items():
             required = item.default is MISSING and item.default_factory is MISSING
             if required and name not in data:
-                raise RegistrationError(f"GPU {data.get('name', '?')}: field '{name}' is missing.")
+                raise RegistrationError(
+                    f"GPU {_label(data.get('name'))}: field '{name}' is missing."
+                )
         plain = dict(data)
         for name in _TUPLE_FIELDS:
             if plain.get(name, known[name].default) is not known[name].default:
                 if not isinstance(plain[name], (list, tuple)):
-                    raise RegistrationError(f"GPU {data['name']}: field '{name}' must be a list.")
+                    raise RegistrationError(
+                        f"GPU {_label(data['name'])}: field '{name}' must be a list."
+                    )
                 plain[name] = tuple(plain[name])
         made = cls(**plain)
         _check(made)
@@ -223,6 +227,9 @@ def _matrix_units_of_amd(described: GPU) -> frozenset[str]:
 
 _TUPLE_FIELDS = ("compute_capability", "aliases", "unverified", "matrix_units")
 _TEXT_FIELDS = ("name", "driver_name", "architecture")
+_OPTIONAL_TEXT_FIELDS = ("link_kind", "gcn_arch_name", "constants_origin")
+_TEXT_LIST_FIELDS = ("aliases", "unverified")
+_TEXT_BY_NAME_FIELDS = ("sources",)
 _COUNT_FIELDS = (
     "num_sms",
     "memory_bytes",
@@ -242,42 +249,64 @@ _SHARE_FIELDS = (
 )
 _NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version")
 
+#: Figures outside these are slips of the hand, in whatever unit, and would overflow.
+_LEAST, _MOST = 1e-6, 1e15
+_MOST_CAPABILITY = 10_000
+_LONG_NAME = 100
+
+#: Field, smallest and largest value, and that in words.
+_LIMITS = (
+    *((name, _LEAST, _MOST, "a finite number above 0") for name in _POSITIVE_FIELDS),
+    *((name, 0.0, _MOST, "a finite number, 0 or more") for name in _NON_NEGATIVE_FIELDS),
+    *((name, _LEAST, 1.0, "a share above 0 and at most 1") for name in _SHARE_FIELDS),
+)
+
 
 def _check(candidate: GPU) -> None:
     """Raises RegistrationError naming the first field with a value no GPU can have."""
 
     def refuse(name: str, value: object, wanted: str) -> NoReturn:
         raise RegistrationError(
-            f"GPU {candidate.name or '?'}: field '{name}' is {value!r}; it must be {wanted}."
+            f"GPU {_label(candidate.name)}: field '{name}' is {shown(value)}; it must be {wanted}."
         )
 
     for name in _TEXT_FIELDS:
         value = getattr(candidate, name)
         if not isinstance(value, str) or not value.strip():
             refuse(name, value, "a non-empty text")
+    for name in _OPTIONAL_TEXT_FIELDS:
+        if not isinstance(getattr(candidate, name), str):
+            refuse(name, getattr(candidate, name), "a text")
+    for name in _TEXT_LIST_FIELDS:
+        value = getattr(candidate, name)
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            refuse(name, value, "a list of texts")
+    for name in _TEXT_BY_NAME_FIELDS:
+        value = getattr(candidate, name)
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            refuse(name, value, "a mapping of texts")
     if candidate.vendor not in ("nvidia", "amd"):
         refuse("vendor", candidate.vendor, "'nvidia' or 'amd'")
-    capability = candidate.compute_capability
-    if len(capability) != 2 or not all(isinstance(part, int) for part in capability):
-        refuse("compute_capability", capability, "two whole numbers")
+    capability: object = candidate.compute_capability
+    if (
+        not isinstance(capability, tuple)
+        or len(capability) != 2
+        or not all(is_count(part) and part <= _MOST_CAPABILITY for part in capability)
+    ):
+        refuse("compute_capability", capability, "two whole numbers, as [9, 0]")
     for name in _COUNT_FIELDS:
         value = getattr(candidate, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        if not is_count(value) or not 0 < value <= _MOST:
             refuse(name, value, "a whole number above 0")
-    for name in _POSITIVE_FIELDS:
-        if not _is_number(getattr(candidate, name)) or getattr(candidate, name) <= 0:
-            refuse(name, getattr(candidate, name), "a finite number above 0")
-    for name in _NON_NEGATIVE_FIELDS:
-        if not _is_number(getattr(candidate, name)) or getattr(candidate, name) < 0:
-            refuse(name, getattr(candidate, name), "a finite number, 0 or more")
-    for name in _SHARE_FIELDS:
-        if not _is_number(getattr(candidate, name)) or not 0 < getattr(candidate, name) <= 1:
-            refuse(name, getattr(candidate, name), "a share above 0 and at most 1")
+    for name, least, most, wanted in _LIMITS:
+        value = getattr(candidate, name)
+        if not is_number(value) or not least <= value <= most:
+            refuse(name, value, wanted)
     peaks: object = candidate.peak_tflops
     if not isinstance(peaks, dict):
         refuse("peak_tflops", candidate.peak_tflops, "a mapping of unit to 1e12 FLOP/s")
     for unit, peak in peaks.items():
-        if not _is_number(peak) or peak <= 0:
+        if not is_number(peak) or not _LEAST <= peak <= _MOST:
             refuse(f"peak_tflops[{unit}]", peak, "a finite number above 0")
     for unit in ("fp32", "fp64"):
         if unit not in candidate.peak_tflops:
@@ -287,8 +316,9 @@ def _check(candidate: GPU) -> None:
             refuse("matrix_units", candidate.matrix_units, "a list of units that peak_tflops has")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _label(name: object) -> str:
+    """A GPU's name in a message, which may be anything."""
+    return name if isinstance(name, str) and 0 < len(name) < _LONG_NAME else shown(name)
 
 
 _registered: dict[str, GPU] = {}
@@ -353,15 +383,16 @@ def _registered_from(path: Path) -> GPU:
 
 
 def _read(path: Path) -> GPU:
+    document = read_json_document(
+        path,
+        kind="GPU file",
+        error=RegistrationError,
+        remedy="It must be one JSON object of a GPU's fields; predictors/gpus has examples.",
+    )
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RegistrationError(f"GPU file {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise RegistrationError(f"GPU file {path} is no JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise RegistrationError(f"GPU file {path} must hold one JSON object of a GPU's fields.")
-    return GPU.from_json(data)
+        return GPU.from_json(document.values)
+    except RegistrationError as error:
+        raise RegistrationError(f"GPU file {path}: {error}") from error
 
 
 @cache
