@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import Fields, read_json_document, write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -45,6 +45,8 @@ __all__ = [
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 1
 _FORMAT = "neusight calibration"
+_KIND = "calibration"
+_REMEDY = "`neusight calibrate` makes one from the measurements."
 
 #: What a calibration may change of a GPU: field of `GPU`, and its largest value.
 CONSTANTS: Mapping[str, float] = MappingProxyType(
@@ -187,17 +189,7 @@ class Calibration:
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
         """Reads what `save` wrote; CalibrationError where that cannot be used."""
-        place = Path(path)
-        try:
-            document = json.loads(place.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CalibrationError(
-                f"The calibration {place} cannot be read: {error.strerror or error}. "
-                "`neusight calibrate` makes one."
-            ) from error
-        except ValueError as error:
-            raise CalibrationError(f"The calibration {place} is damaged: {error}.") from error
-        return cls.from_json(document, source=str(place))
+        return cls._of(read_json_document(path, kind=_KIND, error=CalibrationError, remedy=_REMEDY))
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON values; `from_json` reads it back."""
@@ -220,29 +212,28 @@ class Calibration:
     @classmethod
     def from_json(cls, document: object, *, source: str = "it") -> Calibration:
         """The calibration that `to_json` wrote; CalibrationError names what is wrong."""
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        values = document if isinstance(document, dict) else {}
+        return cls._of(Fields(values, _KIND, source, error=CalibrationError, remedy=_REMEDY))
+
+    @classmethod
+    def _of(cls, document: Fields) -> Calibration:
+        if document.values.get("format") != _FORMAT:
             raise CalibrationError(
-                f"{source} is no calibration. `neusight calibrate` makes one from a profiler "
-                "trace or a folder of measurements."
+                f"{document.source} is no calibration. `neusight calibrate` makes one from a "
+                "profiler trace or a folder of measurements."
             )
-        version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise CalibrationError(
-                f"The calibration {source} has schema version {version}, this neusight reads "
-                f"{SCHEMA_VERSION}. Calibrate again from the same measurements."
-            )
-        reader = _Reader(document, source)
-        host = reader.mapping(document, "host")
+        document.require_version("schema_version", SCHEMA_VERSION)
+        host = document.fields("host")
         return cls(
-            gpu=reader.text(document, "gpu"),
-            predictor=reader.text(document, "predictor"),
-            behaviour=reader.text(document, "behaviour"),
-            constants=reader.constants(),
-            corrections=tuple(map(reader.correction, reader.rows())),
-            plain_host=reader.costs(host, "plain"),
-            profiled_host=reader.costs(host, "profiled"),
-            torch_version=str(document.get("torch", "")),
-            source=reader.source(),
+            gpu=document.text("gpu"),
+            predictor=document.text("predictor"),
+            behaviour=document.text("behaviour"),
+            constants=_read_constants(document.fields("constants")),
+            corrections=tuple(map(_read_correction, document.rows("corrections"))),
+            plain_host=_read_costs(host, "plain"),
+            profiled_host=_read_costs(host, "profiled"),
+            torch_version=document.text("torch", default=""),
+            source=_read_source(document.fields("source")),
         )
 
     def headline(self) -> str:
@@ -260,102 +251,50 @@ class Calibration:
         return printable_lines([*_headlines(self), *_rows(self), *_host_lines(self)])
 
 
-class _Reader:
-    """Takes values out of a document, or says which one is wrong."""
+def _read_constants(found: Fields) -> dict[str, float]:
+    found.require_only(CONSTANTS)
+    return {
+        name: found.number(name, least=_LEAST, most=min(most, _MOST))
+        for name, most in CONSTANTS.items()
+        if name in found.values
+    }
 
-    def __init__(self, document: Mapping[str, Any], source: str) -> None:
-        self._document = document
-        self._source = source
 
-    def text(self, place: Mapping[str, Any], key: str) -> str:
-        value = place.get(key)
-        if not isinstance(value, str) or (key == "gpu" and not value):
-            raise self._wrong(key, value, "a text")
-        return value
+def _read_costs(host: Fields, name: str) -> dict[str, float] | None:
+    if not host.optional(name):
+        return None
+    found = host.fields(name)
+    return {cost: found.number(cost, least=0.0, most=_MOST) for cost in sorted(found.values)}
 
-    def number(self, place: Mapping[str, Any], key: str, *, least: float, most: float) -> float:
-        value = place.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._wrong(key, value, "a number")
-        if not least <= value <= most:
-            raise self._wrong(key, value, f"a number from {least:g} to {most:g}")
-        return float(value)
 
-    def mapping(self, place: Mapping[str, Any], key: str) -> dict[str, Any]:
-        value = place.get(key)
-        if not isinstance(value, dict):
-            raise self._wrong(key, value, "an object")
-        return value
+def _read_source(found: Fields) -> dict[str, Any]:
+    """Whatever it tells, as long as what is printed is of the right kind."""
+    for told, needs in _TOGETHER.items():
+        for name in needs if told in found.values else ():
+            found.number(name, least=0.0, most=_MOST)
+    if "shipped_constants" in found.values:
+        shipped = found.fields("shipped_constants")
+        for name in shipped.values:
+            shipped.number(name, least=0.0, most=_MOST)
+    for name in ("constants_kept", "notes", "files"):
+        found.texts(name, default=[])
+    return dict(found.values)
 
-    def rows(self) -> list[Any]:
-        value = self._document.get("corrections")
-        if not isinstance(value, list):
-            raise self._wrong("corrections", value, "a list")
-        return value
 
-    def constants(self) -> dict[str, float]:
-        found = self.mapping(self._document, "constants")
-        unknown = [name for name in found if name not in CONSTANTS]
-        if unknown:
-            raise self._wrong(
-                f"constants.{unknown[0]}", found[unknown[0]], f"one of {', '.join(CONSTANTS)}"
-            )
-        return {
-            name: self.number(found, name, least=_LEAST, most=min(most, _MOST))
-            for name, most in CONSTANTS.items()
-            if name in found
-        }
-
-    def source(self) -> dict[str, Any]:
-        """Whatever it tells, as long as what is printed is of the right kind."""
-        found = self.mapping(self._document, "source")
-        for told, needs in _TOGETHER.items():
-            for name in needs if told in found else ():
-                self.number(found, name, least=0.0, most=_MOST)
-        if "shipped_constants" in found:
-            shipped = self.mapping(found, "shipped_constants")
-            for name in shipped:
-                self.number(shipped, name, least=0.0, most=_MOST)
-        for name in ("constants_kept", "notes", "files"):
-            if not isinstance(found.get(name, []), list):
-                raise self._wrong(f"source.{name}", found[name], "a list")
-        return found
-
-    def costs(self, host: Mapping[str, Any], key: str) -> dict[str, float] | None:
-        if host.get(key) is None:
-            return None
-        found = self.mapping(host, key)
-        return {name: self.number(found, name, least=0.0, most=_MOST) for name in sorted(found)}
-
-    def correction(self, row: object) -> ClassCorrection:
-        if not isinstance(row, dict):
-            raise self._wrong("corrections", row, "objects")
-        known = {item.name for item in fields(ClassCorrection)}
-        unknown = sorted(set(row) - known)
-        if unknown:
-            raise self._wrong(f"corrections.{unknown[0]}", row[unknown[0]], "left out")
-        if row.get("kernel_class") not in [item.value for item in KernelClass]:
-            raise self._wrong("kernel_class", row.get("kernel_class"), "a kernel class")
-        for name in ("is_applied", "keeps_constants"):
-            if not isinstance(row.get(name), bool):
-                raise self._wrong(name, row.get(name), "true or false")
-        numbers: dict[str, Any] = {
-            name: self.number(row, name, least=least, most=most) for name, least, most in _LIMITS
-        }
-        return ClassCorrection(
-            kernel_class=row["kernel_class"],
-            dtype=self.text(row, "dtype"),
-            variant=self.text(row, "variant"),
-            is_applied=row["is_applied"],
-            keeps_constants=row["keeps_constants"],
-            num_samples=int(self.number(row, "num_samples", least=0, most=_MOST)),
-            **numbers,
-        )
-
-    def _wrong(self, key: str, value: object, wanted: str) -> CalibrationError:
-        return CalibrationError(
-            f"The calibration {self._source} is damaged: {key!r} is {value!r}; it must be {wanted}."
-        )
+def _read_correction(row: Fields) -> ClassCorrection:
+    row.require_only([item.name for item in fields(ClassCorrection)])
+    numbers: dict[str, Any] = {
+        name: row.number(name, least=least, most=most) for name, least, most in _LIMITS
+    }
+    return ClassCorrection(
+        kernel_class=row.choice("kernel_class", [item.value for item in KernelClass]),
+        dtype=row.text("dtype"),
+        variant=row.text("variant", default=""),
+        is_applied=row.flag("is_applied"),
+        keeps_constants=row.flag("keeps_constants"),
+        num_samples=row.count("num_samples"),
+        **numbers,
+    )
 
 
 #: Figures of `source` that are printed together, by the one that decides whether they are.

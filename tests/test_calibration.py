@@ -216,8 +216,8 @@ def test_a_changed_datasheet_changes_the_behaviour() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is damaged"),
-        ("[1, 2]", "is no calibration"),
+        ("", "cannot be read: it is no JSON"),
+        ("[1, 2]", "is not a calibration that neusight wrote"),
         ('{"gpu": "H100"}', "is no calibration"),
         ('{"format": "neusight calibration", "schema_version": 7}', "has schema version 7"),
     ],
@@ -240,12 +240,12 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     [
         ({"gpu": ""}, "'gpu' is ''"),
         ({"constants": {"tdp_w": 3.0}}, r"constants\.tdp_w"),
-        ({"constants": {"bandwidth_utilization": 1.5}}, "'bandwidth_utilization' is 1.5"),
-        ({"constants": {"floor_us": True}}, "'floor_us' is True"),
-        ({"corrections": [{"kernel_class": "gem"}]}, "'kernel_class' is 'gem'"),
+        ({"constants": {"bandwidth_utilization": 1.5}}, "'constants.bandwidth_utilization' is 1.5"),
+        ({"constants": {"floor_us": True}}, "'constants.floor_us' is True"),
+        ({"corrections": [{"factor": "1"}]}, r"'corrections\[0\].factor' is '1'"),
         ({"corrections": "none"}, "'corrections' is 'none'"),
-        ({"host": {"plain": {"op_us": -1.0}}}, "'op_us' is -1.0"),
-        ({"host": {"plain": 3}}, "'plain' is 3"),
+        ({"host": {"plain": {"op_us": -1.0}}}, "'host.plain.op_us' is -1.0"),
+        ({"host": {"plain": 3}}, "'host.plain' is 3"),
     ],
 )
 def test_a_wrong_value_is_named(change: dict[str, object], told: str) -> None:
