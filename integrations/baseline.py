@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from neusight.predictors.errors import BaselineError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import (
+    is_count,
+    is_number,
+    json_value,
+    read_bytes,
+    shown,
+    write_atomically,
+)
 
 __all__ = [
     "METRICS",
@@ -39,6 +46,12 @@ SCHEMA_VERSION = 1
 
 #: Modules that one row may stand for: more is no model, but a slip of the hand.
 _MOST_MODULES = 100_000
+
+#: Rows of a file, each module counted.
+_MOST_ROWS = 1_000_000
+
+#: Digits of a module's number; a longer one is part of its name.
+_MOST_DIGITS = 18
 
 
 class Metric(NamedTuple):
@@ -161,7 +174,11 @@ def folded(modules: Iterable[str]) -> list[str]:
 
 
 def _is_number(part: str) -> bool:
-    return part.isascii() and part.isdigit() and str(int(part)) == part
+    return _is_digits(part) and str(int(part)) == part
+
+
+def _is_digits(part: str) -> bool:
+    return part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -186,7 +203,7 @@ def unfolded(module: str) -> list[str]:
     """
     choices = [_numbers(part) if _RANGES.fullmatch(part) else [part] for part in module.split(".")]
     if math.prod(map(len, choices)) > _MOST_MODULES:
-        raise BaselineError(f"{module!r} stands for more than {_MOST_MODULES} modules.")
+        raise BaselineError(f"{shown(module)} stands for more than {_MOST_MODULES} modules.")
     return [".".join(parts) for parts in product(*choices)]
 
 
@@ -194,9 +211,11 @@ def _numbers(part: str) -> list[str]:
     found: list[str] = []
     for piece in part[1:-1].split(","):
         first, _, last = piece.partition("-")
+        if max(len(first), len(last)) > _MOST_DIGITS:
+            raise BaselineError(f"{shown(part)} names a module by a number of too many digits.")
         span = range(int(first), int(last or first) + 1)
-        if len(span) > _MOST_MODULES:
-            raise BaselineError(f"{part!r} stands for more than {_MOST_MODULES} modules.")
+        if len(found) + len(span) > _MOST_MODULES:
+            raise BaselineError(f"{shown(part)} stands for more than {_MOST_MODULES} modules.")
         found.extend(map(str, span))
     return found
 
@@ -204,7 +223,7 @@ def _numbers(part: str) -> list[str]:
 def _natural(text: str) -> list[tuple[int, int, str]]:
     """Sorts "Net.2" before "Net.10"."""
     return [
-        (0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part)
+        (0, int(part), "") if _is_digits(part) else (1, 0, part)
         for part in re.split(r"(\d+)", text)
     ]
 
@@ -223,8 +242,17 @@ def _fold_rows(rows: Iterable[R]) -> list[R]:
     return sorted(found, key=lambda row: (_natural(row[0]), *(str(part) for part in row[1:])))
 
 
-def _unfold_rows(rows: Iterable[R]) -> tuple[R, ...]:
-    return tuple(row._replace(module=module) for row in rows for module in unfolded(row.module))
+def _unfold_rows(rows: Iterable[R], where: str) -> tuple[R, ...]:
+    found: list[R] = []
+    for row in rows:
+        try:
+            modules = unfolded(row.module)
+        except BaselineError as error:
+            raise BaselineError(f"{where}: {error}") from error
+        if len(found) + len(modules) > _MOST_ROWS:
+            raise BaselineError(f"{where}: the rows stand for more than {_MOST_ROWS} modules.")
+        found += [row._replace(module=module) for module in modules]
+    return tuple(found)
 
 
 # -- as text -------------------------------------------------------------------------------------
@@ -283,41 +311,29 @@ def _number(value: float) -> str:
 def read_baseline(path: Path) -> dict[str, Case]:
     """The cases of a baseline; BaselineError says what is wrong with it and where."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_bytes(path)
     except FileNotFoundError:
         raise BaselineError(
             f"There is no baseline {path}. Write it with --update, look at it and commit it."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BaselineError(f"The baseline {path} cannot be read: {error}.") from error
-    if any(line.startswith(("<<<<<<<", ">>>>>>>")) for line in text.splitlines()):
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BaselineError(f"The baseline {path} cannot be read: {reason}. {_REMEDY}") from error
+    if _CONFLICT.search(data):
         raise BaselineError(
             f"The baseline {path} holds the conflict markers of a merge. Take either side and "
             "write it again with --update."
         )
     try:
-        document = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_constant)
-    except RecursionError:
-        raise BaselineError(f"The baseline {path} is nested too deep to be one.") from None
+        document = json_value(data)
     except ValueError as error:
-        raise BaselineError(
-            f"The baseline {path} is no JSON as neusight writes it: {error}. Mend it, or write it "
-            "again with --update."
-        ) from error
+        raise BaselineError(f"The baseline {path} cannot be read: {error}. {_REMEDY}") from error
     return _cases_of(document, path)
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name!r} is there twice")
-        found[name] = value
-    return found
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no figure")
+#: A line of these begins or ends what a merge could not decide.
+_CONFLICT = re.compile(rb"^(<<<<<<<|>>>>>>>)", re.MULTILINE)
+_REMEDY = "Mend it, or write it again with --update."
 
 
 def _cases_of(document: Any, path: Path) -> dict[str, Case]:
@@ -326,12 +342,14 @@ def _cases_of(document: Any, path: Path) -> dict[str, Case]:
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BaselineError(
-            f"The baseline {path} has schema version {version!r}, this neusight reads version "
+            f"The baseline {path} has schema version {shown(version)}, this neusight reads version "
             f"{SCHEMA_VERSION}. Write it again with --update, or use the neusight that wrote it."
         )
     if not isinstance(document["cases"], dict):
         raise BaselineError(f'{path}: "cases" must be an object, a block for each case.')
-    return {name: _case_of(value, f"{path}, {name!r}") for name, value in document["cases"].items()}
+    return {
+        name: _case_of(value, f"{path}, {shown(name)}") for name, value in document["cases"].items()
+    }
 
 
 def _case_of(value: Any, where: str) -> Case:
@@ -341,7 +359,9 @@ def _case_of(value: Any, where: str) -> Case:
     missing = [name for name in names if name not in value]
     unknown = sorted(set(value) - set(names))
     if missing or unknown:
-        problem = f"lacks {missing[0]!r}" if missing else f"has an unknown entry {unknown[0]!r}"
+        problem = (
+            f"lacks {missing[0]!r}" if missing else f"has an unknown entry {shown(unknown[0])}"
+        )
         raise BaselineError(f"{where} {problem}. Write it again with --update.")
     rows = {name: _rows_of(value[name], kind, f"{where}, {name}") for name, kind in _ROWS.items()}
     return Case(
@@ -354,8 +374,8 @@ def _case_of(value: Any, where: str) -> Case:
         work=_text(value["work"], f"{where}, work"),
         files=_text(value["files"], f"{where}, files"),
         peak=_text(value["peak"], f"{where}, peak"),
-        ops=_unfold_rows(rows["ops"]),
-        memory=_unfold_rows(rows["memory"]),
+        ops=_unfold_rows(rows["ops"], where),
+        memory=_unfold_rows(rows["memory"], where),
         waits=tuple(rows["waits"]),
     )
 
@@ -368,9 +388,9 @@ def _metrics_of(value: Any, where: str) -> dict[str, float]:
         if metric.name not in value:
             raise BaselineError(f"{where} lacks {metric.name!r}. Write it again with --update.")
         figure = value[metric.name]
-        if isinstance(figure, bool) or not isinstance(figure, (int, float)) or figure < 0:
+        if not is_number(figure) or figure < 0:
             raise BaselineError(
-                f"{where}: {metric.name} is {figure!r}; it must be a number, not below 0."
+                f"{where}: {metric.name} is {shown(figure)}; it must be a number, not below 0."
             )
         found[metric.name] = figure
     return found
@@ -385,7 +405,7 @@ def _rows_of(value: Any, kind: type[tuple[Any, ...]], where: str) -> list[Any]:
         fits = isinstance(row, list) and len(row) == len(types)
         if not fits or not all(map(_is_entry, row, types.values())):
             names = ", ".join(types)
-            raise BaselineError(f"{where}: row {number} is {row!r}; it must be [{names}].")
+            raise BaselineError(f"{where}: row {number} is {shown(row)}; it must be [{names}].")
         rows.append(kind(*row))
     return rows
 
@@ -393,24 +413,24 @@ def _rows_of(value: Any, kind: type[tuple[Any, ...]], where: str) -> list[Any]:
 def _is_entry(value: Any, annotation: object) -> bool:
     if annotation is str:
         return isinstance(value, str)
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_count(value)
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise BaselineError(f"{where} is {value!r}; it must be a text.")
+        raise BaselineError(f"{where} is {shown(value)}; it must be a text.")
     return value
 
 
 def _texts(value: Any, where: str) -> list[str]:
     if not isinstance(value, list):
-        raise BaselineError(f"{where} is {value!r}; it must be a list of texts.")
+        raise BaselineError(f"{where} is {shown(value)}; it must be a list of texts.")
     return [_text(item, where) for item in value]
 
 
 def _text_by_name(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise BaselineError(f"{where} is {value!r}; it must be an object of texts.")
+        raise BaselineError(f"{where} is {shown(value)}; it must be an object of texts.")
     return {name: _text(item, where) for name, item in value.items()}
 
 

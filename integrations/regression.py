@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, folded, unfolded
 from neusight.integrations.observation import Observation
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import is_number, shown
 
 __all__ = [
     "DEFAULT_TOLERANCES",
@@ -88,12 +89,9 @@ def parse_tolerance(name: str, text: object) -> Tolerance:
     """
     if name not in DEFAULT_TOLERANCES:
         known = ", ".join(DEFAULT_TOLERANCES)
-        raise OptionError(f"There is no tolerance {name!r}; known: {known}.")
+        raise OptionError(f"There is no tolerance {shown(name)}; known: {known}.")
     units = _UNITS[_UNIT_OF[_METRIC_OF[name]]]
-    if isinstance(text, str):
-        words = text.strip()
-    else:
-        words = "" if isinstance(text, bool) or not isinstance(text, (int, float)) else str(text)
+    words = str(text).strip() if isinstance(text, str) or is_number(text) else ""
     match = _AMOUNT.fullmatch(words)
     amount = float(match[1]) if match is not None else math.nan
     unit = match[2].lower() if match is not None else ""
@@ -106,7 +104,7 @@ def parse_tolerance(name: str, text: object) -> Tolerance:
             return Tolerance()
     named = ", ".join(f'"1 {unit}"' for unit in units) if "" not in units else "3"
     raise OptionError(
-        f'The tolerance of {name} is {text!r}; it must be a number such as "0.5 %" or {named}.'
+        f'The tolerance of {name} is {shown(text)}; it must be a number such as "0.5 %" or {named}.'
     )
 
 

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import is_count, read_bytes, shown
 
 __all__ = ["DEFAULT_BASELINE", "Settings", "read_settings"]
 
 #: Where baselines are where nothing is said.
 DEFAULT_BASELINE = "neusight.json"
+
+#: Bytes of a pyproject.toml that are read at most.
+_MOST_BYTES = 2**20
+
+#: Parts of a dotted name: the time that Python's reader takes grows with their square.
+_MOST_PARTS = 64
 
 _NAMES = ("baseline", "cases", "gpu", "host", "predictor", "steps", "tolerance")
 
@@ -48,7 +55,7 @@ def read_settings(folder: Path) -> Settings:
     unknown = sorted(set(table) - set(_NAMES))
     if unknown:
         raise OptionError(
-            f"{path} has an unknown setting {unknown[0]!r} in [tool.neusight]; known: "
+            f"{path} has an unknown setting {shown(unknown[0])} in [tool.neusight]; known: "
             f"{', '.join(_NAMES)}."
         )
     gpu = table.get("gpu", [])
@@ -68,15 +75,19 @@ def read_settings(folder: Path) -> Settings:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, most=_MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
         raise OptionError(f"{path} cannot be read: {error}.") from error
     if "neusight" not in text:
         return {}
     try:
         document = _toml(text)
+    except RecursionError:
+        raise OptionError(f"{path} is nested too deep to be settings.") from None
     except ValueError as error:
         raise OptionError(f"{path} is no TOML: {error}.") from error
     tools = document.get("tool", {})
@@ -84,6 +95,8 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _toml(text: str) -> dict[str, Any]:
+    if any(line.partition("=")[0].count(".") > _MOST_PARTS for line in text.splitlines()):
+        raise ValueError(f"a name has more than {_MOST_PARTS} parts")
     for name in ("tomllib", "tomli"):  # in Python since 3.11; before, pytest brings the other
         try:
             reader = import_module(name)
@@ -98,18 +111,18 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return str(value) if is_count(value) else value
 
 
 def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise OptionError(f"{path}: [{_full(name)}] must be a table, not {value!r}.")
+        raise OptionError(f"{path}: [{_full(name)}] must be a table, not {shown(value)}.")
     return value
 
 
 def _text(value: Any, name: str, path: Path) -> str:
     if not isinstance(value, str) or not value:
-        raise OptionError(f"{path}: {_full(name)} is {value!r}; it must be a text.")
+        raise OptionError(f"{path}: {_full(name)} is {shown(value)}; it must be a text.")
     return value
 
 
@@ -119,7 +132,7 @@ def _optional(value: Any, name: str, path: Path) -> str | None:
 
 def _texts(value: Any, name: str, path: Path) -> list[str]:
     if not isinstance(value, list):
-        raise OptionError(f"{path}: {_full(name)} is {value!r}; it must be a text or several.")
+        raise OptionError(f"{path}: {_full(name)} is {shown(value)}; it must be a text or several.")
     return [_text(item, name, path) for item in value]
 
 
@@ -129,7 +142,7 @@ def _command(value: Any, name: str, path: Path) -> tuple[str, ...]:
         try:
             words = shlex.split(_text(value, name, path))
         except ValueError as error:
-            raise OptionError(f"{path}: {_full(name)} is {value!r}: {error}.") from error
+            raise OptionError(f"{path}: {_full(name)} is {shown(value)}: {error}.") from error
     if not words or words == ["-m"]:
         raise OptionError(f"{path}: {_full(name)} names no script.")
     return tuple(words)

@@ -143,7 +143,7 @@ def test_rows_that_do_not_give_the_figures_are_noticed() -> None:
         ('{"schema_version": 1, "cases": {}, "cases": {}}', "'cases' is there twice"),
         ('{"schema_version": NaN, "cases": {}}', "NaN is no figure"),
         ("<<<<<<< ours\n{}\n>>>>>>> theirs\n", "conflict markers"),
-        ("[" * 100_000, "no JSON|nested too deep"),
+        ("[" * 100_000, "nested more than 64 deep"),
     ],
 )
 def test_what_is_no_baseline_is_refused(text: str, words: str, tmp_path: Path) -> None:
