@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import WeightsError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import Fields, json_value, read_bytes, shown, write_atomically
 
 __all__ = [
     "SCHEMA_VERSION",
+    "SIZE_CLASSES",
     "UNSEEN_ROWS",
     "Network",
     "exp_of",
@@ -46,6 +48,10 @@ _SQRT_HALF = 0.7071067811865476
 
 #: Largest file read: a foreign one is refused before it fills the memory.
 _MOST_BYTES = 8 * 2**20
+
+#: Layers of a network, and the largest logarithm of its factor, far above any that we fit.
+_MOST_LAYERS = 64
+_MOST_BOUND = 100.0
 
 
 def log_of(values: Floats) -> Floats:
@@ -174,15 +180,49 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def load_network(path: Path) -> Network:
     """The network that `save_network` wrote; WeightsError where the file is anything else."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise WeightsError(f"Weight file {path} is larger than any that neusight writes.")
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zipfile.LargeZipFile) as e:
-        raise _damaged(path, str(e) or type(e).__name__) from e
-    except Exception as e:  # zlib.error and what else a damaged member raises
-        raise _damaged(path, str(e) or type(e).__name__) from e
+        arrays = _arrays_of(read_bytes(path, most=_MOST_BYTES))
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
     return _checked(path, arrays)
+
+
+def _arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file; ValueError where that is damaged, or would fill the memory."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MiB")
+            if len({member.filename for member in members}) < len(members):
+                raise ValueError("an array is there twice")
+            return {
+                member.filename.removesuffix(".npy"): _array_of(archive.read(member))
+                for member in members
+            }
+    except ValueError:
+        raise
+    except Exception as error:  # zlib.error and what else a damaged member raises
+        raise ValueError(shown(str(error) or type(error).__name__)) from error
+
+
+def _array_of(data: bytes) -> NDArray[Any]:
+    """An array in numpy's format, whose header is no larger than what follows: a damaged one may
+    ask for all of the memory."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read_header(stream)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize > len(data):
+        raise ValueError("an array holds objects, or less than it says")
+    stream.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
 
 
 def _damaged(path: Path, reason: str) -> WeightsError:
@@ -193,50 +233,66 @@ def _damaged(path: Path, reason: str) -> WeightsError:
 
 
 def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
-    try:
-        meta = json.loads(str(arrays["meta"]))
-        version = meta["schema_version"]
-    except (KeyError, ValueError, TypeError) as error:
-        raise _damaged(path, "no neusight weights") from error
-    if version != SCHEMA_VERSION:
-        raise WeightsError(
-            f"Weight file {path} has schema version {version}, this neusight reads"
-            f" {SCHEMA_VERSION}; fit the weights with this version."
-        )
-    try:
-        layers = tuple(
-            (arrays[f"weight_{index}"], arrays[f"bias_{index}"])
-            for index in range(int(meta["num_layers"]))
-        )
-        network = Network(
-            features=tuple(meta["features"]),
-            layers=layers,
-            bound=float(meta["bound"]),
-            gpus=tuple(meta["gpus"]),
-            architectures=tuple(meta["architectures"]),
-            provenance=dict(meta["provenance"]),
-            **{name: arrays[name] for name in _ARRAYS},
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise _damaged(path, f"{error} is missing or wrong") from error
+    meta = _meta_of(path, arrays)
+    num_layers = meta.count("num_layers")
+    names = [f"{part}_{index}" for index in range(num_layers) for part in ("weight", "bias")]
+    for name in (*_ARRAYS, *names):
+        if name not in arrays:
+            raise _damaged(path, f"{name} is missing")
+    layers = tuple(
+        (arrays[f"weight_{index}"], arrays[f"bias_{index}"]) for index in range(num_layers)
+    )
+    network = Network(
+        features=meta.texts("features"),
+        layers=layers,
+        bound=meta.number("bound", least=0.0, most=_MOST_BOUND),
+        gpus=meta.texts("gpus"),
+        architectures=meta.texts("architectures"),
+        provenance=meta.mapping("provenance"),
+        **{name: arrays[name] for name in _ARRAYS},
+    )
     _require_shapes(path, network)
     return network
 
 
-#: Rows of `Network.spreads` where the network is for unseen GPUs.
+def _meta_of(path: Path, arrays: dict[str, NDArray[Any]]) -> Fields:
+    """What the file says of itself, of this schema version."""
+    try:
+        values = json_value(str(arrays["meta"]))
+    except (KeyError, ValueError) as error:
+        raise _damaged(path, "no neusight weights") from error
+    if not isinstance(values, dict) or "schema_version" not in values:
+        raise _damaged(path, "no neusight weights")
+    meta = Fields(
+        values,
+        "weight file",
+        str(path),
+        error=WeightsError,
+        remedy="Fit the weights with this version (`neusight fit`), or install neusight again.",
+    )
+    meta.require_version("schema_version", SCHEMA_VERSION)
+    if meta.count("num_layers") > _MOST_LAYERS:
+        meta.refuse("num_layers", f"at most {_MOST_LAYERS}")
+    return meta
+
+
+#: Rows of `Network.spreads` where the network is for unseen GPUs, and its columns.
 UNSEEN_ROWS = 4
+SIZE_CLASSES = 4
 
 
 def _require_shapes(path: Path, network: Network) -> None:
     width = len(network.features)
+    if any(bias.ndim != 1 or weight.ndim != 2 for weight, bias in network.layers):
+        raise _damaged(path, "its layers do not fit together")
     every = [network.low, network.high, network.mean, network.scale, network.spreads]
     for array in (*every, *(part for layer in network.layers for part in layer)):
         if array.dtype != np.float64 or not np.isfinite(array).all():
             raise _damaged(path, "a figure is not a finite float64")
     if any(array.shape != (width,) for array in every[:4]) or (network.scale <= 0).any():
         raise _damaged(path, "its feature ranges do not fit its features")
-    rows = (len(network.gpus) or UNSEEN_ROWS,)
-    if network.spreads.shape[:-1] != rows or (network.spreads <= 0).any() or not network.layers:
+    rows = (len(network.gpus) or UNSEEN_ROWS, SIZE_CLASSES)
+    if network.spreads.shape != rows or (network.spreads <= 0).any() or not network.layers:
         raise _damaged(path, "its intervals or layers are wrong")
     for weight, bias in network.layers:
         if weight.shape != (len(bias), width):
