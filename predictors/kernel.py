@@ -14,6 +14,7 @@ __all__ = [
     "GemmSize",
     "Kernel",
     "KernelClass",
+    "Layout",
     "RowsSize",
 ]
 

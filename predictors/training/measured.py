@@ -17,23 +17,33 @@ import csv
 import gzip
 import io
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args, get_type_hints
 
 from neusight.predictors.errors import DataError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import (
+    Fields,
+    is_count,
+    is_number,
+    json_value,
+    read_bytes,
+    read_json_document,
+    shown,
+    write_atomically,
+)
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
+    DTYPE_BYTES,
     AttentionSize,
     CollectiveSize,
     ConvolutionSize,
     GemmSize,
     Kernel,
     KernelClass,
+    Layout,
     RowsSize,
     Size,
 )
@@ -233,10 +243,25 @@ def read_environment(folder: str | Path) -> Environment:
             " `neusight measure --out DIR` makes one, on a machine with a GPU."
         )
     data = _read_json(path)
-    try:
-        return Environment(**{item.name: data[item.name] for item in fields(Environment)})
-    except KeyError as error:
-        raise DataError(f"{path} lacks {error}.") from error
+    return Environment(
+        gpu=data.text("gpu"),
+        num_sms=data.count("num_sms"),
+        memory_bytes=data.count("memory_bytes"),
+        **{name: data.text(name, default="") for name in _DESCRIPTIONS},
+    )
+
+
+#: Fields of an environment that are told and not computed with.
+_DESCRIPTIONS = (
+    "compute_capability",
+    "driver",
+    "torch",
+    "cuda",
+    "python",
+    "date",
+    "neusight_version",
+    "host",
+)
 
 
 # -- samples -----------------------------------------------------------------------------------
@@ -333,27 +358,64 @@ _SIZES: dict[KernelClass, type[Any]] = {
 }
 
 
+#: What describes a kernel, in order: of the texts `layout` may be empty, figures are 0 or more.
+_KERNEL_ROW = 10
+
+#: Largest size, FLOPs or bytes of a kernel: a GPU does not live to see its end.
+_MOST_WORK = 1e60
+_MOST_SIZE = 2**48
+
+
 def kernel_from_json(data: Any) -> Kernel:
     """The kernel that `kernel_to_json` wrote; DataError where it is none."""
+    if not isinstance(data, list) or len(data) != _KERNEL_ROW:
+        raise DataError(f"{shown(data)} describes no kernel.")
+    kernel_class, name, size, dtype, out_dtype, compute, flops, read, written, layout = data
+    if not all(isinstance(text, str) for text in (name, dtype, out_dtype, compute, layout)):
+        raise DataError(f"{shown(data)} describes no kernel: it has no name, type or layout.")
+    if dtype not in DTYPE_BYTES:
+        raise DataError(f"{shown(data)} describes no kernel: its type {shown(dtype)} is unknown.")
+    if not all(is_number(work) and 0 <= work <= _MOST_WORK for work in (flops, read, written)):
+        raise DataError(f"{shown(data)} describes no kernel: its work is no number.")
     try:
-        kernel_class, name, size, dtype, out_dtype, compute, flops, read, written, layout = data
         chosen = KernelClass(kernel_class)
-        parts = [tuple(part) if isinstance(part, list) else part for part in size]
-        made: Size = _SIZES.get(chosen, RowsSize)(*parts)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{data!r} describes no kernel ({error}).") from error
+    except ValueError as error:
+        raise DataError(f"{shown(data)} describes no kernel ({error}).") from error
     return Kernel(
         kernel_class=chosen,
         name=name,
-        size=made,
+        size=_size_from_json(_SIZES.get(chosen, RowsSize), size),
         dtype=dtype,
         out_dtype=out_dtype,
         compute=compute,
         flops=flops,
         bytes_read=read,
         bytes_written=written,
-        layout=layout,
+        layout=cast("Layout", layout),
     )
+
+
+def _size_from_json(kind: type[Any], size: Any) -> Size:
+    """The problem size, every part of it of the type that it is declared to have."""
+    types = get_type_hints(kind)
+    if not isinstance(size, list) or len(size) != len(types):
+        raise DataError(f"{shown(size)} is no size of a kernel: it must be {', '.join(types)}.")
+    parts = [tuple(part) if isinstance(part, list) else part for part in size]
+    for part, (name, wanted) in zip(parts, types.items(), strict=True):
+        if not _is_part(part, wanted):
+            raise DataError(f"{shown(size)} is no size of a kernel: {name} is {shown(part)}.")
+    made: Size = kind(*parts)
+    return made
+
+
+def _is_part(part: object, wanted: object) -> bool:
+    if wanted is int:
+        return is_count(part) and part <= _MOST_SIZE  # type: ignore[operator]  # it is a number
+    if wanted is bool:
+        return isinstance(part, bool)
+    if wanted == tuple[int, ...]:
+        return isinstance(part, tuple) and all(_is_part(item, int) for item in part)
+    return part in get_args(wanted)
 
 
 def main_kernel(sample: Sample) -> Kernel:
@@ -369,26 +431,44 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
     return plain
 
 
-def sample_from_json(data: Mapping[str, Any], source: Path | str) -> Sample:
+def sample_from_json(data: object, source: Path | str) -> Sample:
     """The sample that `sample_to_json` wrote; DataError, which names the source, where it is none
     or has no time that can be."""
+    if not isinstance(data, dict):
+        raise DataError(f"{source} holds a sample that cannot be read: {shown(data)}.")
+    row = _fields(data, source)
     try:
-        plain = {item.name: data[item.name] for item in fields(Sample) if item.name in data}
-        plain["kernels"] = tuple(kernel_from_json(item) for item in plain["kernels"])
-        sample = Sample(**plain)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{source} holds a sample that cannot be read ({error!r}).") from error
-    times = [value for value in (sample.kernel_us, sample.event_us) if value is not None]
-    if not times or not sample.kernels or any(not _is_time(value) for value in times):
-        raise DataError(
-            f"{source}: the sample {sample.case!r} has no time that can be (kernel_us"
-            f" {sample.kernel_us}, event_us {sample.event_us}) or no kernel."
-        )
+        kernels = tuple(kernel_from_json(item) for item in row.items("kernels"))
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    if not kernels:
+        row.refuse("kernels", "a list of one kernel or more")
+    sample = Sample(
+        op=row.text("op"),
+        case=row.text("case"),
+        kernels=kernels,
+        kernel_us=_time(row, "kernel_us"),
+        event_us=_time(row, "event_us"),
+        l2=row.text("l2", default="hot"),
+        clock_regime=row.text("clock_regime", default="burst"),
+        spread=row.number("spread", default=0.0),
+        num_runs=row.count("num_runs", default=1),
+        num_launches=row.count("num_launches", default=1),
+        kernel_name=row.text("kernel_name", default=""),
+        clock_mhz=row.number("clock_mhz") if row.optional("clock_mhz") else None,
+        power_w=row.number("power_w") if row.optional("power_w") else None,
+    )
+    if sample.kernel_us is None and sample.event_us is None:
+        raise DataError(f"{source}: the sample {shown(sample.case)} has no time.")
     return sample
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+def _time(row: Fields, name: str) -> float | None:
+    return row.number(name, least=_LEAST_US, most=_MOST_US) if row.optional(name) else None
+
+
+#: Times outside these were not measured: a clock tick, a month.
+_LEAST_US, _MOST_US = 1e-6, 1e13
 
 
 def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
@@ -396,12 +476,14 @@ def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
     path = folder / "journal.jsonl"
     if not path.exists():
         return
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(_read(path).split(b"\n"), start=1):
         if not line.strip(b"\0 "):
             continue
         try:
-            data = json.loads(line)
-        except ValueError:
+            data = json_value(line)
+        except ValueError as error:
+            if line.rstrip().endswith(b"}"):
+                raise DataError(f"{path}: line {number} cannot be read: {error}.") from error
             notes.append(f"{path.name}: line {number} was cut off and left out")
             continue
         yield sample_from_json(data, path)
@@ -488,11 +570,15 @@ def _table_samples(folder: Path) -> Iterator[Sample]:
         if not path.exists():
             continue
         try:
-            text = gzip.decompress(path.read_bytes()).decode()
-        except (OSError, EOFError, ValueError) as error:
-            raise DataError(f"{path} cannot be read: {error}.") from error
-        for row in csv.DictReader(io.StringIO(text)):
-            yield _sample_of(row, path)
+            table = csv.DictReader(io.StringIO(_read(path).decode()))
+            if "kernels" not in (table.fieldnames or ()):
+                raise ValueError("it is no table of kernels")
+            for row in table:
+                yield _sample_of(row, path)
+        except (ValueError, csv.Error) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} cannot be read: {error}. {_REMEDY}") from error
 
 
 def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
@@ -500,7 +586,7 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
         data: dict[str, Any] = {
             "op": row["op"],
             "case": row["case"],
-            "kernels": json.loads(row["kernels"]),
+            "kernels": json_value(row["kernels"]),
             "l2": row["l2"],
             "clock_regime": row["clock_regime"],
             "spread": float(row["spread"]),
@@ -510,8 +596,8 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
         }
         for name in ("kernel_us", "event_us", "clock_mhz", "power_w"):
             data[name] = float(row[name]) if row[name] else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds a row that cannot be read ({error!r}).") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} holds a row that cannot be read ({shown(error)}).") from error
     return sample_from_json(data, path)
 
 
@@ -537,11 +623,10 @@ def _read_quick(folder: Path) -> Quick | None:
     if not path.exists():
         return None
     data = _read_json(path)
-    try:
-        samples = tuple((row["kind"], sample_from_json(row, path)) for row in data["samples"])
-        return Quick(samples, dict(data["constants"]))
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read ({error!r}).") from error
+    samples = tuple(
+        (row.text("kind"), sample_from_json(row.values, path)) for row in data.rows("samples")
+    )
+    return Quick(samples, data.mapping("constants"))
 
 
 def write_workload(folder: Path, workload: Workload) -> Path:
@@ -555,16 +640,24 @@ def read_workload(path: str | Path) -> Workload:
     """One measured workload; DataError where the file is damaged or of another version."""
     source = Path(path)
     data = _read_json(source)
-    try:
-        plain = {item.name: data[item.name] for item in fields(Workload)}
-        plain["command"] = tuple(plain["command"])
-        plain["kernels"] = tuple(plain["kernels"])
-        workload = Workload(**plain)
-        if not _is_time(workload.step_us["median"]):
-            raise DataError(f"{source}: step_us is {workload.step_us['median']!r}, no time.")
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{source} is no measured workload: it lacks {error}.") from error
-    return workload
+    times = data.fields("step_us")
+    times.number("median", least=_LEAST_US, most=_MOST_US)
+    return Workload(
+        workload=data.text("workload"),
+        command=data.texts("command"),
+        arguments=data.mapping("arguments"),
+        mode=data.text("mode"),
+        environment=data.mapping("environment"),
+        step_us=times.values,
+        profiled_step_us=_time(data, "profiled_step_us"),
+        peak_allocated_bytes=data.count("peak_allocated_bytes"),
+        peak_reserved_bytes=data.count("peak_reserved_bytes"),
+        num_kernels=data.number("num_kernels", least=0.0),
+        gpu_busy_us=data.number("gpu_busy_us", least=0.0),
+        host_bound=data.flag("host_bound"),
+        kernels=tuple(row.values for row in data.rows("kernels")),
+        trace=data.text("trace", default=""),
+    )
 
 
 def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
@@ -600,20 +693,29 @@ def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
 # -- files -------------------------------------------------------------------------------------
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+_REMEDY = "Measure again, or use the neusight that wrote it."
+
+
+def _read_json(path: Path) -> Fields:
     """A JSON object of our schema version."""
+    return read_json_document(
+        path,
+        kind="file of measurements",
+        error=DataError,
+        remedy=_REMEDY,
+        version=SCHEMA_VERSION,
+    )
+
+
+def _fields(values: Mapping[str, Any], source: Path | str) -> Fields:
+    return Fields(values, "file of measurements", str(source), error=DataError, remedy=_REMEDY)
+
+
+def _read(path: Path) -> bytes:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_bytes(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(data, dict) or "schema_version" not in data:
-        raise DataError(f"{path} was not written by `neusight measure`: no schema_version in it.")
-    if data["schema_version"] != SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {data['schema_version']}, this neusight reads"
-            f" {SCHEMA_VERSION}. Measure again, or use the neusight that wrote it."
-        )
-    return data
+        raise DataError(f"{path} cannot be read: {error}. {_REMEDY}") from error
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
