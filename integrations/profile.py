@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import BinaryIO, Literal, NamedTuple
@@ -35,12 +37,26 @@ _CHUNK = 1 << 20
 _PACKED_CHUNK = 1 << 12
 #: A single event longer than this is damage, not data (the longest real one: 60 kB of stack).
 _MAX_EVENT_CHARS = 1 << 24
+#: Characters that are read in vain, all damaged places together; a damaged place counts as this
+#: many at least, and what lies before it in memory as one in so many (2 to the power of).
+_MOST_TRIED_CHARS = 1 << 26
+_LEAST_TRIED_CHARS = 1 << 10
+_LINES_SHIFT = 8
+#: Times above that, microseconds, are damage: thirty thousand years.
+_MOST_US = 1e18
+#: Lists within each other in the shapes of an operator: lists of tensors have 3.
+_MOST_DEPTH = 4
 #: Notes that name examples name this many.
 _EXAMPLES = 3
 #: Times above this are microseconds since 1970, as profiles before torch 2.4 wrote them.
 _ABSOLUTE_US = 1e14
 #: A double of that size has steps of a quarter of a microsecond.
 _ABSOLUTE_STEP_US = 0.25
+
+#: Identities, sizes and bytes beyond that are damage.
+_LARGEST_INTEGER = 2**63
+#: Characters of a text that may hold a number, such as "stream 7".
+_LONG_TEXT = 64
 
 EventKind = Literal["kernel", "memcpy", "memset"]
 
@@ -292,6 +308,7 @@ class _Parser:
         self._at = 0
         self._decoder = json.JSONDecoder(strict=False)
         self._unreadable = 0
+        self._tried_chars = 0
 
     def events(self) -> Iterator[object]:
         """Every event; the other keys of the file go to `metadata`."""
@@ -351,8 +368,9 @@ class _Parser:
                 return
 
     def _skip(self) -> bool:
-        """Goes on at the next event after a damaged one; False where there is none."""
-        while True:
+        """Goes on at the next event after a damaged one; False where there is none, or where so
+        much was tried in vain that the file is no trace any more."""
+        while self._tried_chars < _MOST_TRIED_CHARS:
             found = self._text.find("{", self._at + 1)
             if found < 0:
                 self._at = max(self._at, len(self._text) - 1)
@@ -366,6 +384,7 @@ class _Parser:
                 self._unreadable += 1
                 return True
             self._at = found
+        return False
 
     def _value(self) -> object:
         """The JSON value here, or _NOTHING; reads on while it might only be incomplete."""
@@ -378,26 +397,30 @@ class _Parser:
                 # Incomplete, not wrong: the error lies at the end, or in a string that runs there.
                 open_string = error.msg.startswith("Unterminated string")
                 if not open_string and error.pos < len(self._text) - 8:
-                    return _NOTHING
-            except RecursionError:
-                return _NOTHING
+                    return self._nothing(error.pos)
+            except (RecursionError, ValueError):  # too deep, or thousands of digits
+                return self._nothing(self._at + _CHUNK)
             else:
                 if end < len(self._text) or not self._more():
                     self._at = end
                     return value
                 continue
             if len(self._text) - self._at > _MAX_EVENT_CHARS or not self._more(wanted):
-                return _NOTHING
+                return self._nothing(len(self._text))
             wanted *= 2  # so that a long value is not parsed again for every chunk
+
+    def _nothing(self, end: int) -> object:
+        """Counts what was tried in vain, up to `end`. A failure costs more than its characters:
+        Python counts the lines before it."""
+        self._tried_chars += end - self._at + (self._at >> _LINES_SHIFT) + _LEAST_TRIED_CHARS
+        return _NOTHING
 
     def _next_char(self) -> str:
         while True:
-            text, at = self._text, self._at
-            while at < len(text) and text[at] in " \t\r\n\ufeff":
-                at += 1
-            self._at = at
-            if at < len(text):
-                return text[at]
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space is not None else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
             if not self._more():
                 return ""
 
@@ -415,6 +438,7 @@ class _Parser:
 
 
 _NOTHING = object()
+_SPACE = re.compile("[ \t\r\n\ufeff]*")
 
 
 # -- from events to a profile --------------------------------------------------------------------
@@ -604,8 +628,9 @@ class _Builder:
         found = []
         for event in self.events:
             calls = known.get(event.correlation, []) if event.correlation is not None else []
-            before = [i for i in calls if self.calls[i].start_ns <= event.start_ns]
-            found.append(before[-1] if before else (calls[0] if calls else -1))
+            # Calls are in order of start.
+            before = bisect_right(calls, event.start_ns, key=lambda i: self.calls[i].start_ns)
+            found.append(calls[max(0, before - 1)] if calls else -1)
         return found
 
     def _owners(self, launches: list[int], notes: _Notes) -> list[int]:
@@ -620,52 +645,46 @@ class _Builder:
                 f"{len(double)} external ids name several operators ({_named(double)}): kernels "
                 "were tied to the one around their launch"
             )
-        inner = _Innermost(self.ops)
         owners = []
+        asked: list[_Question] = []
         for event, launch, external in zip(self.events, launches, self._external, strict=True):
             call = self.calls[launch] if launch >= 0 else None
             time_ns = call.start_ns if call is not None else event.start_ns
             if external is None and call is not None:
                 external = call.external_id
-            owner = -1
-            for position in known.get(external, ()) if external else ():
-                if self.ops[position].start_ns <= time_ns:
-                    owner = position
-            if owner < 0 and call is not None:
-                owner = inner.at(call.thread, call.start_ns)
-            owners.append(owner)
+            named = known.get(external, []) if external else []
+            before = bisect_right(named, time_ns, key=lambda i: self.ops[i].start_ns)
+            if not before and call is not None:
+                asked.append(_Question(call.start_ns, call.thread, len(owners)))
+            owners.append(named[before - 1] if before else -1)
+        for question, position in _innermost(self.ops, asked):
+            owners[question.number] = position
         return owners
 
 
-class _Innermost:
-    """Finds the innermost operator at a time on a thread."""
+class _Question(NamedTuple):
+    """Which operator runs at a time on a thread; `number` says who asks."""
 
-    def __init__(self, ops: list[HostOp]) -> None:
-        self._ops = ops
-        self._of: dict[str, list[int]] = defaultdict(list)
-        self._parents: dict[int, int] = {}
-        open_ops: dict[str, list[int]] = defaultdict(list)
-        for position, op in enumerate(ops):
-            stack = open_ops[op.thread]
-            while stack and ops[stack[-1]].end_ns <= op.start_ns:
+    time_ns: int
+    thread: str
+    number: int
+
+
+def _innermost(ops: list[HostOp], asked: Iterable[_Question]) -> Iterator[tuple[_Question, int]]:
+    """The innermost operator for each question, -1 where none runs; all in one pass over time."""
+    open_ops: dict[str, list[int]] = defaultdict(list)
+    begun = 0
+    for question in sorted(asked):
+        while begun < len(ops) and ops[begun].start_ns <= question.time_ns:
+            stack = open_ops[ops[begun].thread]
+            while stack and ops[stack[-1]].end_ns <= ops[begun].start_ns:
                 stack.pop()
-            self._parents[position] = stack[-1] if stack else -1
-            stack.append(position)
-            self._of[op.thread].append(position)
-        self._starts = {
-            thread: [ops[position].start_ns for position in positions]
-            for thread, positions in self._of.items()
-        }
-
-    def at(self, thread: str, time_ns: int) -> int:
-        starts = self._starts.get(thread)
-        if starts is None:
-            return -1
-        index = bisect_right(starts, time_ns) - 1
-        position = self._of[thread][index] if index >= 0 else -1
-        while position >= 0 and self._ops[position].end_ns < time_ns:
-            position = self._parents[position]
-        return position
+            stack.append(begun)
+            begun += 1
+        stack = open_ops[question.thread]
+        while stack and ops[stack[-1]].end_ns < question.time_ns:
+            stack.pop()
+        yield question, stack[-1] if stack else -1
 
 
 def _steps(builder: _Builder, notes: _Notes) -> tuple[ProfileStep, ...]:
@@ -713,14 +732,16 @@ def _with_latencies(
     one from the end of what was launched before the trace, at `backlog_ns`."""
     steps = []
     done_ns = max(marks[0].start_ns, backlog_ns)
+    loads = sorted(loads, key=lambda load: load.start_ns)
+    starts = [load.start_ns for load in loads]
+    spent = [0, *accumulate(load.duration_ns for load in loads)]
     for mark, events in zip(marks, groups, strict=True):
         end_ns = max([mark.end_ns, *(event.end_ns for event in events)])
         latency_ns = max(0, end_ns - max(done_ns, mark.start_ns))
         if end_ns > done_ns > mark.start_ns:
             latency_ns = end_ns - done_ns
-        loader_ns = sum(
-            load.duration_ns for load in loads if mark.start_ns <= load.start_ns < mark.end_ns
-        )
+        first, end = bisect_left(starts, mark.start_ns), bisect_left(starts, mark.end_ns)
+        loader_ns = spent[max(first, end)] - spent[first]
         steps.append(
             ProfileStep(
                 mark.name, mark.start_ns, mark.duration_ns, latency_ns, tuple(events), loader_ns
@@ -766,41 +787,44 @@ def _device_name(metadata: dict[str, object], events: list[DeviceEvent], notes: 
 
 
 def _is_timed(event: dict[str, object]) -> bool:
-    return all(
-        isinstance(event.get(key), (int, float)) and _number(event[key]) < float("inf")
-        for key in ("ts", "dur")
-    )
+    return all(abs(_number(event.get(key))) < _MOST_US for key in ("ts", "dur"))
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else float("nan")
+    """As a float; NaN, which no comparison holds for, where it is none."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else float("nan")
+    except OverflowError:
+        return float("nan")
 
 
 def _integer(value: object) -> int | None:
     """A whole number, also out of a text such as "stream 7"."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if abs(value) < float("inf") else None
-    if isinstance(value, str):
+    if isinstance(value, (int, float)):
+        return int(value) if abs(value) < _LARGEST_INTEGER else None
+    if isinstance(value, str) and len(value) < _LONG_TEXT:
         digits = value.split()[-1] if value.split() else ""
-        return int(digits) if digits.isdigit() else None
+        return int(digits) if digits.isascii() and digits.isdigit() else None
     return None
 
 
-def _shapes(dims: object) -> Iterator[tuple[int, ...]]:
+def _shapes(dims: object, depth: int = 0) -> Iterator[tuple[int, ...]]:
     """The shapes of tensors; a list of tensors gives one each, scalars and lists give ()."""
-    if not isinstance(dims, list):
+    if not isinstance(dims, list) or depth >= _MOST_DEPTH:
         return
     for item in dims:
         if isinstance(item, list) and item and isinstance(item[0], list):
-            yield from _shapes(item)
-        elif isinstance(item, list) and all(isinstance(size, int) for size in item):
+            yield from _shapes(item, depth + 1)
+        elif isinstance(item, list) and all(_is_size(size) for size in item):
             yield tuple(item)
         else:
             yield ()
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < _LARGEST_INTEGER
 
 
 def _types(value: object) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ _TOLD = 0.01
 #: Marks the calls in the recording.
 _MARK = "neusight call "
 
+#: Lists within each other in what an operator was called with: lists of tensors have 3.
+_MOST_DEPTH = 4
+
 #: Kernels that compute in TF32 say so by their name (cuBLAS, cuDNN, CUTLASS).
 _TF32_NAMES = ("tf32", "s1688")
 
@@ -222,8 +225,8 @@ def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> 
     names = [event.name.lower() for event in events]
     return _Call(
         name=op.name,
-        dims=_frozen(known.get("Input Dims", known.get("Input dims"))),
-        strides=_frozen(known.get("Input Strides")),
+        dims=_frozen(_listed(known.get("Input Dims", known.get("Input dims")))),
+        strides=_frozen(_listed(known.get("Input Strides"))),
         types=tuple(map(str, _listed(known.get("Input type")))),
         values=tuple(map(str, _listed(known.get("Concrete Inputs")))),
         is_tf32=any(word in name for name in names for word in _TF32_NAMES),
@@ -234,10 +237,11 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _frozen(value: object) -> Any:
-    if value is None:
-        return ()
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _frozen(value: object, depth: int = 0) -> Any:
+    """Lists as tuples, so that equal calls are found; () for what no operator is called with."""
+    if isinstance(value, list):
+        return tuple(_frozen(item, depth + 1) for item in value) if depth < _MOST_DEPTH else ()
+    return value if isinstance(value, (bool, int, float, str)) else ()
 
 
 # -- calling again ---------------------------------------------------------------------------------
