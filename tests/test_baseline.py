@@ -274,3 +274,24 @@ def test_runs_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     assert [run.wait() for run in runs] == [0] * len(names)
     assert sorted(read_baseline(path)) == sorted(["first", *names])
     assert [item.name for item in tmp_path.iterdir()] == ["b.json"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["Net.[0-99999999999999999999]", "Net.[" + "9" * 5000 + "]", "[" + "0-99999," * 20 + "0-1]"],
+    ids=range(3),
+)
+def test_a_row_that_stands_for_too_many_modules_is_named(module: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    row = OpRow(module, "forward", "aten::addmm", "gemm", "ab", 1, 1, 100, 50)
+    path.write_text(baseline_text({"small": replace(CASE, ops=(row,))}))
+
+    with pytest.raises(BaselineError, match=r"b\.json, 'small'.*(modules|digits)"):
+        read_baseline(path)
+
+
+def test_a_module_whose_number_has_thousands_of_digits_is_a_name(tmp_path: Path) -> None:
+    row = OpRow("Net." + "9" * 5000, "forward", "aten::addmm", "gemm", "ab", 1, 1, 100, 50)
+    path = written(tmp_path / "b.json", small=replace(CASE, ops=(row,)))
+
+    assert read_baseline(path)["small"].ops == (row,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +248,39 @@ def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
     bad.write_text("[")
     with pytest.raises(RegistrationError, match="no JSON"):
         register_gpu(bad)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("aliases", [1]),
+        ("sources", {"figures": 1}),
+        ("link_kind", None),
+        ("compute_capability", [9, True]),
+        ("compute_capability", [9]),
+        ("boost_clock_mhz", 5e-324),
+        ("tdp_w", 1e300),
+        ("num_sms", 10**19),
+        ("name", "x" * 5000 + "\n"),
+    ],
+)
+def test_a_wrong_field_of_a_file_is_told_with_the_file(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    data = gpu("L4").to_json() | {"name": "L5", "driver_name": "L5", "aliases": [], field: value}
+    if field == "name":
+        data["num_sms"] = 0
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+
+    with pytest.raises(RegistrationError, match=r"GPU file .*mine\.json: GPU .*field") as caught:
+        register_gpu(path)
+
+    assert len(str(caught.value)) < 500
+
+
+def test_every_field_of_a_gpu_is_checked() -> None:
+    for item in fields(GPU):
+        changes: dict[str, Any] = {item.name: object()}
+        with pytest.raises(RegistrationError, match=item.name):
+            register_gpu(replace(gpu("H100"), **changes))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -145,3 +147,64 @@ def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
     stacks = [getattr(entry, "stack", None) for entry in loaded.steps[0].entries]
     assert stacks == [stack] * 3
     assert loaded.made == {"Net.0": stack}
+
+
+def damaged(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    entries = (CALL, Alloc(0, 512, "Net"), Free(StorageRef(0, 0)), HostWork("sleep", 3.0))
+    save_recording(recording_of(*entries), folder / "a.json")
+    document = json.loads((folder / "a.json").read_bytes())
+    change(document)
+    (folder / "a.json").write_text(json.dumps(document))
+    return folder / "a.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["calls"][0].__setitem__(0, -1), r"no row of the kind 'call'"),
+        (lambda d: d["calls"][0].__setitem__(0, True), r"no row of the kind 'call'"),
+        (lambda d: d["calls"][0].pop(), r"no row of the kind 'call'"),
+        (lambda d: d["steps"][0][2].__setitem__(0, -1), r"it names row -1 of 1"),
+        (lambda d: d["steps"][0][2].__setitem__(0, {}), r"it names row \{\} of 1"),
+        (lambda d: d["steps"][0].__setitem__(1, 0), r"a step is there 0 times"),
+        (lambda d: d["steps"][0].__setitem__(1, 10**13), r"a step is there 10000000000000 times"),
+        (lambda d: d["steps"][0][2].append(["x"]), r"\['x'\] is no entry"),
+        (lambda d: d["steps"][0][2].append([["a"]]), r"is no entry"),
+        (lambda d: d["steps"][0][2].append(["f", 0, 1.5]), r"no row of the kind 'f'"),
+        (lambda d: d["signatures"][0][3][0]["t"].__setitem__(0, [2]), r"is no tensor"),
+        (lambda d: d["signatures"][0][3][0]["t"].__setitem__(0, [2**30, 2**30]), r"is no tensor"),
+        (lambda d: d["signatures"][0][3].append({"x": "0"}), r"'0' stands where a number"),
+        (lambda d: d["modes"][0].__setitem__(0, 1), r"no row of the kind 'mode'"),
+        (lambda d: d["stacks"].append(["a", 1]), r"no list of lines of code"),
+        (lambda d: d.update(questions=[["a"]]), r"no row of the kind 'question'"),
+        (lambda d: d.update(made={"Net": 9}), r"it names row 9 of"),
+        (lambda d: d.update(extra={"gpu": 1}), r"'extra' is .* an object of texts"),
+        (lambda d: d.update(gpu=""), r"'gpu' is ''; it must be a text"),
+    ],
+)
+def test_a_damaged_value_is_named(
+    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+) -> None:
+    path = damaged(tmp_path, change)
+
+    with pytest.raises(RecordingError, match=words) as caught:
+        load_recording(path)
+
+    assert str(path) in str(caught.value)
+    assert str(caught.value).endswith("Record the program again.")
+
+
+def test_a_storage_that_lives_for_millions_of_equal_steps_is_refused(tmp_path: Path) -> None:
+    save_recording(recording_of(Free(StorageRef(3_000_000, 0)), count=10**9), tmp_path / "a.json")
+
+    with pytest.raises(RecordingError, match="lives for 3000000 equal steps"):
+        load_recording(tmp_path / "a.json")
+
+
+def test_what_cannot_be_read_again_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neusight.saving.MAX_DOCUMENT_BYTES", 100)
+
+    with pytest.raises(RecordingError, match="too large to be saved"):
+        save_recording(recording_of(CALL), tmp_path / "a.json")

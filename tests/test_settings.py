@@ -74,3 +74,23 @@ def test_where_nothing_is_said_there_are_defaults(text: str | None, tmp_path: Pa
 def test_what_means_nothing_is_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=words):
         settings_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.neusight]\nx = " + "[" * 50_000, "is nested too deep"),
+        ("[tool.neusight]\n" + "a." * 50_000 + "a = 1", "a name has more than 64 parts"),
+        ("[tool.neusight" + ".a" * 100 + "]", "a name has more than 64 parts"),
+        ("[tool.neusight]\nsteps = 0x" + "f" * 4000, "steps is a number of thousands of digits"),
+        ("[tool.neusight]\ngpu = " + "9" * 5000, "is no TOML"),
+        ("# neusight\n" + "#" * 2**20, "holds more than 1 MiB"),
+    ],
+    ids=range(6),
+)
+def test_settings_that_nobody_wrote_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=words) as caught:
+        settings_of(tmp_path, text)
+
+    assert "pyproject.toml" in str(caught.value)
+    assert len(str(caught.value)) < 500
