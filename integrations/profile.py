@@ -40,7 +40,7 @@ _MAX_EVENT_CHARS = 1 << 24
 #: Characters that are read in vain, all damaged places together; a damaged place counts as this
 #: many at least, and what lies before it in memory as one in so many (2 to the power of).
 _MOST_TRIED_CHARS = 1 << 26
-_LEAST_TRIED_CHARS = 1 << 10
+_LEAST_TRIED_CHARS = 1 << 12
 _LINES_SHIFT = 8
 #: Times above that, microseconds, are damage: thirty thousand years.
 _MOST_US = 1e18
@@ -309,6 +309,7 @@ class _Parser:
         self._decoder = json.JSONDecoder(strict=False)
         self._unreadable = 0
         self._tried_chars = 0
+        self._is_too_deep = False
 
     def events(self) -> Iterator[object]:
         """Every event; the other keys of the file go to `metadata`."""
@@ -367,9 +368,27 @@ class _Parser:
                 self._notes.cut("the trace is cut off within an event; what lies before was read")
                 return
 
+    def _past_nesting(self) -> bool:
+        """Goes on behind a value that is nested too deep; False where its end is not there."""
+        self._more(_MAX_EVENT_CHARS)
+        depth, is_text = 0, False
+        for token in _TOKENS.finditer(self._text, self._at):
+            sign = token[0]
+            if sign == '"':
+                is_text = not is_text
+            elif len(sign) == 1 and not is_text:
+                depth += 1 if sign in "{[" else -1
+                if depth == 0:
+                    self._at = token.end()
+                    self._unreadable += 1
+                    return True
+        return False
+
     def _skip(self) -> bool:
         """Goes on at the next event after a damaged one; False where there is none, or where so
         much was tried in vain that the file is no trace any more."""
+        if self._is_too_deep:
+            return self._past_nesting()
         while self._tried_chars < _MOST_TRIED_CHARS:
             found = self._text.find("{", self._at + 1)
             if found < 0:
@@ -389,6 +408,7 @@ class _Parser:
     def _value(self) -> object:
         """The JSON value here, or _NOTHING; reads on while it might only be incomplete."""
         self._next_char()
+        self._is_too_deep = False
         wanted = _CHUNK
         while True:
             try:
@@ -398,8 +418,11 @@ class _Parser:
                 open_string = error.msg.startswith("Unterminated string")
                 if not open_string and error.pos < len(self._text) - 8:
                     return self._nothing(error.pos)
-            except (RecursionError, ValueError):  # too deep, or thousands of digits
-                return self._nothing(self._at + _CHUNK)
+            except RecursionError:
+                self._is_too_deep = True
+                return self._nothing(self._at)
+            except ValueError:  # a number of thousands of digits
+                return self._nothing(self._at)
             else:
                 if end < len(self._text) or not self._more():
                     self._at = end
@@ -438,6 +461,8 @@ class _Parser:
 
 
 _NOTHING = object()
+#: What opens and closes values and texts; a backslash takes what follows with it.
+_TOKENS = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 _SPACE = re.compile("[ \t\r\n\ufeff]*")
 
 

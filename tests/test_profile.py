@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +326,77 @@ def test_public_profiles_are_read(pattern: str, gpu: str, steps: int, kernels: i
     assert (profile.device_name, len(profile.steps)) == (gpu, steps)
     assert len(profile.events) == kernels
     assert sum(event.op >= 0 for event in profile.events) >= 0.79 * kernels
+
+
+# -- damage that once took minutes, or crashed
+
+
+def with_event(text: str) -> bytes:
+    """Two good steps with something else among their events."""
+    whole = json.dumps(two_steps())
+    at = whole.index('"traceEvents": [') + len('"traceEvents": [')
+    return (whole[:at] + text + "," + whole[at:]).encode()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"ph": "X", "args": ' + "[" * 50_000 + "]" * 50_000 + "}",
+        '{"a":' * 50_000 + "1" + "}" * 50_000,
+        '{"ph": "X", "cat": "kernel", "ts": ' + "9" * 5000 + ', "dur": 1}',
+        '{"ph": "X", "cat": "kernel", "ts": ' + "9" * 4000 + ', "dur": 1}',
+        '{"ph": "X", "cat": "kernel", "ts": -Infinity, "dur": 1}',
+        '{"ph": "X", "cat": "kernel", "ts": 1e300, "dur": 1}',
+        '{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1, "args": {"Input Dims": '
+        + "[" * 500 + "]" * 500 + "}}",
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_an_event_that_cannot_be_is_left_out(event: str, tmp_path: Path) -> None:
+    profile = read_profile(written(tmp_path, with_event(event)))
+
+    assert [step.kernel_ns for step in profile.steps] == [40_000, 108_000]
+    assert len(profile.events) == 3
+
+
+@pytest.mark.parametrize("start", ["", "[", '{"traceEvents": [', '{"traceEvents": [{"a": 1}, '])
+def test_half_a_megabyte_of_opened_objects_is_no_profile(start: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"is not a trace|holds no operator"):
+        read_profile(written(tmp_path, (start + '{"' * 2**18).encode()))
+
+
+def test_the_calls_of_one_id_are_looked_through_once(tmp_path: Path) -> None:
+    number = 10_000
+    trace = two_steps()
+    for at in range(number):
+        trace["traceEvents"] += [
+            host("cuda_runtime", "cudaLaunchKernel", 300 + at, 1, correlation=9,
+                 **{"External id": 8}),
+            host("cpu_op", "aten::mm", 300 + at, 1, **{"External id": 8}),
+            device("gemm", 300.5 + at, 0.25, 9),
+        ]  # fmt: skip
+    started = time.process_time()
+
+    profile = read_profile(written(tmp_path, trace))
+
+    assert [event.launch for event in profile.events[-3:]] == [number, number + 1, number + 2]
+    assert time.process_time() - started < 20  # minutes where each is compared with each
+
+
+def test_operators_nested_in_thousands_are_looked_through_once(tmp_path: Path) -> None:
+    number = 10_000
+    trace = two_steps()
+    for at in range(number):
+        trace["traceEvents"] += [
+            host("cpu_op", f"aten::op{at}", 1000 + at, number + 10 - at),
+            host("cuda_runtime", "cudaLaunchKernel", 1000 + 3 * number + at, 1, correlation=at + 9),
+            device("gemm", 1000 + 4 * number + at, 0.25, at + 9),
+        ]
+    trace["traceEvents"].append(host("cpu_op", "aten::all", 999, 9 * number))
+    started = time.process_time()
+
+    profile = read_profile(written(tmp_path, trace))
+
+    owners = {profile.ops[event.op].name for event in profile.events[-number:]}
+    assert owners == {"aten::all"}
+    assert time.process_time() - started < 20  # minutes where each walks through all around it
