@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
-from neusight.predictors.files import Fields, read_json_document, write_atomically
+from neusight.predictors.files import Fields, read_json_document, shown, write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -160,14 +160,14 @@ class Calibration:
         """
         if self.gpu != gpu.name:
             raise CalibrationError(
-                f"The calibration is for {self.gpu}, the forecast for {gpu.name}. Calibrate for "
-                f"{gpu.name}, or forecast without it."
+                f"The calibration is for {shown(self.gpu)}, the forecast for {gpu.name}. "
+                f"Calibrate for {gpu.name}, or forecast without it."
             )
         base = predictor.base if isinstance(predictor, Calibrated) else predictor
         if self.predictor != base.name:
             raise CalibrationError(
-                f"The calibration corrects predictor {self.predictor!r}, the forecast asks for "
-                f"{base.name!r}. Calibrate with --predictor {base.name}, or leave that out."
+                f"The calibration corrects predictor {shown(self.predictor)}, the forecast asks "
+                f"for {base.name!r}. Calibrate with --predictor {base.name}, or leave that out."
             )
         if self.behaviour != behaviour_of(base, gpu):
             raise CalibrationError(

@@ -49,8 +49,10 @@ _SQRT_HALF = 0.7071067811865476
 #: Largest file read: a foreign one is refused before it fills the memory.
 _MOST_BYTES = 8 * 2**20
 
-#: Layers of a network, and the largest logarithm of its factor, far above any that we fit.
-_MOST_LAYERS = 64
+#: Layers of a network, the largest of its figures and the largest logarithm of its factor, far
+#: above any that we fit: with them nothing overflows.
+_MOST_LAYERS = 8
+_MOST_FIGURE = 1e9
 _MOST_BOUND = 100.0
 
 
@@ -287,9 +289,13 @@ def _require_shapes(path: Path, network: Network) -> None:
         raise _damaged(path, "its layers do not fit together")
     every = [network.low, network.high, network.mean, network.scale, network.spreads]
     for array in (*every, *(part for layer in network.layers for part in layer)):
-        if array.dtype != np.float64 or not np.isfinite(array).all():
-            raise _damaged(path, "a figure is not a finite float64")
-    if any(array.shape != (width,) for array in every[:4]) or (network.scale <= 0).any():
+        # Not a number is not below anything.
+        if array.dtype != np.float64 or not (np.abs(array) <= _MOST_FIGURE).all():
+            raise _damaged(path, "a figure is not a float64 of a size that we fit")
+    if (
+        any(array.shape != (width,) for array in every[:4])
+        or (network.scale < 1 / _MOST_FIGURE).any()
+    ):
         raise _damaged(path, "its feature ranges do not fit its features")
     rows = (len(network.gpus) or UNSEEN_ROWS, SIZE_CLASSES)
     if network.spreads.shape != rows or (network.spreads <= 0).any() or not network.layers:

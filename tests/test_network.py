@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import math
 import os
 import subprocess
@@ -179,3 +180,32 @@ def _features_to_disable() -> str:
     dispatched = getattr(core, "__cpu_dispatch__", [])
     usable = getattr(core, "__cpu_features__", {})
     return " ".join(name for name in dispatched if usable.get(name))
+
+
+def test_an_array_that_unpacks_to_more_than_it_may_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("meta.npy", bytes(2**26))
+
+    with pytest.raises(WeightsError, match=r"w\.npz cannot be read \(it unpacks to more"):
+        load_network(path)
+
+
+def test_an_array_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    stream = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.npy", stream.getvalue())
+
+    with pytest.raises(WeightsError, match="an array holds objects, or less than it says"):
+        load_network(path)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    np.savez(path, meta=np.array([print], dtype=object), allow_pickle=True)
+
+    with pytest.raises(WeightsError, match="an array holds objects"):
+        load_network(path)
