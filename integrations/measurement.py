@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeAlias
 
 from neusight.predictors.errors import DataError, UnknownGPUError
+from neusight.predictors.files import json_value, read_bytes, shown
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.training.cases import Case, quick_sample, sample, sustained_sample
@@ -222,12 +223,15 @@ class _Run:
         self.outcome.notes += there.notes
         path = self._folder / "refused.jsonl"
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in read_bytes(path).split(b"\n"):
                 try:
-                    refusal = Refusal(**json.loads(line))
-                except (ValueError, TypeError):  # cut off by an interrupt
+                    row = json_value(line)
+                except ValueError:  # cut off by an interrupt
                     continue
-                self._refused[refusal.case] = refusal
+                if isinstance(row, dict) and all(isinstance(text, str) for text in row.values()):
+                    with contextlib.suppress(TypeError):
+                        refusal = Refusal(**row)
+                        self._refused[refusal.case] = refusal
         self._count()
 
     def _count(self) -> None:
@@ -498,7 +502,7 @@ def read_settings(folder: Path) -> list[WorkloadSetting]:
     """The table of workloads beside their scripts; DataError where there is none."""
     path = folder / "settings.json"
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json_value(read_bytes(path))
         found = [
             WorkloadSetting(row["name"], folder / row["script"], tuple(row["arguments"]))
             for row in rows
@@ -509,5 +513,5 @@ def read_settings(folder: Path) -> list[WorkloadSetting]:
             " of the source tree; --workloads-from DIR names another place."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no table of workloads ({error!r}).") from error
+        raise DataError(f"{path} is no table of workloads ({shown(error)}).") from error
     return found

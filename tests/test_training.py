@@ -105,6 +105,33 @@ def test_gpus_that_cannot_be_priced_are_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "z900,Zeta,100.0,inf,1900,80,1200,2400,4800,192,8000,128,900,NVLink5,1000,228",
+        "z900,Zeta,100.0,160,nan,80,1200,2400,4800,192,8000,128,900,NVLink5,1000,228",
+        "z900,Zeta,1e999,160,1900,80,1200,2400,4800,192,8000,128,900,NVLink5,1000,228",
+        "z900,Zeta",
+    ],
+    ids=range(4),
+)
+def test_a_damaged_row_of_a_datasheet_is_told(row: str, tmp_path: Path) -> None:
+    (tmp_path / "gpus.csv").write_text(GPUS_CSV.splitlines()[0] + "\n" + row + "\n")
+    both = pd.concat([gemm_table(count=20), gemm_table(count=20).assign(gpu="z900")])
+
+    report = evaluate(write(tmp_path, both))
+
+    assert "20 rows of z900: its row in gpus.csv cannot be used" in "".join(report.left_out)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"gpu\n" + b"a" * 200_000 + b"\n"])
+def test_a_datasheet_that_is_no_table_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "gpus.csv").write_bytes(content)
+
+    with pytest.raises(DataError, match=r"gpus\.csv cannot be read"):
+        evaluate(write(tmp_path, gemm_table(count=20)))
+
+
 def test_the_label_is_the_consensus_of_primary_rows(tmp_path: Path) -> None:
     frame = gemm_table(factor=1.0).assign(primary=True, consensus_us=np.nan)
     frame.loc[0, ["latency_us", "consensus_us"]] = [77.0, 55.0]

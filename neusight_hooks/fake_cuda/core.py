@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
-from neusight.predictors.files import write_atomically
+from neusight.predictors.files import json_value, read_bytes, write_atomically
 
 __all__ = ["IS_CUDA_BUILD", "cuda_core", "enter_cuda_core", "self_check"]
 
@@ -270,7 +270,7 @@ def self_check() -> None:
         )
     cache = _cache_file()
     try:
-        known = json.loads(cache.read_text())
+        known = json_value(read_bytes(cache))
     except (OSError, ValueError):
         known = None
     if known != {"ok": True}:

@@ -15,6 +15,7 @@ from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.values import handles, new_tensor
+from neusight.predictors.files import json_value
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -48,20 +49,26 @@ def attention_question(call: AttentionCall) -> str:
 
 
 def answer_attention_question(question: str, gpu: GPU) -> str | None:
-    """What `gpu` would choose; None if the question is another one."""
+    """What `gpu` would choose; None if the question is another one, or damaged in its file."""
     head, _, text = question.partition(" ")
     if head != "attention_choice":
         return None
+    try:
+        return repr(_choose(_attention_call(json_value(text)), gpu))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _attention_call(fields: dict[str, Any]) -> AttentionCall:
     from neusight.recording import TensorSpec
 
-    fields = json.loads(text)
     for name in ("query", "key", "value", "mask"):
         if fields[name] is not None:
             shape, stride, *rest = fields[name]
             fields[name] = TensorSpec(tuple(shape), tuple(stride), *rest)
     if fields["priority"] is not None:
         fields["priority"] = tuple(fields["priority"])
-    return repr(_choose(AttentionCall(**fields), gpu))
+    return AttentionCall(**fields)
 
 
 def _choose(call: AttentionCall, gpu: GPU) -> str:

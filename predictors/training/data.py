@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError, RegistrationError, UnknownGPUError
 from neusight.predictors.features import BLOCK_SCALED, BY_ROW
+from neusight.predictors.files import read_bytes, shown
 from neusight.predictors.gpu import GPU, gpu, gpus
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 
@@ -35,6 +37,7 @@ __all__ = [
     "is_held_out",
     "prior_constants",
     "read_dataset",
+    "read_gpu_rows",
 ]
 
 Floats = NDArray[np.float64]
@@ -248,6 +251,17 @@ def _require(frame: DataFrame, path: Path, column: str, *, least: float, inclusi
 # -- GPUs --------------------------------------------------------------------------------------
 
 
+def read_gpu_rows(path: Path) -> dict[str, dict[str, str]]:
+    """The rows of a gpus.csv by the name of the GPU; DataError where it cannot be read."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        table = csv.DictReader(io.StringIO(text))
+        rows = [{key: value or "" for key, value in row.items() if key} for row in table]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}. It must be a table in UTF-8.") from error
+    return {row.get("gpu", ""): row for row in rows}
+
+
 class _GPUs:
     """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None."""
 
@@ -255,8 +269,7 @@ class _GPUs:
         self._rows: dict[str, dict[str, str]] = {}
         path = folder / "gpus.csv"
         if path.exists():
-            with path.open(newline="", encoding="utf-8") as stream:
-                self._rows = {row.get("gpu", ""): row for row in csv.DictReader(stream)}
+            self._rows = read_gpu_rows(path)
         self._known: dict[str, GPU | str] = {}
 
     def find(self, name: str) -> GPU | str:
@@ -276,7 +289,7 @@ class _GPUs:
             return "neither neusight nor gpus.csv knows this GPU"
         try:
             return gpu_of_row(row)
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             return f"its row in gpus.csv cannot be used ({error})"
 
 
@@ -290,13 +303,16 @@ def gpu_of_row(row: dict[str, str]) -> GPU:
 
     def number(name: str) -> float:
         text = (row.get(name) or "").strip()
-        return float(text) if text else 0.0
+        value = float(text) if text else 0.0
+        if not abs(value) <= _MOST_FIGURE:
+            raise ValueError(f"its {name} is {shown(text)}")
+        return value
 
     capability = row.get("sm_version", "").strip()
     is_amd = capability.startswith("gfx")
     if not capability or not (is_amd or capability.replace(".", "").isdigit()):
         raise ValueError("it has no CUDA compute capability")
-    version = (9, 0) if is_amd else _capability(float(capability))
+    version = (9, 0) if is_amd else _capability(float(capability[:_MOST_CAPABILITY_CHARS]))
     template = _nearest(version, "amd" if is_amd else "nvidia")
     peaks = {unit: number(column) for column, unit in _PEAK_COLUMNS.items() if number(column) > 0}
     if "bf16" in peaks and "fp16" not in peaks:
@@ -308,8 +324,8 @@ def gpu_of_row(row: dict[str, str]) -> GPU:
             {
                 **template.to_json(),
                 "matrix_units": None,  # of the row's own peaks
-                "name": row["gpu"],
-                "driver_name": row["gpu"],
+                "name": row.get("gpu", ""),
+                "driver_name": row.get("gpu", ""),
                 "architecture": row.get("arch") or template.architecture,
                 "compute_capability": list(version),
                 "num_sms": int(number("sms")),
@@ -337,6 +353,10 @@ def _capability(number: float) -> tuple[int, int]:
 
 
 _FIRST_COMPILER_NUMBER = 20.0
+
+#: Largest figure of a datasheet, and the longest text of a capability ("12.0", "gfx1100").
+_MOST_FIGURE = 1e9
+_MOST_CAPABILITY_CHARS = 8
 
 _PEAK_COLUMNS = {
     "fp32_tflops": "fp32",

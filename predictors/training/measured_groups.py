@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy as np
 
 from neusight.predictors.errors import DataError, UnknownGPUError
 from neusight.predictors.gpu import GPU, gpu
-from neusight.predictors.training.data import Dataset, Group, gpu_of_row
+from neusight.predictors.training.data import Dataset, Group, gpu_of_row, read_gpu_rows
 from neusight.predictors.training.measured import (
     Sample,
     main_kernel,
@@ -79,14 +78,17 @@ def _gpu_of(folder: Path, label: str) -> GPU:
         path = folder / "gpus.csv"
         if not path.exists():
             raise
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = {row["gpu"]: row for row in csv.DictReader(stream)}
+    rows = read_gpu_rows(path)
     if label not in rows:
         raise DataError(f"{path} does not describe {label}.")
     try:
         return gpu(rows[label].get("alias", ""))
     except UnknownGPUError:
+        pass
+    try:
         return gpu_of_row(rows[label])
+    except ValueError as error:
+        raise DataError(f"{path}: the row of {label} cannot be used: {error}") from error
 
 
 def _number(case: str) -> int:
