@@ -13,6 +13,15 @@ if importlib.util.find_spec("neusight") is None:
     pytest.exit("neusight is not installed; run: pip install -e .", returncode=4)
 
 
+#: Mutants of each file format that test_malformed_input.py tries, and the seed they are made by.
+FUZZ_SEED, FUZZ_MUTANTS = 1, 300
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-seed", type=int, default=FUZZ_SEED, help="seed of malformed input")
+    parser.addoption("--fuzz-mutants", type=int, default=FUZZ_MUTANTS, help="mutants a format")
+
+
 class TorchState(NamedTuple):
     """What a forecast changes while it is open, and must put back."""
 
