@@ -257,10 +257,12 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
 def _row(kind: str, row: Any) -> list[Any]:
     """The row, if it is one of that kind."""
     checks = _ROWS[kind]
-    fits = isinstance(row, list) and len(row) == len(checks)
-    if fits and all(check(value) for check, value in zip(checks, row, strict=True)):
-        return list(row)
-    raise _Damage(f"{shown(row)} is no row of the kind {kind!r}")
+    if not isinstance(row, list) or len(row) != len(checks):
+        raise _Damage(f"{shown(row)} is no row of the kind {kind!r}")
+    for check, value in zip(checks, row, strict=True):
+        if not check(value):
+            raise _Damage(f"{shown(row)} is no row of the kind {kind!r}: {shown(value)} is wrong")
+    return row
 
 
 def _at(rows: Sequence[T], number: Any) -> T:
