@@ -15,8 +15,10 @@ import shutil
 import signal
 import traceback
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -81,6 +83,9 @@ _LIMIT_S = 20
 _MOST_MESSAGE_CHARS = 1000
 
 _DEEP = 100_000
+
+#: What takes long is done with one mutant in so many.
+_ONE_IN = 6
 _KERNELS = (
     Kernel.gemm(512, 512, 512),
     Kernel.elementwise("relu", 1 << 20, dtype="float32"),
@@ -397,7 +402,9 @@ def use_trace(path: Path) -> None:
     profile = read_profile(path, keep_arguments=True)
     compare(profile, profile).table()
     costs_of(profile, gpu("V100"))
-    calibrate(profile, "V100")
+    # Calling the operators again takes long: for some of the files, always the same.
+    if zlib.crc32(path.read_bytes()) % _ONE_IN == 0:
+        calibrate(profile, "V100")
 
 
 def gpu_file() -> bytes:
@@ -566,9 +573,10 @@ def measured_mutant(folder: Path, chance: random.Random) -> None:
     path.write_bytes(mutant(path.read_bytes(), chance))
 
 
-def use_measured(folder: Path) -> None:
+def use_measured(folder: Path, *, fits: bool = True) -> None:
     read_measured(folder)
-    calibrate(folder)
+    if fits:
+        calibrate(folder)
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -716,7 +724,8 @@ def test_no_folder_of_measurements_crashes_from_the_depths(tmp_path: Path, fuzz:
         shutil.copytree(good, folder)
         measured_mutant(folder, random.Random(f"measured {fuzz.seed} {number}"))
         documented = (DataError, CalibrationError)
-        if problem := problem_of(lambda: use_measured(tmp_path / "mutant"), documented):
+        use = partial(use_measured, folder, fits=number % _ONE_IN == 0)
+        if problem := problem_of(use, documented):
             problems.append(f"{number}: {problem}")
         shutil.rmtree(folder)
 
