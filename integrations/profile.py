@@ -670,7 +670,7 @@ class _Builder:
                 f"{len(double)} external ids name several operators ({_named(double)}): kernels "
                 "were tied to the one around their launch"
             )
-        owners = []
+        owners: list[int] = []
         asked: list[_Question] = []
         for event, launch, external in zip(self.events, launches, self._external, strict=True):
             call = self.calls[launch] if launch >= 0 else None

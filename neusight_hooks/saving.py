@@ -268,7 +268,7 @@ def _row(kind: str, row: Any) -> list[Any]:
 def _at(rows: Sequence[T], number: Any) -> T:
     if not is_count(number) or number >= len(rows):
         raise _Damage(f"it names row {shown(number)} of {len(rows)}")
-    return rows[number]
+    return rows[int(number)]
 
 
 def _decode_argument(value: Any) -> Argument:
@@ -351,7 +351,7 @@ def _decode_call(
     stacks: Sequence[tuple[str, ...]],
 ) -> OpCall:
     signature, mode, *rest, stack = _row("call", row)
-    return OpCall(_at(signatures, signature), _at(modes, mode), *rest, _at(stacks, stack))
+    return OpCall(_at(signatures, signature), _at(modes, mode), *[*rest, _at(stacks, stack)])
 
 
 def _decode_steps(
@@ -389,10 +389,10 @@ def _decode_entries(
             raise _Damage(f"{shown(row)} is no entry")
         values = _row(tag, row)[1:]
         if tag == "a":
-            yield Alloc(ordinal, *values[:-1], _at(stacks, values[-1]))
+            yield Alloc(ordinal, *[*values[:-1], _at(stacks, values[-1])])
             ordinal += 1
         elif tag == "s":
-            yield Synchronize(*values[:-1], _at(stacks, values[-1]))
+            yield Synchronize(*[*values[:-1], _at(stacks, values[-1])])
         elif tag == "f":
             yield Free(StorageRef(*values))
         else:

@@ -11,6 +11,7 @@ import secrets
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -251,8 +252,7 @@ def _require_bounded(data: bytes) -> None:
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{shown(twice)} is there twice")
     return found
 
