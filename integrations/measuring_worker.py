@@ -27,6 +27,7 @@ from typing import Any, Protocol, TextIO, TypeAlias
 
 from neusight._version import __version__
 from neusight.predictors.errors import DataError, NeusightError
+from neusight.predictors.files import write_atomically
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.training.cases import Case
 from neusight.predictors.training.measure import (
@@ -151,10 +152,8 @@ def _workload(request: Mapping[str, Any], bench: Bench) -> Iterator[Reply]:
     if workload.trace:
         path = Path(request["folder"]) / workload.trace
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(trace)
+            write_atomically(path, trace)
         except OSError as error:
-            path.unlink(missing_ok=True)
             yield {"error": f"{path} cannot be written: {error.strerror}"}
             return
     yield {"workload": asdict(workload)}
