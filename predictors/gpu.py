@@ -311,7 +311,10 @@ def _check(candidate: GPU) -> None:
     for unit in ("fp32", "fp64"):
         if unit not in candidate.peak_tflops:
             refuse("peak_tflops", sorted(candidate.peak_tflops), f"a mapping that has '{unit}'")
-    for unit in candidate.matrix_units or ():
+    units: object = candidate.matrix_units
+    if units is not None and not isinstance(units, tuple):
+        refuse("matrix_units", units, "a list of units that peak_tflops has")
+    for unit in units or ():
         if unit not in _UNITS or not {unit, f"{unit}_matrix"} & set(peaks):
             refuse("matrix_units", candidate.matrix_units, "a list of units that peak_tflops has")
 

@@ -198,7 +198,7 @@ def test_a_calibration_wraps_a_predictor_once() -> None:
 def test_another_gpu_another_predictor_and_another_version_are_refused() -> None:
     made = calibration(GEMMS)
 
-    with pytest.raises(CalibrationError, match="is for H100-SXM5-80GB, the forecast for L4"):
+    with pytest.raises(CalibrationError, match="is for 'H100-SXM5-80GB', the forecast for L4"):
         made.applied_to(predictor(), gpu("L4"))
     with pytest.raises(CalibrationError, match=r"corrects predictor 'tiled', .* 'roofline'"):
         made.applied_to(predictor("roofline"), gpu("H100"))
