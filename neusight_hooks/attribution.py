@@ -98,6 +98,8 @@ class Attribution:
                 self._last_sequence = current
                 sequence = current - 1
                 self._module_of_sequence[sequence] = module
+                if not module and self._recorder.cutter.backward_seen:
+                    self._recorder.cutter.round_ends()
             return OpOrigin("optimizer" if self._steps else "forward", module, sequence, "")
         self._recorder.cutter.backward_seen = True
         number = node._sequence_nr()

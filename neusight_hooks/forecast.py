@@ -43,7 +43,7 @@ from neusight.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.recording import Recording
+from neusight.recording import STEP_OPTION, Recording
 from neusight.saving import load_recording, save_recording
 from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline import Timeline, schedule
@@ -594,7 +594,11 @@ class Session:
             questions=tuple(sorted(self._questions.items())),
             warnings=tuple(_warnings_of(recorder)),
             script=self._script,
-            options={**self._options, **recorder.options},
+            options={
+                **self._options,
+                **recorder.options,
+                STEP_OPTION: recorder.cutter.step_is,
+            },
             made=recorder.attribution.made,
         )
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Union
 from neusight.predictors.kernel import DTYPE_BYTES
 
 __all__ = [
+    "STEP_OPTION",
     "Alloc",
     "EmptyCache",
     "Entry",
@@ -34,6 +35,9 @@ __all__ = [
     "TensorSpec",
     "replays",
 ]
+
+#: The name in `Recording.options` of what was taken for a step, in words.
+STEP_OPTION = "step_is"
 
 Phase = Literal["forward", "backward", "optimizer"]
 StepKind = Literal["setup", "train", "eval"]

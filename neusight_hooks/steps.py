@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,12 +18,14 @@ from neusight.recording import (
     HostWork,
     Mark,
     OpCall,
+    OpSignature,
     Phase,
     Step,
     StepKind,
     StorageRef,
     Synchronize,
 )
+from neusight.turns import TurnNames, Turns, repetition
 
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
@@ -35,6 +38,19 @@ StorageKind = Literal["activation", "parameter", "gradient", "optimizer_state", 
 #: to infer: a GAN runs its networks a few times before the first backward, and some programs call
 #: one layer after the other.
 _FORWARDS_OF_INFERENCE = 32
+
+#: Rounds of forward and backward without an optimizer, after which a script is taken to train by
+#: hand: an optimizer made before the block is first heard of when it steps, and gradients may be
+#: accumulated until then.
+_ROUNDS_BY_HAND = 32
+
+#: Ops recorded in search of a longer cycle before turns that repeat are taken for it (about a
+#: second), and how many times the ops of the first turn at least: a rollout is followed by updates.
+_LEAST_PATIENCE_OPS = 50_000
+_PATIENCE = 4
+
+#: How often ops must repeat to be the steps of a loop without modules: fewer may be one thing.
+_LEAST_REPEATS = 4
 
 #: Estimates of CPU work that differ by less than this ratio are the same work: augmentations that
 #: draw numbers run some ops more or less each step.
@@ -49,8 +65,10 @@ class StepCutter:
     """Cuts the recorder's entries into steps.
 
     A step ends (a) where the script says so, else (b) with the optimizer step that closes a cycle,
-    else (c) when the outermost module returns and nothing is trained. What comes before the first
-    forward is the setup. `steady_steps` ends the script after that many steps beyond the first.
+    else (c) where a forward follows a backward and there is no optimizer, else (d) when the
+    outermost module returns and nothing is trained, else (e) where the ops of a loop repeat. What
+    makes a cycle is found by `Turns`. What comes before the first forward is the setup.
+    `steady_steps` ends the script after that many steps beyond the first.
 
     While it listens, entries are raw, for speed: a tuple is an op, a list an allocation, an int the
     number of a storage that was freed. `_settled` makes them what a `Step` holds.
@@ -70,14 +88,24 @@ class StepCutter:
         self._explicit = False
         self._enough = False
         self._before_first_forward = True
-        # Optimizers that stepped since the last cut, and the cycle in which they take turns.
-        self._cycle: list[int] = []
-        self._pattern: list[int] = []
-        self._end_of_cycle = 0
+        # What may end a step: optimizers that stepped, rounds of forward and backward without an
+        # optimizer, and modules that returned. Only one of them has open turns at a time.
+        self._updates = Turns()
+        self._rounds = Turns(starts_differently=True)
+        self._returns = Turns(starts_differently=True)
+        self._deadline = 0
+        self._ops_at_cut = 0
+        self._num_rounds = 0
+        self._round_start = 0
+        # Calls without gradients of what is trained, since an optimizer stepped: a rollout.
+        self._rolled_out = 0
+        self._names = TurnNames()
+        self._repeats = ""
         # Ends of forward passes that may turn out to be inference.
-        self._forward_ends: list[int] = []
+        self._forward_ends: list[tuple[int, int]] = []
         self._infers = False
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._trained: set[int] = set()
         self._homes: dict[int, tuple[int, int]] = {}
         # What storages of steps before turned out to be for, by their homes.
@@ -100,7 +128,13 @@ class StepCutter:
             self._explicit = True
             if self.steps and self.steps[-1].kind != "setup" and not self._has_forward():
                 self._reopen()
+            # What was cut before the script spoke is none of the steps that it means.
+            self.steps = [replace(step, kind="setup") for step in self.steps]
+            self._num_train = self._num_eval = 0
+            for turns in (self._updates, self._rounds, self._returns):
+                turns.clear()
         self._close()
+        self._stop_if_enough()
 
     def outermost_forward_begins(self) -> None:
         """A module is called from outside any other."""
@@ -112,80 +146,158 @@ class StepCutter:
             if any(type(entry) is tuple for entry in self._recorder.open_entries):
                 self._close(kind="setup")
         elif self.backward_seen:
-            self._forward_ends.clear()
+            self.round_ends()
         elif self._infers or len(self._forward_ends) >= _FORWARDS_OF_INFERENCE:
             self._infers = not self._optimizers
             if self._infers:
-                self._close_forwards()
+                self._take_forwards()
+        elif self._returns and torch.is_grad_enabled():
+            self._cut(self._returns.flush())
+
+    def round_ends(self) -> None:
+        """A forward follows a backward, which ends a step where no optimizer does."""
+        self._forward_ends.clear()
+        if self._is_deaf or self._has_optimizer:
+            return
+        end = self._here()
+        ops = self._recorder.open_entries[self._round_start : end]
+        token = tuple(entry[0].op for entry in ops if type(entry) is tuple)
+        self.backward_seen = False
+        self._num_rounds += 1
+        self._round_start = end
+        # A script that is ended early was heard from its start, with all its optimizers.
+        knows_all = self._steady_steps is not None or self._num_rounds >= _ROUNDS_BY_HAND
+        self._take(self._rounds, token, end, may_decide=knows_all)
 
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""
         if self._is_deaf or self._recorder.attribution.phase != "forward":
             return
         if torch.is_grad_enabled():
-            if not self.backward_seen and not self._cycle:
-                self._forward_ends.append(len(self._recorder.open_entries))
+            if not self.backward_seen and not self._updates:
+                self._forward_ends.append((self._here(), self._names.of_module(module)))
             return
-        if self._trained and (module.training or not self._is_trained(module)):
-            return  # a teacher or a generator inside a training step
-        if self._cycle:  # validation after the first training step, whose cycle is not known yet
-            self._pattern = list(self._cycle)
-            self._close(upto=self._end_of_cycle)
-        self._close()
+        if self._is_within_training(module):
+            return
+        # Validation after training whose cycle may not be known yet.
+        self._cut(self._updates.flush())
+        self._cut(self._rounds.flush())
+        self._take(self._returns, self._names.of_module(module), self._here())
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         self._raise_again()
         self._infers = False
         self._forward_ends.clear()
+        self._rounds.clear()
         self._note_trained(optimizer)
-        self._turn_begins(id(optimizer))
+        if not self._is_deaf:
+            self._cut(self._returns.flush())
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
-        self._turn_ends(id(optimizer))
+        self._stepped.add(optimizer)
+        self._turn_ends(self._names.of_optimizer(optimizer))
 
-    def graph_begins(self, graph: int) -> None:
+    def graph_begins(self) -> None:
         """A captured CUDA graph is about to be launched."""
         self._raise_again()
-        self._turn_begins(graph)
 
     def graph_ends(self, graph: int, phases: set[Phase]) -> None:
         """It was launched: one with an optimizer in it steps, one with a forward alone infers."""
+        turn = self._names.of_graph(graph)
         if "optimizer" in phases:
-            self._turn_ends(graph)
+            self._turn_ends(turn)
         elif phases == {"forward"} and not self._trained and not self._is_deaf:
-            self._close()
+            self._take(self._returns, turn, self._here())
 
     @property
     def _is_deaf(self) -> bool:
         return self._explicit or self.is_paused
 
-    def _turn_begins(self, number: int) -> None:
-        if not self._is_deaf and number in self._cycle:
-            self._pattern = list(self._cycle)
-            self._close(upto=self._end_of_cycle)
+    @property
+    def _has_optimizer(self) -> bool:
+        return bool(self._trained) or len(self._optimizers) > 0
 
-    def _turn_ends(self, number: int) -> None:
+    def _here(self) -> int:
+        """The position after all that happened so far."""
+        self._recorder.flush()
+        return len(self._recorder.open_entries)
+
+    def _is_within_training(self, module: torch.nn.Module) -> bool:
+        """A call without gradients, but of a teacher or a generator inside a training step, or to
+        gather what the model then learns from."""
+        if not self._trained:
+            return self._num_rounds > 0 and module.training
+        if not module.training:
+            return not self._is_trained(module)
+        if self._rolled_out or self._is_trained(module):
+            self._rolled_out += 1
+        return True
+
+    def _turn_ends(self, turn: int) -> None:
         if self._is_deaf:
             return
         self._before_first_forward = False
-        self._cycle.append(number)
-        self._end_of_cycle = len(self._recorder.open_entries)
-        if self._cycle == self._pattern:
-            self._close()
+        rolled_out, self._rolled_out = self._rolled_out > 0, 0
+        waits = any(optimizer not in self._stepped for optimizer in self._optimizers)
+        self._take(self._updates, (turn, rolled_out), self._here(), may_decide=not waits)
+
+    def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
+        found = turns.take(token, end, may_decide=may_decide)
+        if not found and not turns.pattern and self._is_late(turns):
+            found = turns.settle()
+        if turns is self._rounds and found:
+            found = self._without_setup(found)
+        self._cut(found)
+
+    def _is_late(self, turns: Turns) -> bool:
+        """Whether the period of the open turns has been looked for long enough."""
+        num_ops = self._recorder.gpu_ops
+        if len(turns) == 1:
+            first = num_ops - self._ops_at_cut
+            self._deadline = num_ops + max(_LEAST_PATIENCE_OPS, _PATIENCE * first)
+        if num_ops < self._deadline:
+            return False
+        self._deadline = num_ops + _LEAST_PATIENCE_OPS
+        return True
 
     def finish(self) -> None:
         """The block ends: what is open becomes the last step."""
         self._steady_steps = None
         self._recorder.flush()
         if self._forward_ends and not self.backward_seen and not self._optimizers:
-            self._close_forwards()
-        if self._cycle and self._end_of_cycle < len(self._recorder.open_entries):
-            self._close(upto=self._end_of_cycle)
+            self._take_forwards()
+        self._cut(self._updates.flush())
+        self._cut(self._without_setup(self._rounds.flush(is_cut_short=True)))
+        self._cut(self._returns.flush())
+        if not self._explicit and all(step.kind == "setup" for step in self.steps):
+            self._cut_repeated()
         if any(type(entry) is not int for entry in self._recorder.open_entries):
-            self._close(kind=None if self._has_forward() or not self.steps else "setup")
+            entries = self._recorder.open_entries
+            is_round = self._num_rounds > 0 and _kind_of(entries) == "train"
+            works = is_round or self._has_forward() or not self.steps
+            self._close(kind=None if works else "setup")
         self._correct_kinds()
+
+    @property
+    def step_is(self) -> str:
+        """What was taken for a step, in words."""
+        if self._explicit:
+            return "what the script says, from one step() to the next"
+        if self._num_train and self._updates.pattern:
+            turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
+            words = self._names.words([turn for turn, _ in turns], of="step")
+            rolls_out = any(rolled_out for _, rolled_out in turns)
+            return f"calls without gradients, then {words}" if rolls_out else words
+        if self._num_train and self._rounds.pattern:
+            times = len(self._rounds.pattern)
+            passes = "forward and backward" if times == 1 else f"{times} times forward and backward"
+            return f"{passes}, up to the next forward (no torch.optim)"
+        if self._num_eval and self._returns.pattern:
+            turns_of_calls = cast("tuple[int, ...]", self._returns.pattern)
+            return self._names.words(turns_of_calls, of="call")
+        return self._repeats or "all of it"
 
     # -- cutting --------------------------------------------------------------------------------
 
@@ -203,16 +315,64 @@ class StepCutter:
             for entry in self._recorder.open_entries
         )
 
-    def _close_forwards(self) -> None:
-        done = 0
-        for end in list(self._forward_ends):
-            self._close(upto=end - done, may_stop=False)
-            done = end
-        self._stop_if_enough()
+    def _take_forwards(self) -> None:
+        """Forward passes with gradients that nobody uses are inference."""
+        found: list[int] = []
+        for end, turn in self._forward_ends:
+            found += self._returns.take(turn, end)
+        self._forward_ends = []
+        self._cut(found)
 
-    def _close(
-        self, kind: StepKind | None = None, upto: int | None = None, may_stop: bool = True
-    ) -> None:
+    def _cut(self, ends: list[int]) -> None:
+        """Closes steps that end at these positions."""
+        done = 0
+        for end in ends:
+            self._close(upto=end - done)
+            done = end
+        if ends:
+            self._stop_if_enough()
+
+    def _without_setup(self, ends: list[int]) -> list[int]:
+        """Without modules nothing says where the setup ends: the first step then is as long as the
+        second, where it ends like that."""
+        if not self._before_first_forward or len(ends) < 2:
+            return ends
+        self._before_first_forward = False
+        entries = self._recorder.open_entries
+        first = [at for at in range(ends[0]) if type(entries[at]) is tuple]
+        second = [at for at in range(ends[0], ends[1]) if type(entries[at]) is tuple]
+        extra = len(first) - len(second)
+        if extra <= 0 or [entries[at][0].op for at in first[extra:]] != [
+            entries[at][0].op for at in second
+        ]:
+            return ends
+        self._close(kind="setup", upto=first[extra])
+        return [end - first[extra] for end in ends]
+
+    def _cut_repeated(self) -> None:
+        """Neither modules nor a backward pass: a step is what the ops repeat, if they do."""
+        entries = self._recorder.open_entries
+        at = [position for position, entry in enumerate(entries) if type(entry) is tuple]
+        if self._has_forward() or any(entries[position][3] != "forward" for position in at):
+            return
+        numbers: dict[OpSignature, int] = {}
+        of_object: dict[int, int] = {}  # equal calls mostly share one signature
+        for position in at:
+            signature = entries[position][0]
+            if id(signature) not in of_object:
+                of_object[id(signature)] = numbers.setdefault(signature, len(numbers))
+        ops = [of_object[id(entries[position][0])] for position in at]
+        first, period, stop = repetition(ops, least=_LEAST_REPEATS)
+        if not period:
+            return
+        ops_words = "an op that comes" if period == 1 else f"{period} ops that come"
+        self._repeats = f"{ops_words} {(stop - first) // period} times"
+        at.append(len(entries))
+        if first:
+            self._close(kind="setup", upto=at[first])
+        self._cut([at[end] - at[first] for end in range(first + period, stop + 1, period)])
+
+    def _close(self, kind: StepKind | None = None, upto: int | None = None) -> None:
         recorder = self._recorder
         recorder.drain()
         upto = len(recorder.open_entries) if upto is None else upto
@@ -220,7 +380,11 @@ class StepCutter:
         del recorder.open_entries[:upto]
         recorder.forget_drained(upto)
         recorder.step_ends()
-        self._cycle, self._end_of_cycle, self._forward_ends = [], 0, []
+        for turns in (self._updates, self._rounds, self._returns):
+            turns.shift(upto)
+        self._round_start = max(0, self._round_start - upto)
+        self._ops_at_cut = recorder.gpu_ops
+        self._forward_ends = []
         self.backward_seen = False
         if not raw:
             return
@@ -233,8 +397,6 @@ class StepCutter:
             self.steps.append(step)
         self._num_train += step.kind == "train"
         self._num_eval += step.kind == "eval"
-        if may_stop:
-            self._stop_if_enough()
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:

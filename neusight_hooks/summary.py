@@ -12,7 +12,7 @@ from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable_lines
-from neusight.recording import OpCall, Recording, Synchronize
+from neusight.recording import OpCall, Recording, STEP_OPTION, Synchronize
 from neusight.timeline import KernelSpan, StepSpan, Timeline, bound_of
 
 if TYPE_CHECKING:
@@ -281,11 +281,23 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
         lines.append(f"  measured  {forecast.calibration.headline()}")
     if verdict.batch:
         lines.append(f"  batch     {_batch_words(verdict.batch)}")
+    taken = forecast.recording.options.get(STEP_OPTION)
+    if taken:
+        lines.append(f"  step      {taken}; {_counted_steps(verdict.steps)}")
     lines += _bullets(forecast.warnings)
     lines += changes
     if forecast.trace_path:
         lines.append(f"  trace     {forecast.trace_path}")
     return printable_lines(lines)
+
+
+def _counted_steps(rows: Iterable[dict[str, Any]]) -> str:
+    """How many steps of each kind were recorded."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["kind"]] = counts.get(row["kind"], 0) + row["count"]
+    words = {"train": "training", "eval": "inference", "setup": "setup"}
+    return ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if kind in counts)
 
 
 def _bullets(texts: Iterable[str]) -> list[str]:
@@ -384,6 +396,7 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "host": forecast.host.name,
         "torch_version": forecast.recording.torch_version,
         "steps": verdict.steps,
+        "step_is": forecast.recording.options.get(STEP_OPTION),
         "step_latency_us": verdict.step_latency._asdict(),
         "latency_us": verdict.latency_us,
         "gpu_busy_us": verdict.gpu_busy_us,

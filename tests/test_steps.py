@@ -290,6 +290,301 @@ def test_a_block_without_modules_is_one_step() -> None:
     assert shape_of(forecast_of(compute)) == [("eval", 1)]
 
 
+# -- what takes turns ------------------------------------------------------------------------------
+
+
+def num_ops_of(forecast: neusight.Forecast, kind: str) -> list[int]:
+    """Ops of each run of equal steps of that kind."""
+    return [
+        sum(isinstance(entry, OpCall) for entry in step.entries)
+        for step in forecast.recording.steps
+        if step.kind == kind
+    ]
+
+
+def step_is(forecast: neusight.Forecast) -> str:
+    return forecast.recording.options["step_is"]
+
+
+@pytest.mark.parametrize("generator_first", [True, False])
+def test_five_updates_of_the_critic_and_one_of_the_generator_are_one_step(
+    generator_first: bool,
+) -> None:
+    def train(_: object) -> None:
+        generator, critic = model(), model()
+        of_generator, of_critic = (
+            torch.optim.RMSprop(net.parameters()) for net in (generator, critic)
+        )
+        for number in range(30):
+            (critic(inputs()) - critic(generator(inputs()).detach())).mean().backward()
+            of_critic.step()
+            of_critic.zero_grad()
+            if number % 5 == (0 if generator_first else 4):
+                critic(generator(inputs())).mean().backward()
+                of_generator.step()
+                of_generator.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 6)]
+    if not generator_first:
+        assert step_is(forecast) == "5 steps of RMSprop, then one step of RMSprop"
+
+
+def gan_of(num_iterations: int) -> Callable[[], None]:
+    def train() -> None:
+        generator, critic = model(), model()
+        of_generator, of_critic = (
+            torch.optim.RMSprop(net.parameters()) for net in (generator, critic)
+        )
+        for _ in range(num_iterations):
+            for _ in range(5):
+                critic(generator(inputs()).detach()).mean().backward()
+                of_critic.step()
+                of_critic.zero_grad()
+            critic(generator(inputs())).mean().backward()
+            of_generator.step()
+            of_generator.zero_grad()
+
+    return train
+
+
+def test_a_script_is_not_ended_before_all_its_optimizers_stepped() -> None:
+    steps, stopped = recorded(gan_of(1000), steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert count(steps, "train") == 6
+
+
+def test_thousands_of_iterations_in_turn_keep_the_memory_of_a_few() -> None:
+    steps, _ = recorded(gan_of(200))
+
+    assert count(steps, "train") == 200
+    assert len(steps) <= 6
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neusight.steps._LEAST_PATIENCE_OPS", 500)
+    spare = nn.Linear(2, 2)
+
+    def train() -> None:
+        net = model()
+        optimizer, unused = (torch.optim.SGD(p.parameters(), lr=0.1) for p in (net, spare))
+        for _ in range(1000):
+            net(inputs()).sum().backward()
+            optimizer.step()
+        assert unused.param_groups
+
+    steps, stopped = recorded(train, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert 6 <= count(steps, "train") < 30
+
+
+def reinforce(num_iterations: int, updates: int = 16) -> Callable[[object], None]:
+    def train(_: object) -> None:
+        agent = model()
+        optimizer = torch.optim.Adam(agent.parameters())
+        for _ in range(num_iterations):
+            for _ in range(32):
+                with torch.no_grad():
+                    agent(inputs())
+            for _ in range(updates):
+                agent(inputs()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+def test_a_rollout_and_the_updates_after_it_are_one_step() -> None:
+    forecast = forecast_of(reinforce(5))
+
+    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 5)]
+    assert step_is(forecast) == "calls without gradients, then 16 steps of Adam"
+    _, stopped = recorded(lambda: reinforce(1000)(None), steady_steps=3)
+    assert stopped is EnoughSteps
+
+
+def test_a_second_optimizer_may_join_later() -> None:
+    def train(_: object) -> None:
+        nets = [model(), model()]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets[:1]]
+        for number in range(12):
+            if number == 6:
+                optimizers.append(torch.optim.SGD(nets[1].parameters(), lr=0.1))
+            for net, optimizer in zip(nets, optimizers, strict=False):
+                net(inputs()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert 12 <= dict(shape_of(forecast))["train"] <= 13
+    assert step_is(forecast) == "one step of SGD, then one step of SGD"
+
+
+def test_steps_of_a_scaler_are_those_of_its_optimizer() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(8):
+            scaler.scale(net(inputs()).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 8)]
+
+
+def test_modules_called_in_turn_are_one_step_of_inference() -> None:
+    def infer(gradients: bool, num_modules: int) -> Callable[[object], None]:
+        def program(_: object) -> None:
+            nets = [nn.Linear(16, 16).cuda() for _ in range(num_modules)]
+            with torch.set_grad_enabled(gradients):
+                for _ in range(5):
+                    x = inputs()
+                    for net in nets:
+                        x = nn.ReLU()(net(x))
+
+        return program
+
+    for gradients, num_modules in [(False, 1), (False, 2), (True, 2), (False, 40)]:
+        forecast = forecast_of(infer(gradients, num_modules))
+        assert shape_of(forecast)[:2] == [("setup", 1), ("eval", 5)], (gradients, num_modules)
+    assert step_is(forecast) == "80 calls in turn, of 41 different ones"
+
+
+def test_an_encoder_called_once_does_not_make_all_of_decoding_one_step() -> None:
+    def generate() -> None:
+        encoder, decoder = model(), model()
+        with torch.no_grad():
+            encoder(inputs())
+            for _ in range(100):
+                decoder(inputs())
+
+    steps, stopped = recorded(generate, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert count(steps, "eval") == 6
+
+
+# -- without an optimizer --------------------------------------------------------------------------
+
+
+def update_data(parameter: torch.Tensor) -> None:
+    parameter.data -= 0.1 * parameter.grad
+    parameter.grad = None
+
+
+def update_in_place(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    with torch.no_grad():
+        parameter -= 0.1 * parameter.grad
+        parameter.grad.zero_()
+
+
+@pytest.mark.parametrize("update", [update_data, update_in_place])
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_training_without_an_optimizer_has_steps(
+    update: Callable[[torch.Tensor], None], rounds: int
+) -> None:
+    def train(_: object) -> None:
+        net = model()
+        for number in range(20 * rounds):
+            net(inputs()).sum().backward()
+            if number % rounds == rounds - 1:
+                for parameter in net.parameters():
+                    update(parameter)
+
+    forecast = forecast_of(train)
+
+    assert shape_of(forecast) == [("setup", 1), ("train", 20)]
+    assert "(no torch.optim)" in step_is(forecast)
+
+
+def test_validation_between_epochs_by_hand_is_eval() -> None:
+    def train(_: object) -> None:
+        net = model()
+        for _ in range(2):
+            for _ in range(5):
+                net(inputs()).sum().backward()
+                for parameter in net.parameters():
+                    update_data(parameter)
+            net.eval()
+            with torch.no_grad():
+                net(inputs())
+            net.train()
+
+    found = [(kind, number) for kind, number in shape_of(forecast_of(train)) if kind != "setup"]
+    assert found == [("train", 5), ("eval", 1), ("train", 5), ("eval", 1)]
+
+
+def test_training_by_hand_is_ended_after_enough_steps() -> None:
+    def train() -> None:
+        net = model()
+        for _ in range(1000):
+            net(inputs()).sum().backward()
+            for parameter in net.parameters():
+                update_data(parameter)
+
+    steps, stopped = recorded(train, steady_steps=5)
+
+    assert stopped is EnoughSteps
+    assert count(steps, "train") == 6
+    assert len(steps) <= 4
+
+
+def test_functions_without_modules_have_steps_too() -> None:
+    def train(_: object) -> None:
+        weights = [torch.randn(16, 16, device="cuda", requires_grad=True) for _ in range(2)]
+        for _ in range(20):
+            x = inputs()
+            for weight in weights:
+                x = (x @ weight).relu()
+            x.sum().backward()
+            for weight in weights:
+                update_data(weight)
+
+    def infer(_: object) -> None:
+        weights = [torch.randn(16, 16, device="cuda") for _ in range(2)]
+        for _ in range(20):
+            x = inputs()
+            for weight in weights:
+                x = (x @ weight).relu()
+        x.sum().item()
+
+    assert shape_of(forecast_of(train)) == [("setup", 1), ("train", 20)]
+    inferred = forecast_of(infer)
+    assert shape_of(inferred) == [("setup", 1), ("eval", 20), ("setup", 1)]
+    assert step_is(inferred) == "5 ops that come 20 times"
+    assert inferred.verdict.num_steps == 19
+
+
+def test_a_block_of_different_ops_is_one_step() -> None:
+    forecast = forecast_of(lambda _: [inputs(width).sum() for width in range(8, 20)])
+
+    assert shape_of(forecast) == [("eval", 1)]
+    assert step_is(forecast) == "all of it"
+
+
+def test_the_summary_tells_what_was_taken_for_a_step() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(4):
+            net(inputs()).sum().backward()
+            optimizer.step()
+
+    forecast = forecast_of(train)
+
+    assert "  step      one step of AdamW; 4 training, 1 setup" in forecast.summary().splitlines()
+    assert forecast.to_json()["step_is"] == "one step of AdamW"
+
+
 # -- what the script says --------------------------------------------------------------------------
 
 
@@ -308,6 +603,45 @@ def test_steps_that_the_script_names_are_the_only_ones() -> None:
     assert trained[-1].count == 3
     steady = [e for e in trained[-1].entries if isinstance(e, OpCall)]
     assert sum(call.signature.op == "aten::addmm" for call in steady) == 4
+
+
+def test_steps_cut_before_the_script_spoke_are_setup() -> None:
+    def train(forecast: neusight.Forecast) -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def update(batch: int) -> None:
+            net(torch.randn(batch, 16, device="cuda")).sum().backward()
+            optimizer.step()
+
+        for _ in range(6):
+            update(64)
+        for _ in range(5):
+            for _ in range(3):
+                update(4)
+            forecast.step()
+
+    forecast = forecast_of(train)
+
+    assert [kind for kind, _ in shape_of(forecast)] == ["setup", "train"]
+    assert dict(shape_of(forecast))["train"] == 5
+    steady = num_ops_of(forecast, "train")[-1]
+    assert sum(row["count"] for row in forecast.steps if row["kind"] == "train") == 5
+    assert steady > 2 * num_ops_of(forecast, "train")[0]  # whose beginning nobody could know
+    assert step_is(forecast) == "what the script says, from one step() to the next"
+
+
+def test_what_takes_turns_before_the_first_named_step_belongs_to_it() -> None:
+    def train(forecast: neusight.Forecast) -> None:
+        critic, generator = model(), model()
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (critic, generator)]
+        for _ in range(4):
+            for optimizer in (*optimizers[:1] * 5, optimizers[1]):
+                critic(generator(inputs())).sum().backward()
+                optimizer.step()
+            forecast.step()
+
+    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
 
 
 def test_the_scripts_profiler_names_them_too() -> None:

@@ -301,7 +301,7 @@ class _CUDAGraph:
 
     def replay(self) -> None:
         recorder = self._context.recorder
-        recorder.cutter.graph_begins(id(self))
+        recorder.cutter.graph_begins()
         recorder.mark("graph_begin", GRAPH_LAUNCH)
         recorder.put_again(self._launched_on(recorder.current_stream))
         recorder.mark("graph_end", GRAPH_LAUNCH)
