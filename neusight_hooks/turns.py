@@ -161,17 +161,17 @@ class _Borders:
         lengths.append(length + (tokens[first + length] == tokens[-1]))
 
 
-def period_at_end(tokens: Sequence[Token]) -> tuple[int, int]:
-    """The shortest period with which a sequence ends, made twice at least, and where it begins;
-    a period of 0 where there is none.
+def period_at_end(tokens: Sequence[Token], *, times: int = 2, length: int = 0) -> tuple[int, int]:
+    """Where the shortest period begins with which a sequence ends, and that period: made `times`
+    and over `length` tokens at least. It is 0 where there is none.
 
     >>> period_at_end("xyabababab"), period_at_end("xabc")
     ((2, 2), (0, 0))
     """
     count = len(tokens)
     matches = _matches(list(reversed(tokens)))
-    for period in range(1, count // 2 + 1):
-        if matches[period] >= period:
+    for period in range(1, count // times + 1):
+        if period + matches[period] >= max(times * period, length):
             return count - period - matches[period], period
     return 0, 0
 
@@ -186,8 +186,8 @@ def repetition(tokens: Sequence[Token], *, least: int) -> tuple[int, int, int]:
     counts = Counter(tokens)
     last = {token: at for at, token in enumerate(tokens) if counts[token] >= least}
     for stop in sorted((at + 1 for at in last.values()), reverse=True)[:_ENDS_TRIED]:
-        first, period = period_at_end(tokens[:stop])
-        if period and stop - first >= max(least * period, len(tokens) / 2):
+        first, period = period_at_end(tokens[:stop], times=least, length=(len(tokens) + 1) // 2)
+        if period:
             return first, period, stop - (stop - first) % period
     return 0, 0, 0
 
