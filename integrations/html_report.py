@@ -120,7 +120,7 @@ def html_report(
         f'<p class="muted">A forecast by neusight {escape(__version__)}, recorded with torch '
         f"{escape(first.recording.torch_version)}. No GPU ran.</p>",
     ]
-    if len(forecasts) > 1 or prices:
+    if (len(forecasts) > 1 or prices) and not first.failure:
         parts.append(_comparison(forecasts, prices or {}))
     for number, forecast in enumerate(forecasts):
         parts += _of_one(forecast, number, advice[number] if number < len(advice) else ())
@@ -149,16 +149,13 @@ def _comparison(forecasts: Sequence[Forecast], prices: Mapping[str, float]) -> s
 
 def _of_one(forecast: Forecast, number: int, advice: Sequence[Advice]) -> list[str]:
     verdict, memory = forecast.verdict, forecast.memory
-    fits = (
-        '<span class="good">fits</span>' if memory.fits else '<span class="bad">does not fit</span>'
-    )
     parts = [
         f"<h2>{escape(forecast.gpu.name)}</h2>",
-        f"<p>{fits}, {escape(verdict.headline(forecast.gpu))}</p>",
-        _cards(forecast),
+        _headline(forecast),
+        "" if forecast.failure else _cards(forecast),
         _notes(forecast),
     ]
-    if not memory.fits:
+    if not memory.fits and not forecast.failure:
         parts += ["<h3>What would make it fit</h3>", _remedy_table(MemoryReport(forecast).advice)]
     if advice:
         parts += ["<h3>What to change</h3>", _advice_table(advice)]
@@ -175,6 +172,22 @@ def _of_one(forecast: Forecast, number: int, advice: Sequence[Advice]) -> list[s
         _kernel_table(forecast, step),
     ]
     return parts
+
+
+def _headline(forecast: Forecast) -> str:
+    if forecast.failure:
+        first, *_ = forecast.summary().splitlines()
+        told = first.removeprefix(f"{forecast.gpu.name}: ")
+        return (
+            f'<p><span class="bad">{escape(told)}</span>: {escape(forecast.failure)}</p>'
+            "<p>The figures are of what was recorded until then.</p>"
+        )
+    fits = (
+        '<span class="good">fits</span>'
+        if forecast.fits
+        else '<span class="bad">does not fit</span>'
+    )
+    return f"<p>{fits}, {escape(forecast.verdict.headline(forecast.gpu))}</p>"
 
 
 def _cards(forecast: Forecast) -> str:

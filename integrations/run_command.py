@@ -222,7 +222,7 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
 
 
 def _memory_reports(options: argparse.Namespace, forecasts: list[Forecast]) -> list[MemoryReport]:
-    if options.max_memory is None:
+    if options.max_memory is None or any(forecast.failure for forecast in forecasts):
         return []
     limit = limit_of(options.max_memory)
     return [MemoryReport(forecast, limit) for forecast in forecasts if forecast.recording.num_ops]
@@ -307,7 +307,8 @@ def _report(
     problems: list[str] = []
     first = forecasts[0]
     needs_advice = options.html or options.json or (len(forecasts) == 1 and not options.quiet)
-    advice = [advice_for(forecast) for forecast in forecasts] if needs_advice else []
+    needs_advice = needs_advice and not outcome.failure  # there is no step to change
+    advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
     if options.trace and first.recording.num_ops:
         problems += _write_traces(options.trace, forecasts)
     if options.save:
@@ -347,6 +348,10 @@ def _print_screen(
     outcome: Outcome,
     prices: dict[str, float],
 ) -> None:
+    if outcome.failure:
+        texts = [forecast.summary() for forecast in forecasts]
+        print(_coloured("\n".join(["", *texts]), sys.stdout))
+        return
     lines = [""]
     compared = side_by_side(forecasts, prices)
     ended = f"  note      the script was ended after {options.steps} steady steps (--steps)"
@@ -367,7 +372,7 @@ def _print_screen(
         lines.append(f"  open with tensorboard --logdir {options.trace}")
     if options.html:
         lines.append(f"  report    {options.html}")
-    if forecasts[0].recording.num_ops and not outcome.failure:
+    if forecasts[0].recording.num_ops:
         lines.append(f"  in CI     {_check_command(options, program)}")
     print(_coloured(printable_text("\n".join(lines)), sys.stdout))
 
@@ -426,7 +431,8 @@ def _document(
         {**forecast.to_json(), "advice": [item.to_json() for item in found]}
         for forecast, found in zip(forecasts, advice, strict=True)
     ]
-    compared = side_by_side(forecasts, prices).to_json()
+    failed = any(forecast.failure for forecast in forecasts)
+    compared = [] if failed else side_by_side(forecasts, prices).to_json()
     if len(content) == 1:
         return {**content[0], "side_by_side": compared}
     return {

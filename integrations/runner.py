@@ -24,6 +24,7 @@ from neusight.integrations.script_errors import (
     is_fault_of_neusight,
     script_traceback,
 )
+from neusight.failure import failure_text
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def run_program(program: Program, session: Session) -> Outcome:
     raises_from_here()
     with _handler_kept():
         session.open()
+        error: BaseException | None = None
         try:
             _run_inside(program, session)
         except EnoughSteps:
@@ -141,6 +143,7 @@ def _run_inside(program: Program, session: Session) -> None:
         undo.callback(session.close)
         session.interrupts.on_second = partial(_end_at_once, undo)
         undo.enter_context(_as_main(program))
+        undo.push(session.note_failure)
         _execute(program)
 
 
@@ -179,11 +182,10 @@ def _outcome_of_error(error: Exception) -> Outcome:
 
 
 def _outcome_of_exit(error: SystemExit) -> Outcome:
-    if error.code is None or error.code == 0:
+    text = failure_text(error)
+    if not text:
         return Outcome()
-    code = error.code if isinstance(error.code, int) else 1
-    text = "" if isinstance(error.code, int) else f": {error.code}"
-    return Outcome(failure=f"it exited with status {code}{text}", exit_code=code)
+    return Outcome(failure=text, exit_code=error.code if isinstance(error.code, int) else 1)
 
 
 def _failed(error: Exception) -> Outcome:

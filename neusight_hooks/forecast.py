@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from neusight.failure import FAILURE_OPTION, failure_options, ran_out
 from neusight.host import (
     OLDER,
     PLAIN,
@@ -183,8 +184,14 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether all of it fits into the GPU's memory."""
-        return self.memory.fits
+        """Whether all that was recorded fits into the GPU's memory, and the program did not end
+        because something did not."""
+        return self.memory.fits and not ran_out(self.recording)
+
+    @property
+    def failure(self) -> str:
+        """What ended the program before its end, in words; empty where nothing did."""
+        return self.recording.options.get(FAILURE_OPTION, "")
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -230,10 +237,16 @@ class Forecast:
         """The same recording on another GPU, or on this one with another predictor or calibration.
 
         The calibration of this forecast stays where GPU and predictor do.
-        ForecastStateError where the program asked the GPU something that the other one answers
-        differently (its attention kernel, its compute capability): record it there again.
+        ForecastStateError where the program ended because this GPU's memory did not suffice, or
+        asked the GPU something that the other one answers differently (its attention kernel, its
+        compute capability): record it there again.
         """
         target = find_gpu(gpu)
+        if target != self.gpu and ran_out(self.recording):
+            raise ForecastStateError(
+                f"The program ended where it ran out of the memory of {self.gpu.name}, so nobody "
+                f"knows what it does beyond. Record it again: forecast_on({target.name!r})."
+            )
         if target != self.gpu:
             _require_same_answers(self.recording, target)
         learnt = read_calibration(calibration)
@@ -331,7 +344,8 @@ class Forecast:
     def __repr__(self) -> str:
         if self._recording is None:
             return printable(f"<Forecast on {self.gpu.name}, recording>")
-        return printable(f"<Forecast on {self.gpu.name}: {self.verdict.headline(self.gpu)}>")
+        told = self.failure.partition("\n")[0] or self.verdict.headline(self.gpu)
+        return printable(f"<Forecast on {self.gpu.name}: {told}>")
 
 
 class forecast_on:  # a context manager reads as a verb
@@ -426,6 +440,7 @@ class forecast_on:  # a context manager reads as a verb
     ) -> None:
         session, self._session = self._session, None
         assert session is not None
+        session.note_failure(kind, error, traceback)
         session.close()
         for text in session.forecast.warnings if kind is None else ():
             if text.startswith("no CUDA work"):
@@ -493,6 +508,7 @@ class Session:
         self.interrupts = Interrupts()
         self._undo = ExitStack()
         self._questions: dict[str, str] = {}
+        self._failure: dict[str, str] = {}
         self._recorder: Recorder | None = None
 
     def open(self) -> None:
@@ -575,6 +591,16 @@ class Session:
     def _asked(self, question: str, answer: object) -> None:
         self._questions[question] = repr(answer)
 
+    def note_failure(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Keeps what ended the program early, if anything but the user did."""
+        if not self.interrupts.count:
+            self._failure = failure_options(error)
+
     def close(self) -> None:
         """Leaves the block, whatever happened in it, and keeps what was recorded. A Ctrl-C that
         comes meanwhile is passed on when all is done."""
@@ -598,6 +624,7 @@ class Session:
                 **self._options,
                 **recorder.options,
                 STEP_OPTION: recorder.cutter.step_is,
+                **self._failure,
             },
             made=recorder.attribution.made,
         )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.batch import Batch, batch_of, stated_batch
+from neusight.failure import ran_out
 from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
@@ -262,11 +263,13 @@ def describe(forecast: Forecast, *, changes: Sequence[str] = ()) -> str:
     """The first screen: verdict, where the time goes, memory, coverage, warnings, then `changes`:
     the lines on what to change."""
     verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
+    if forecast.failure:
+        return "\n".join(_failure_words(forecast))
     if verdict.num_kernels == 0:
         return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(forecast.warnings)])
     unmapped = forecast.unmapped
     lines = [
-        f"{gpu.name}: {_fit_words(memory, gpu)}, {verdict.headline(gpu)}",
+        f"{gpu.name}: {'fits' if forecast.fits else 'does not fit'}, {verdict.headline(gpu)}",
         "",
         f"  where the time goes ({_time(verdict.gpu_busy_us)} of GPU time a step, "
         f"{verdict.num_kernels} kernels, {verdict.num_ops} ops, MFU {verdict.mfu:.1%})",
@@ -304,10 +307,22 @@ def _bullets(texts: Iterable[str]) -> list[str]:
     return [f"  note      {text}" for text in texts]
 
 
-def _fit_words(memory: MemoryTimeline, gpu: GPU) -> str:
-    if memory.fits:
-        return "fits"
-    return "does not fit"
+def _failure_words(forecast: Forecast) -> list[str]:
+    """Of a program that failed only what was recorded until then is known: no step, no verdict but
+    that it does not fit, where that is why."""
+    verdict, memory, gpu = forecast.verdict, forecast.memory, forecast.gpu
+    why = "the script failed" if forecast.fits else "does not fit: the script ran out of memory"
+    if not forecast.fits and not ran_out(forecast.recording):
+        why = "does not fit, and the script failed"
+    lines = [f"{gpu.name}: {why}"]
+    lines += [f"  failure   {line}" for line in forecast.failure.splitlines()[:1]]
+    recorded = _counted_steps(verdict.steps) or "nothing"
+    time = f", {_time(verdict.latency_us)} in all" if verdict.steps else ""
+    lines.append(f"  recorded  until then: {recorded}{time}")
+    if verdict.num_kernels:
+        lines += _memory_words(memory, gpu)
+    lines += _bullets(forecast.warnings)
+    return [*lines, f"  trace     {forecast.trace_path}"] if forecast.trace_path else lines
 
 
 def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
@@ -406,7 +421,9 @@ def to_json(forecast: Forecast) -> dict[str, Any]:
         "context_bytes": gpu.context_bytes,
         "memory_capacity_bytes": gpu.memory_bytes,
         "memory": _memory_json(memory),
-        "fits": memory.fits,
+        # Nobody knows whether the rest of a script that failed fits.
+        "fits": forecast.fits if not (forecast.failure and forecast.fits) else None,
+        "failure": forecast.failure or None,
         "coverage": verdict.coverage,
         "unmapped": forecast.unmapped,
         "flops_per_step": verdict.flops,

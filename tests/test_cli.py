@@ -225,7 +225,7 @@ def test_a_script_that_raises_is_summarised_and_fails(tmp_path: Path) -> None:
     done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
 
     assert done.returncode == 3
-    assert "per training step" in done.stdout
+    assert "until then: 3 training" in done.stdout
     assert "ZeroDivisionError" in done.stderr
     assert 'train.py", line' in done.stderr
     assert "runner.py" not in done.stderr
