@@ -117,7 +117,6 @@ def run_program(program: Program, session: Session) -> Outcome:
     raises_from_here()
     with _handler_kept():
         session.open()
-        error: BaseException | None = None
         try:
             _run_inside(program, session)
         except EnoughSteps:

@@ -33,6 +33,11 @@ def failure_text(error: BaseException | None) -> str:
         if isinstance(error.code, int):
             return f"it exited with status {error.code}"
         return f"it exited with status 1: {error.code}"
+    if isinstance(error, RecursionError):
+        return (
+            f"RecursionError: {error}. Modules nest, or functions call each other, deeper than "
+            "Python allows, with a GPU too; sys.setrecursionlimit allows more"
+        )
     if isinstance(error, RunawayLoop):
         return str(error)
     return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""

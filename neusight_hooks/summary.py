@@ -316,11 +316,12 @@ def _failure_words(forecast: Forecast) -> list[str]:
         why = "does not fit, and the script failed"
     lines = [f"{gpu.name}: {why}"]
     lines += [f"  failure   {line}" for line in forecast.failure.splitlines()[:1]]
-    recorded = _counted_steps(verdict.steps) or "nothing"
-    time = f", {_time(verdict.latency_us)} in all" if verdict.steps else ""
-    lines.append(f"  recorded  until then: {recorded}{time}")
-    if verdict.num_kernels:
+    if forecast.recording.num_ops:
+        steps = _counted_steps(verdict.steps)
+        lines.append(f"  recorded  until then: {steps}, {_time(verdict.latency_us)} in all")
         lines += _memory_words(memory, gpu)
+    else:
+        lines.append("  recorded  until then: nothing on the GPU")
     lines += _bullets(forecast.warnings)
     return [*lines, f"  trace     {forecast.trace_path}"] if forecast.trace_path else lines
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,56 @@ from torch import nn
 
 import neusight
 from neusight.fake_cuda.tensor import ForecastTensor
+from neusight.integrations.html_report import html_report
+
+
+def nested(depth: int) -> nn.Module:
+    net: nn.Module = nn.Linear(8, 8)
+    for _ in range(depth):
+        net = nn.Sequential(net)
+    return net
+
+
+def test_two_hundred_nested_modules_are_recorded_shown_and_saved(tmp_path: Path) -> None:
+    with neusight.forecast_on("H100") as forecast:
+        net = nested(200).cuda()
+        for _ in range(3):
+            net(torch.ones(4, 8, device="cuda")).sum().backward()
+
+    forecast.save(tmp_path / "saved.json")
+    forecast.export_chrome_trace(tmp_path / "trace.json")
+    again = neusight.Forecast.load(tmp_path / "saved.json")
+    assert again.summary() == forecast.summary()
+    assert forecast.key_averages().table()
+    assert html_report([forecast])
+    deepest = max(span.call.module.count(".") for span in forecast.timeline.kernels)
+    assert deepest == 200
+
+
+def test_recursion_goes_as_deep_as_before_afterwards() -> None:
+    before = sys.getrecursionlimit()
+
+    with neusight.forecast_on("H100") as forecast:
+        inside = sys.getrecursionlimit()
+        torch.ones(1, device="cuda")
+    with neusight.forecast_on("H100"):
+        sys.setrecursionlimit(before + 7)  # the program's own choice stays
+        torch.ones(1, device="cuda")
+    own = sys.getrecursionlimit()
+    sys.setrecursionlimit(before)
+
+    assert (inside, own) == (2 * before, before + 7)
+    assert not forecast.failure
+
+
+def test_modules_too_deep_for_python_fail_with_a_sentence() -> None:
+    with (
+        pytest.raises(RecursionError),
+        neusight.forecast_on("H100") as forecast,
+    ):
+        nested(2000).cuda()
+
+    assert "sys.setrecursionlimit allows more" in forecast.failure
 
 
 def test_a_large_model_takes_no_memory_and_little_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def enter_fake_cuda(
     install_modules(patches, recorder)
     _install_overlay(patches, store)
     _set_only_lift_cpu_tensors(undo)
+    _leave_room_for_hooks(undo)
     undo.callback(torch.set_rng_state, torch.get_rng_state())
     undo.enter_context(torch.autograd.set_multithreading_enabled(False))
     undo.callback(setattr, recorder, "is_open", False)
@@ -96,6 +98,24 @@ def _install_overlay(patches: Patches, store: Store | None) -> None:
     install_writers(patches, overlay)
     install_spawned(patches, overlay)
     install_checkpoints(patches, allow_writes=False)
+
+
+#: Frames of Python for each that a program has of its own. A module's call takes 5 of the
+#: interpreter's levels with hooks, 3.5 without (CPython 3.11, torch 2.13).
+_FRAMES_WITH_HOOKS = 2
+
+
+def _leave_room_for_hooks(undo: ExitStack) -> None:
+    """Modules may nest as deep as without a forecast, though each call has hooks in between."""
+    before = sys.getrecursionlimit()
+    room = before * _FRAMES_WITH_HOOKS
+
+    def restore() -> None:
+        if sys.getrecursionlimit() == room:  # else the program set one of its own
+            sys.setrecursionlimit(before)
+
+    undo.callback(restore)
+    sys.setrecursionlimit(room)
 
 
 def _set_only_lift_cpu_tensors(undo: ExitStack) -> None:
