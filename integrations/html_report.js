@@ -1,13 +1,14 @@
 "use strict";
 // Draws each canvas.timeline from the JSON of the script element that it names. Wheel zooms, a drag
-// moves, a double click shows all. Names reach the page as text only, never as markup.
+// moves, a double click shows all. Names reach the page as text only, never as markup. The step is
+// from 0 to end_us; before 0 the host runs ahead of the GPU.
 (() => {
   const ROW = 18, GAP = 12, TITLE = 16, AXIS = 20, LEAST_WIDTH = 0.4;
   const tip = document.getElementById("tip");
 
   function time(us) {
-    if (us >= 1e6) return (us / 1e6).toFixed(2) + " s";
-    if (us >= 1e3) return (us / 1e3).toFixed(2) + " ms";
+    if (Math.abs(us) >= 1e6) return (us / 1e6).toFixed(2) + " s";
+    if (Math.abs(us) >= 1e3) return (us / 1e3).toFixed(2) + " ms";
     return us.toFixed(1) + " µs";
   }
 
@@ -17,7 +18,9 @@
     const style = getComputedStyle(document.documentElement);
     const textColour = style.getPropertyValue("--text"), muted = style.getPropertyValue("--muted");
     const lineColour = style.getPropertyValue("--line");
-    let from = 0, to = data.end_us, top = AXIS;
+    const edgeColour = style.getPropertyValue("--accent"), page = style.getPropertyValue("--page");
+    const first = data.start_us, length = data.end_us - first;
+    let from = first, to = data.end_us, top = AXIS;
     for (const lane of data.lanes) {
       lane.top = top;
       top += TITLE + lane.num_rows * ROW + GAP;
@@ -56,6 +59,21 @@
         pen.fillStyle = muted;
         pen.fillText(lane.name, 4, lane.top + TITLE / 2);
       }
+      edges(width, scale);
+    }
+
+    // What is not yet the step is veiled; a line stands where it begins, and one where it ends.
+    function edges(width, scale) {
+      const begin = (0 - from) * scale, end = (data.end_us - from) * scale;
+      if (begin > 0) {
+        pen.globalAlpha = 0.45;
+        pen.fillStyle = page;
+        pen.fillRect(0, AXIS, Math.min(begin, width), height - AXIS);
+        pen.globalAlpha = 1;
+      }
+      pen.fillStyle = edgeColour;
+      pen.fillRect(begin - 1, 0, 2, height);
+      pen.fillRect(Math.min(end, width) - (end <= width ? 2 : -2), 0, 2, height);
     }
 
     function axis(width, scale) {
@@ -90,9 +108,9 @@
     }
 
     function view(newFrom, newTo) {
-      const length = Math.min(newTo - newFrom, data.end_us);
-      from = Math.min(Math.max(0, newFrom), data.end_us - length);
-      to = from + length;
+      const shown = Math.min(newTo - newFrom, length);
+      from = Math.min(Math.max(first, newFrom), data.end_us - shown);
+      to = from + shown;
       draw();
     }
 
@@ -125,7 +143,7 @@
       tip.style.top = event.clientY + 16 + "px";
     });
     canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
-    canvas.addEventListener("dblclick", () => view(0, data.end_us));
+    canvas.addEventListener("dblclick", () => view(first, data.end_us));
     window.addEventListener("resize", draw);
     draw();
   }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ _KINDS = {
     "module": ("#c3d3e6", "#1b1f24"),
     "op": ("#7f9bbd", "#10161d"),
     "wait": ("#d98880", "#2a1010"),
+    "before": ("#b9bfc5", "#4a5158"),
+    "forward": ("#8fc1e8", "#10202a"),
+    "backward": ("#d9a3c4", "#2a1020"),
 }
 _KIND_NUMBER = {name: number for number, name in enumerate(_KINDS)}
 _KIND_OF_CLASS = {
@@ -78,7 +82,10 @@ _LEGEND = {
     "optimizer": "optimizer",
     "copy": "copies, gathers",
     "communication": "communication",
+    "before": "the step before",
 }
+#: Rows of the modules' lane: how many parts of their paths are told apart.
+_MODULE_ROWS = 4
 
 
 def write_html_report(
@@ -278,19 +285,20 @@ class _Texts:
 
 
 def _timeline(timeline: Timeline, step: StepSpan, number: int) -> list[str]:
+    """Time 0 is when the GPU is done with the step before: before it, the host runs ahead."""
     texts = _Texts()
+    begin_ns = step.done_ns - step.latency_ns
     host = timeline.host[step.first_host : step.last_host]
-    start_ns = step.start_ns
     own = timeline.kernels[step.first_kernel : step.last_kernel]
-    end_ns = max([step.end_ns, *(span.end_ns for span in own)])
-    # Kernels of the step before still run when the host begins this one.
-    kernels = [k for k in timeline.kernels[: step.last_kernel] if k.end_ns > start_ns]
-    lanes = [*_host_lanes(host, step.first_host, start_ns, texts)]
-    for stream in sorted({span.stream for span in kernels}):
-        lanes.append(_stream_lane(stream, kernels, start_ns, texts))
+    backlog = [k for k in timeline.kernels[: step.first_kernel] if k.end_ns > step.start_ns]
     data = {
-        "end_us": (end_ns - start_ns) / _NS_PER_US,
-        "lanes": lanes,
+        "start_us": (step.start_ns - begin_ns) / _NS_PER_US,
+        "end_us": step.latency_ns / _NS_PER_US,
+        "lanes": [
+            *_work_lanes(own, begin_ns, texts),
+            *_stream_lanes(own, backlog, step.start_ns, begin_ns, texts),
+            *_host_lanes(host, step.first_host, begin_ns, texts),
+        ],
         "texts": list(texts.numbers),
         "colours": [colour for colour, _ in _KINDS.values()],
         "inks": [ink for _, ink in _KINDS.values()],
@@ -298,12 +306,71 @@ def _timeline(timeline: Timeline, step: StepSpan, number: int) -> list[str]:
     source = f"timeline-{number}"
     return [
         "<h3>Timeline of the steady step</h3>",
-        '<p class="muted">Wheel to zoom, drag to move, double click for all of it.</p>',
+        f'<p class="muted">{_timeline_words(step, begin_ns)} Wheel to zoom, drag to move, double '
+        "click for all of it.</p>",
         _legend(),
         f'<canvas class="timeline" data-source="{source}"></canvas>',
         f'<script type="application/json" id="{source}">{_json(data)}</script>',
         "<noscript><p>The timeline is drawn by a script of this page.</p></noscript>",
     ]
+
+
+def _timeline_words(step: StepSpan, begin_ns: int) -> str:
+    latency = _time(step.latency_ns / _NS_PER_US)
+    ahead_ns = begin_ns - step.start_ns
+    if ahead_ns == 0:
+        return f"The step is from 0 to {latency}."
+    return (
+        f"The step is from 0, when the GPU is done with the one before (grey), to {latency}. The "
+        f"host began it {_time(ahead_ns / _NS_PER_US)} earlier: it runs ahead of the GPU."
+    )
+
+
+def _work_lanes(
+    kernels: Sequence[KernelSpan], begin_ns: int, texts: _Texts
+) -> Iterable[dict[str, Any]]:
+    """What the busiest stream works for: phases, and modules by the parts of their paths."""
+    busy: dict[int, int] = {}
+    for span in kernels:
+        busy[span.stream] = busy.get(span.stream, 0) + span.duration_ns
+    if not busy:
+        return
+    main = max(sorted(busy), key=lambda stream: busy[stream])
+    spans = [span for span in kernels if span.stream == main]
+    phases = [
+        _span(start, duration, 0, phase, "", phase, texts)
+        for phase, start, duration in _stretches(spans, lambda span: span.call.phase, begin_ns)
+    ]
+    yield {"name": "phases, on the GPU", "num_rows": 1, "spans": phases}
+    modules: list[list[Any]] = []
+    for row in range(_MODULE_ROWS):
+        for path, start, duration in _stretches(spans, _part_of_path(row), begin_ns):
+            if path:
+                name = path.rpartition(".")[2]
+                modules.append(_span(start, duration, row, name, path, "module", texts))
+    if modules:
+        num_rows = 1 + max(span[2] for span in modules)
+        yield {"name": "modules, on the GPU", "num_rows": num_rows, "spans": modules}
+
+
+def _part_of_path(row: int) -> Callable[[KernelSpan], str]:
+    """The first parts of the path of a kernel's module, in its phase; empty if it has fewer."""
+
+    def part(span: KernelSpan) -> str:
+        parts = span.call.module.split(".", row + 1)
+        return ".".join(parts[: row + 1]) if len(parts) > row else ""
+
+    return part
+
+
+def _stretches(
+    spans: Sequence[KernelSpan], name: Callable[[KernelSpan], str], begin_ns: int
+) -> Iterable[tuple[str, int, int]]:
+    """Kernels in a row of one name and phase: name, start and duration."""
+    for (found, _), group in groupby(spans, key=lambda span: (name(span), span.call.phase)):
+        members = list(group)
+        start_ns, end_ns = members[0].start_ns, members[-1].end_ns
+        yield found, start_ns - begin_ns, end_ns - start_ns
 
 
 def _host_lanes(
@@ -332,17 +399,25 @@ def _host_lanes(
         }
 
 
-def _stream_lane(
-    stream: int, kernels: Sequence[KernelSpan], start_ns: int, texts: _Texts
-) -> dict[str, Any]:
-    spans = [
-        _span(max(0, span.start_ns - start_ns), min(span.duration_ns, span.end_ns - start_ns), 0,
-              span.kernel.name, _detail(span),
-              _KIND_OF_CLASS.get(span.kernel.kernel_class, "other"), texts)
-        for span in kernels
-        if span.stream == stream
-    ]  # fmt: skip
-    return {"name": f"GPU, stream {stream}", "num_rows": 1, "spans": spans}
+def _stream_lanes(
+    own: Sequence[KernelSpan],
+    backlog: Sequence[KernelSpan],
+    start_ns: int,
+    begin_ns: int,
+    texts: _Texts,
+) -> Iterable[dict[str, Any]]:
+    """A lane for each stream; kernels of the steps before are those that the host runs ahead of."""
+    lanes: dict[int, list[list[Any]]] = {}
+    for position, span in enumerate([*backlog, *own]):
+        at_ns = max(start_ns, span.start_ns)
+        kind = _KIND_OF_CLASS.get(span.kernel.kernel_class, "other")
+        kind = "before" if position < len(backlog) else kind
+        lanes.setdefault(span.stream, []).append(
+            _span(at_ns - begin_ns, span.end_ns - at_ns, 0, span.kernel.name, _detail(span),
+                  kind, texts)
+        )  # fmt: skip
+    for stream in sorted(lanes):
+        yield {"name": f"GPU, stream {stream}", "num_rows": 1, "spans": lanes[stream]}
 
 
 def _span(

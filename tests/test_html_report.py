@@ -10,7 +10,9 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.advice import Advice
-from neusight.integrations.html_report import html_report, write_html_report
+from neusight.integrations.html_report import _KINDS, html_report, write_html_report
 from neusight.predictors.gpu import GPU, gpu
 from neusight.recording import Recording
 from neusight.saving import load_recording, save_recording
@@ -121,19 +123,92 @@ def test_the_timeline_holds_the_steady_step() -> None:
     data = json.loads(Elements(html_report([forecast])).raw["script"][0])
 
     names = [lane["name"] for lane in data["lanes"]]
-    assert names == ["host, main thread", "host, autograd thread", "GPU, stream 0"]
+    assert names == [
+        "phases, on the GPU", "modules, on the GPU", "GPU, stream 0", "host, main thread",
+        "host, autograd thread",
+    ]  # fmt: skip
     spans = [span for lane in data["lanes"] for span in lane["spans"]]
-    assert all(span[0] >= 0 and span[0] + span[1] <= data["end_us"] + 0.01 for span in spans)
+    start_us, end_us = data["start_us"] - 0.01, data["end_us"] + 0.01
+    assert all(span[0] >= start_us and span[0] + span[1] <= end_us for span in spans)
     assert all(span[2] < lane["num_rows"] for lane in data["lanes"] for span in lane["spans"])
-    kernels = data["lanes"][-1]["spans"]
+    kernels = data["lanes"][2]["spans"]
     assert len(kernels) >= forecast.verdict.num_kernels
     assert HOSTILE in data["texts"]
+
+
+@pytest.fixture(scope="module")
+def busy() -> Forecast:
+    """A GPU so busy that the host runs steps ahead of it."""
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.Sequential(nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            model(torch.randn(8192, 8192, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return forecast
+
+
+def timeline_of(forecast: Forecast) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
+    """What the page's script draws, and its spans by lane, with texts for their numbers."""
+    data = json.loads(Elements(html_report([forecast])).raw["script"][0])
+    kinds = list(_KINDS)
+    return data, {
+        lane["name"]: [
+            [*span[:3], data["texts"][span[3]], data["texts"][span[4]], kinds[span[5]]]
+            for span in lane["spans"]
+        ]
+        for lane in data["lanes"]
+    }
+
+
+def test_the_step_is_as_long_as_the_headline_says_and_the_backlog_is_grey(busy: Forecast) -> None:
+    data, lanes = timeline_of(busy)
+
+    assert data["end_us"] == pytest.approx(busy.step_latency_us.median, abs=0.01)
+    assert data["start_us"] < -data["end_us"]  # the host is more than a step ahead
+    kernels = lanes["GPU, stream 0"]
+    assert {span[5] == "before" for span in kernels} == {True, False}
+    for start, duration, *_, kind in kernels:
+        assert (start + duration <= 0.001) if kind == "before" else (start >= -0.001)
+    own = [span for span in kernels if span[5] != "before"]
+    assert len(own) == busy.verdict.num_kernels
+    assert sum(span[1] for span in own) == pytest.approx(busy.gpu_busy_us, rel=1e-3)
+    assert "it runs ahead of the GPU" in html_report([busy])
+
+
+def test_phases_and_modules_have_lanes(busy: Forecast) -> None:
+    _, lanes = timeline_of(busy)
+
+    phases = lanes["phases, on the GPU"]
+    assert [span[3] for span in phases] == ["forward", "backward", "optimizer"]
+    assert all(a[0] + a[1] <= b[0] for a, b in pairwise(phases))
+    modules = lanes["modules, on the GPU"]
+    assert [span[3] for span in modules if span[2] == 0] == ["Sequential", "Sequential"]
+    assert [span[4] for span in modules if span[2] == 1] == [
+        f"Sequential.{name}" for name in ("0", "1", "2", "2", "1", "0")
+    ]
+
+
+def test_a_host_that_waits_begins_with_the_step() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.Linear(64, 64).cuda()
+        for _ in range(3):
+            model(torch.randn(8, 64, device="cuda"))
+            torch.cuda.synchronize()
+            forecast.step()
+
+    page = html_report([forecast])
+    data = json.loads(Elements(page).raw["script"][0])
+
+    assert data["start_us"] == 0
+    assert "The step is from 0 to" in page
 
 
 def test_a_span_inside_another_lies_below_it_and_in_its_time() -> None:
     data = json.loads(Elements(html_report([program()])).raw["script"][0])
 
-    main = data["lanes"][0]["spans"]
+    main = data["lanes"][3]["spans"]
     for span in (span for span in main if span[2] > 0):
         assert any(
             above[2] == span[2] - 1
