@@ -1,0 +1,124 @@
+"""A process that restricts itself writes only where it may; everything else is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations import landlock
+from neusight.integrations.landlock import guard_words, is_available, landlock_abi, restrict_writes
+
+needs_landlock = pytest.mark.skipif(
+    not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
+)
+
+#: Tries one thing after the other in a process of its own, and tells what came of each.
+TRY_ALL = """
+import json, os, sqlite3, subprocess, sys
+from pathlib import Path
+from neusight.integrations.landlock import restrict_writes
+home, free = map(Path, sys.argv[1:])
+opened = open(home / "open.txt", "a")
+restrict_writes([str(free), "/dev", str(home / "one.txt"), str(home / "not there")])
+
+def sqlite():
+    with sqlite3.connect(home / "data.db") as connection:
+        connection.execute("insert into t values (2)")
+
+def parquet():
+    import pyarrow, pyarrow.parquet
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), str(home / "table.parquet"))
+
+ways = {
+    "write": lambda: (home / "a.txt").write_text("b"),
+    "append": lambda: open(home / "a.txt", "a"),
+    "create": lambda: (home / "new.txt").write_text("b"),
+    "remove": lambda: (home / "a.txt").unlink(),
+    "remove folder": lambda: (home / "folder").rmdir(),
+    "make folder": lambda: (home / "new").mkdir(),
+    "rename": lambda: (home / "a.txt").rename(home / "b.txt"),
+    "move in": lambda: (free / "mine.txt").rename(home / "a.txt"),
+    "move out": lambda: (home / "a.txt").rename(free / "a.txt"),
+    "link": lambda: (home / "link").symlink_to("a.txt"),
+    "truncate": lambda: os.truncate(home / "a.txt", 0),
+    "sqlite": sqlite,
+    "parquet": parquet,
+    "rm": lambda: subprocess.run(["rm", home / "a.txt"], check=True, stderr=subprocess.PIPE),
+    "free write": lambda: (free / "x.txt").write_text("x"),
+    "free move": lambda: [(free / "sub").mkdir(), (free / "x.txt").rename(free / "sub" / "x.txt")],
+    "free remove": lambda: (free / "sub" / "x.txt").unlink(),
+    "one file": lambda: (home / "one.txt").write_text("x"),
+    "device": lambda: Path("/dev/null").write_text("x"),
+    "open before": lambda: (opened.write("more"), opened.close()),
+    "read": lambda: (home / "a.txt").read_text() == "a" or 1 / 0,
+    "list": lambda: list(home.iterdir()),
+    "read table": lambda: __import__("pyarrow.parquet").parquet.read_table(home / "table.parquet"),
+}
+said = {}
+for name, way in ways.items():
+    try:
+        way()
+        said[name] = "done"
+    except Exception as error:
+        said[name] = type(error).__name__
+print(json.dumps(said))
+"""
+
+STOPPED = (
+    "write", "append", "create", "remove", "remove folder", "make folder", "rename", "move in",
+    "move out", "link", "sqlite", "parquet", "rm",
+)  # fmt: skip
+
+
+@needs_landlock
+def test_whatever_writes_elsewhere_is_stopped_and_reading_works(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import sqlite3
+
+    home, free = tmp_path / "home", tmp_path / "free"
+    (home / "folder").mkdir(parents=True)
+    free.mkdir()
+    (free / "mine.txt").write_text("mine")
+    for name in ("a.txt", "one.txt", "open.txt"):
+        (home / name).write_text("a")
+    with sqlite3.connect(home / "data.db") as connection:
+        connection.execute("create table t (x)")
+    connection.close()
+    parquet.write_table(pyarrow.table({"x": [0]}), home / "table.parquet")
+    before = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
+
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_ALL, str(home), str(free)], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    stopped = {*STOPPED, *(["truncate"] if landlock_abi() >= 3 else [])}
+    assert {name for name, came in said.items() if came != "done"} - {"truncate"} == set(STOPPED)
+    assert {said[name] for name in stopped} <= {
+        "PermissionError", "OSError", "OperationalError", "CalledProcessError"
+    }  # fmt: skip
+    after = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
+    assert after.keys() == before.keys()
+    changed = {name for name in before if after[name] != before[name]} - {"a.txt"}
+    assert changed == {"one.txt", "open.txt"}
+
+
+def test_a_kernel_without_it_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for abi, words in ((0, "has no Landlock"), (1, "is ABI 1"), (7, "(Landlock ABI 7)")):
+        monkeypatch.setattr(landlock, "landlock_abi", lambda abi=abi: abi)
+
+        assert words in guard_words()
+        assert is_available() == (abi == 7)
+
+
+def test_a_kernel_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "_CREATE_RULESET", 100_000)
+
+    with pytest.raises(OSError, match="not implemented"):
+        restrict_writes(["/tmp"])
