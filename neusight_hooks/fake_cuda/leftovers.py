@@ -1,0 +1,111 @@
+"""What a killed run left in the temporary folder: found by its lock, and removed."""
+
+# Strings, not pathlib: whoever opens a forecast calls this, and it must stay quick to import.
+# ruff: noqa: PTH118, PTH123
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["JOURNAL", "OWNER", "STORE_PREFIX", "own", "remove_leftovers"]
+
+#: How the name of a store's folder begins.
+STORE_PREFIX = "neusight-"
+#: File in a store's folder with its owner's process number, which the owner keeps locked while it
+#: lives: containers that share a folder do not share numbers.
+OWNER = "owner"
+#: File in a store's folder with a line of JSON for each new file that the run made elsewhere.
+JOURNAL = "journal"
+
+
+def own(folder: str) -> int:
+    """Says that a store's folder is in use until the descriptor is closed, by all who inherit it,
+    or the process ends."""
+    descriptor = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
+def remove_leftovers(parent: str) -> list[str]:
+    """Removes the stores in a folder whose owners are dead, with the new files that their journals
+    list if they are still the same; returns the stores removed. Never raises."""
+    removed = []
+    for folder in _stores(parent):
+        with suppress(OSError, ValueError):
+            descriptor = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_alive(int(os.read(descriptor, 20))):
+                    continue
+                _remove_new_files(os.path.join(folder, JOURNAL))
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(folder)
+            finally:
+                os.close(descriptor)
+    return removed
+
+
+def _is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+
+
+def _stores(parent: str) -> Iterator[str]:
+    """Folders that are named as stores and are this user's own."""
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if entry.name.startswith(STORE_PREFIX)]
+    except OSError:
+        return
+    for entry in found:
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                yield entry.path
+
+
+def _remove_new_files(journal: str) -> None:
+    """Last made, first removed: files before the folders they are in."""
+    for path, identity in reversed(_new_files(journal).items()):
+        with suppress(OSError):
+            status = os.lstat(path)
+            if (status.st_dev, status.st_ino) == identity:
+                remove: Any = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
+                remove(path)
+
+
+def _new_files(journal: str) -> dict[str, tuple[int, int]]:
+    """Device and inode of what the run made and did not remove again, by path."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in _lines(journal):
+        with suppress(ValueError, KeyError, TypeError):  # the last line may be half a line
+            entry = json.loads(line)
+            if "new" in entry:
+                found[entry["new"]] = (entry["dev"], entry["ino"])
+            elif "lost" in entry:
+                for path in _at_or_below(entry["lost"], found):
+                    del found[path]
+            elif "moved_made" in entry:
+                source, target = entry["moved_made"], entry["to"]
+                for path in _at_or_below(source, found):
+                    found[target + path[len(source) :]] = found.pop(path)
+    return found
+
+
+def _at_or_below(folder: str, paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path == folder or path.startswith(folder + "/")]
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except (OSError, ValueError):
+        return []

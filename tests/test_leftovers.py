@@ -1,0 +1,106 @@
+"""What a killed run left is removed at the next start; what another run uses is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neusight.fake_cuda.leftovers import JOURNAL, OWNER, own, remove_leftovers
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def store(parent: Path, pid: int, *lines: dict[str, object]) -> Path:
+    folder = parent / "neusight-abc"
+    (folder / "files").mkdir(parents=True)
+    (folder / OWNER).write_text(str(pid))
+    (folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def made(path: Path) -> dict[str, object]:
+    status = path.lstat()
+    return {"new": str(path), "dev": status.st_dev, "ino": status.st_ino}
+
+
+def test_a_dead_owners_store_goes_and_with_it_the_files_it_made(
+    tmp_path: Path, dead_pid: int
+) -> None:
+    home = tmp_path / "home"
+    (home / "runs").mkdir(parents=True)
+    for name in ("new", "replaced", "kept", "runs/log", "target"):
+        (home / name).write_text(name)
+    lines = [made(home / name) for name in ("new", "replaced", "runs", "runs/log", "target")]
+    lines += [{"new": str(home / "source"), **{k: lines[-1][k] for k in ("dev", "ino")}}]
+    (home / "replaced").rename(home / "moved aside")
+    (home / "replaced").write_text("the user's")
+    del lines[4]
+    lines += [{"moved_made": str(home / "source"), "to": str(home / "target")}]
+    folder = store(tmp_path, dead_pid, *lines)
+    with (folder / JOURNAL).open("a") as file:
+        file.write('{"new": "/half a li')
+
+    assert remove_leftovers(str(tmp_path)) == [str(folder)]
+
+    assert not folder.exists()
+    assert sorted(path.name for path in home.iterdir()) == ["kept", "moved aside", "replaced"]
+
+
+def test_what_was_lost_is_not_looked_for(tmp_path: Path, dead_pid: int) -> None:
+    (tmp_path / "new").touch()
+    store(tmp_path, dead_pid, made(tmp_path / "new"), {"lost": str(tmp_path / "new")})
+
+    remove_leftovers(str(tmp_path))
+
+    assert (tmp_path / "new").exists()
+
+
+def test_a_folder_with_other_files_in_it_stays(tmp_path: Path, dead_pid: int) -> None:
+    (tmp_path / "runs").mkdir()
+    store(tmp_path, dead_pid, made(tmp_path / "runs"))
+    (tmp_path / "runs" / "another's").touch()
+
+    remove_leftovers(str(tmp_path))
+
+    assert (tmp_path / "runs" / "another's").exists()
+
+
+def test_a_store_in_use_stays(tmp_path: Path, dead_pid: int) -> None:
+    living = store(tmp_path / "living", os.getpid())
+    locked = store(tmp_path / "locked", dead_pid)
+    descriptor = own(str(locked))
+    (locked / OWNER).write_text(str(dead_pid))  # of another container: its number says nothing
+    try:
+        for folder in (living, locked):
+            assert remove_leftovers(str(folder.parent)) == []
+            assert folder.exists()
+    finally:
+        os.close(descriptor)
+
+    assert remove_leftovers(str(locked.parent)) == [str(locked)]
+
+
+def test_what_is_no_store_stays(tmp_path: Path, dead_pid: int) -> None:
+    (tmp_path / "neusight-file").touch()
+    (tmp_path / "neusight-empty").mkdir()
+    (tmp_path / "neusight-odd").mkdir()
+    (tmp_path / "neusight-odd" / OWNER).write_text("nobody")
+    other = tmp_path / "other"
+    real = store(other, dead_pid)
+    (tmp_path / "neusight-link").symlink_to(real)
+
+    assert remove_leftovers(str(tmp_path)) == []
+    assert remove_leftovers(str(tmp_path / "not there")) == []
+
+    assert len(list(tmp_path.iterdir())) == 5
+    assert real.exists()
