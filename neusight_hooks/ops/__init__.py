@@ -24,6 +24,7 @@ from neusight.ops import (
 from neusight.ops.registry import (
     Formula,
     Mapping,
+    formulas,
     is_mapped,
     kernels_of,
     map_op,
@@ -36,6 +37,7 @@ __all__ = [
     "FAMILIES",
     "Formula",
     "Mapping",
+    "formulas",
     "is_mapped",
     "kernels_of",
     "map_op",

@@ -12,6 +12,7 @@ from neusight.recording import MathMode, OpSignature, TensorSpec
 __all__ = [
     "Formula",
     "Mapping",
+    "formulas",
     "is_mapped",
     "kernels_of",
     "map_op",
@@ -81,6 +82,11 @@ def unregister_op(packet: object) -> None:
 def mapped_ops() -> tuple[str, ...]:
     """Every registered name, sorted."""
     return tuple(sorted(_formulas))
+
+
+def formulas() -> dict[str, Formula]:
+    """What is registered now, by name."""
+    return dict(_formulas)
 
 
 def is_mapped(op: str, overload: str = "default") -> bool:
