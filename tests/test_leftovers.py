@@ -90,6 +90,16 @@ def test_a_store_in_use_stays(tmp_path: Path, dead_pid: int) -> None:
     assert remove_leftovers(str(locked.parent)) == [str(locked)]
 
 
+def test_a_link_to_a_store_that_is_gone_goes_too(tmp_path: Path, dead_pid: int) -> None:
+    folder = store(tmp_path, dead_pid)
+    (tmp_path / "neusight-link").symlink_to(folder / "files")
+    (tmp_path / "neusight-other").symlink_to(tmp_path / "nowhere")
+
+    remove_leftovers(str(tmp_path))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["neusight-other"]
+
+
 def test_what_is_no_store_stays(tmp_path: Path, dead_pid: int) -> None:
     (tmp_path / "neusight-file").touch()
     (tmp_path / "neusight-empty").mkdir()

@@ -76,9 +76,9 @@ class OwnHands:
 
 def hands_of(folder: str) -> Hands:
     """Those of the process that listens in a store's folder, else one's own."""
-    path = os.path.join(folder, SOCKET)  # noqa: PTH118
+    path = os.path.join(folder, SOCKET)
     try:
-        is_listening = stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116
+        is_listening = stat.S_ISSOCK(os.stat(path).st_mode)
     except OSError:
         is_listening = False
     return RemoteHands(folder) if is_listening else OwnHands()

@@ -1,7 +1,7 @@
 """What a killed run left in the temporary folder: found by its lock, and removed."""
 
 # Strings, not pathlib: whoever opens a forecast calls this, and it must stay quick to import.
-# ruff: noqa: PTH118, PTH123
+# ruff: noqa: PTH108, PTH110, PTH115, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -36,9 +36,9 @@ def own(folder: str) -> int:
 
 def remove_leftovers(parent: str) -> list[str]:
     """Removes the stores in a folder whose owners are dead, with the new files that their journals
-    list if they are still the same; returns the stores removed. Never raises."""
+    list if they are still the same, and links to such; returns the stores removed. Never raises."""
     removed = []
-    for folder in _stores(parent):
+    for folder in _own_entries(parent, stat.S_ISDIR):
         with suppress(OSError, ValueError):
             descriptor = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -50,15 +50,19 @@ def remove_leftovers(parent: str) -> list[str]:
                 removed.append(folder)
             finally:
                 os.close(descriptor)
+    for link in _own_entries(parent, stat.S_ISLNK):
+        with suppress(OSError):
+            if STORE_PREFIX in os.readlink(link) and not os.path.exists(link):
+                os.unlink(link)
     return removed
 
 
 def _is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110
+    return os.path.exists(f"/proc/{pid}")
 
 
-def _stores(parent: str) -> Iterator[str]:
-    """Folders that are named as stores and are this user's own."""
+def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
+    """What is named as a store, of one kind (`stat.S_ISDIR`), and this user's own."""
     try:
         with os.scandir(parent) as entries:
             found = [entry for entry in entries if entry.name.startswith(STORE_PREFIX)]
@@ -67,7 +71,7 @@ def _stores(parent: str) -> Iterator[str]:
     for entry in found:
         with suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            if is_kind(status.st_mode) and status.st_uid == os.getuid():
                 yield entry.path
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from neusight.fake_cuda.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.journal import Journal
+from neusight.fake_cuda.leftovers import OWNER, STORE_PREFIX, own
 from neusight.fake_cuda.path_tree import PathTree
 from neusight.fake_cuda.private_copy import copy_privately
 from neusight.fake_cuda.true_functions import true_functions
@@ -27,7 +28,7 @@ __all__ = ["Place", "Store", "missing"]
 #: Symbolic links followed in one path (MAXSYMLINKS of Linux).
 _MAX_LINKS = 40
 
-_FILES, _OWNER = "files", "owner"
+_FILES = "files"
 
 
 class Place(NamedTuple):
@@ -49,7 +50,7 @@ class Store:
         self.folder = folder
         #: Who changes real paths: this process where it may, else the one that made the store.
         self.hands = hands_of(folder) if hands is None else hands
-        with open(os.path.join(folder, _OWNER)) as file:
+        with open(os.path.join(folder, OWNER)) as file:
             self._owner = int(file.read())
         #: Visible path -> where it lies now; None where it was removed.
         self.entries = PathTree[Place | None]()
@@ -58,16 +59,18 @@ class Store:
         # Several names of one file share its copy: device and inode -> place.
         self._shared: dict[tuple[int, ...], str] = {}
         self._journal = Journal(folder, self._apply)
+        self._lock: int | None = None
         self.refresh()
 
     @classmethod
     def create(cls, *, parent: str | None = None) -> Store:
         """A fresh one in the temporary folder (or in `parent`), readable by this user alone."""
-        folder = os.path.realpath(tempfile.mkdtemp(prefix="neusight-", dir=parent))
+        folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
         os.mkdir(os.path.join(folder, _FILES))
-        with open(os.path.join(folder, _OWNER), "w") as file:
-            file.write(str(os.getpid()))
-        return cls(folder, hands=OwnHands())
+        lock = own(folder)
+        store = cls(folder, hands=OwnHands())
+        store._lock = lock
+        return store
 
     # -- the journal ------------------------------------------------------------------------------
 
@@ -325,6 +328,10 @@ class Store:
                 self._remove_made(path)
             self._journal.close()
             shutil.rmtree(self.folder, ignore_errors=True)
+            if self._lock is not None:
+                with contextlib.suppress(OSError):  # a script may have closed it
+                    os.close(self._lock)
+                self._lock = None
 
     def _remove_made(self, path: str) -> None:
         with contextlib.suppress(OSError):
