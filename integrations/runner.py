@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from neusight.integrations.exit_handlers import collecting_exit_handlers
 from neusight.integrations.internal_failure import is_debugging
 from neusight.integrations.script_errors import (
     error_line,
@@ -25,6 +26,7 @@ from neusight.integrations.script_errors import (
     script_traceback,
 )
 from neusight.failure import failure_text
+from neusight.integrations.stopped_writes import explanation
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
@@ -55,11 +57,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the program ended: `failure` is empty where it ended well or was stopped."""
+    """How the program ended: `failure` is empty where it ended well or was stopped. `is_lost` where
+    its process was ended, and all that was recorded with it."""
 
     failure: str = ""
     stopped_early: bool = False
     exit_code: int = 0
+    is_lost: bool = False
 
     @property
     def is_interrupted(self) -> bool:
@@ -105,8 +109,10 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
         thread.join()
 
 
-def run_program(program: Program, session: Session) -> Outcome:
-    """Runs the program inside the session; raises what is the fault of neusight alone.
+def run_program(program: Program, session: Session, *, is_guarded: bool = False) -> Outcome:
+    """Runs the program inside the session, its exit handlers too; raises what is the fault of
+    neusight alone. `is_guarded` says that this process is the program's and may not write
+    everywhere.
 
     What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
     KeyboardInterrupt where the program has ended, else there and then.
@@ -118,7 +124,7 @@ def run_program(program: Program, session: Session) -> Outcome:
     with _handler_kept():
         session.open()
         try:
-            _run_inside(program, session)
+            _run_inside(program, session, is_guarded=is_guarded)
         except EnoughSteps:
             return Outcome(stopped_early=True)
         except RunawayLoop as error:
@@ -133,17 +139,17 @@ def run_program(program: Program, session: Session) -> Outcome:
         except Exception as error:
             if session.interrupts.count:  # a library made something else of it
                 return _INTERRUPTED
-            return _outcome_of_error(error)
+            return _outcome_of_error(error, is_guarded=is_guarded)
         return Outcome()
 
 
-def _run_inside(program: Program, session: Session) -> None:
+def _run_inside(program: Program, session: Session, *, is_guarded: bool) -> None:
     with ExitStack() as undo:
         undo.callback(session.close)
         session.interrupts.on_second = partial(_end_at_once, undo)
         undo.enter_context(_as_main(program))
         undo.push(session.note_failure)
-        _execute(program)
+        _execute_to_the_end(program, is_last=is_guarded)
 
 
 def _end_at_once(undo: ExitStack) -> None:
@@ -167,12 +173,12 @@ def _handler_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _outcome_of_error(error: Exception) -> Outcome:
+def _outcome_of_error(error: Exception, *, is_guarded: bool) -> Outcome:
     from neusight.fake_cuda.packages import cuda_only_package
 
     package = cuda_only_package(error) if isinstance(error, ImportError) else None
     if package is None:
-        return _failed(error)
+        return _failed(error, is_guarded=is_guarded)
     return Outcome(
         failure=f"{_line_of(error)} imports {package}, which installs only where CUDA is. Make "
         "the import optional, or register its ops with neusight.register_op and a stand-in.",
@@ -187,23 +193,49 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
     return Outcome(failure=text, exit_code=error.code if isinstance(error.code, int) else 1)
 
 
-def _failed(error: Exception) -> Outcome:
+def _failed(error: Exception, *, is_guarded: bool) -> Outcome:
     """Shows the script's own error; one of neusight goes on to who tells it apart."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
     shown = traceback.format_exception(error) if is_debugging() else [script_traceback(error)]
     sys.stderr.write("".join(shown))
-    return Outcome(failure=error_line(error), exit_code=1)
+    why = explanation(error, _line_of(error)) if is_guarded else ""
+    said = error_line(error)
+    return Outcome(failure=f"{said}\n  {why}" if why else said, exit_code=1)
+
+
+#: Sources of compiled modules, which name themselves without a folder.
+_CYTHON = (".pyx", ".pxi", ".pxd")
 
 
 def _line_of(error: Exception) -> str:
-    """The innermost line of the user's own that led to the import."""
+    """The innermost line of the user's own that led to the error."""
     found = ""
     foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parent))
     for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.endswith(_CYTHON):
+            continue
         if not any(part in frame.filename for part in foreign):
             found = f"{Path(frame.filename).name}:{frame.lineno}"
     return found or "the script"
+
+
+def _execute_to_the_end(program: Program, *, is_last: bool) -> None:
+    """The program, and what it left to be done at the exit of its process."""
+    with collecting_exit_handlers() as handlers:
+        ended_well = False
+        try:
+            _execute(program)
+            ended_well = True
+        except SystemExit:
+            ended_well = True
+            raise
+        finally:
+            if is_last:
+                handlers.wait_for_threads(ended_well=ended_well)
+            handlers.run()
+            if is_last:
+                handlers.end_process(ended_well=ended_well)
 
 
 @runs_the_program
