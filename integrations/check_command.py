@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neusight.integrations.baseline import Case, figures_text, read_baseline, update_baseline
 from neusight.integrations.check_outputs import (
@@ -26,14 +27,18 @@ from neusight.integrations.check_outputs import (
 )
 from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import Observation, digest_of_files, observe
+from neusight.integrations.program import checked_keep_folder, in_guarded_process, is_guarded
 from neusight.integrations.regression import judge, parse_tolerances
-from neusight.integrations.run_command import tried, write_json
+from neusight.integrations.run_command import add_file_arguments, tried, write_json
 from neusight.integrations.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictors
+
+if TYPE_CHECKING:
+    from neusight.fake_cuda.store import Store
 
 __all__ = ["add_arguments", "check"]
 
@@ -64,6 +69,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     check.add_argument("--host", choices=_HOSTS, help="cost of the host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
+    add_file_arguments(check)
     check.add_argument("--json", metavar="FILE", help="write all there")
     check.add_argument("--markdown", metavar="FILE",
                        help="write a report there (GitHub's summary gets it anyway)")  # fmt: skip
@@ -91,6 +97,9 @@ class _Choices:
     predictor: str | None
     host: str | None
     quiet: bool
+    allow_writes: bool
+    keep_writes: str | None
+    is_guarded: bool
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,7 @@ class _Seen:
 
 def check(options: argparse.Namespace, program: Program | None) -> int:
     """Checks the program, or all of the project's cases; the exit code."""
+    checked_keep_folder(options.keep_writes, allow_writes=options.allow_writes)
     settings = read_settings(Path.cwd())
     tolerances = parse_tolerances({**settings.tolerance, **_stated_tolerances(options.tolerance)})
     path = Path(options.baseline or settings.baseline)
@@ -190,7 +200,15 @@ def _choices(options: argparse.Namespace, settings: Settings, plan: _Plan) -> _C
         raise OptionError(f"unknown host {host!r}; known: {', '.join(_HOSTS)}")
     steps = options.steps or settings.steps or plan.settings.get("steps") or DEFAULT_STEPS
     predictor = options.predictor or settings.predictor or plan.settings.get("predictor")
-    return _Choices(_checked_steps(steps), _checked_predictor(predictor), host, options.quiet)
+    return _Choices(
+        _checked_steps(steps),
+        _checked_predictor(predictor),
+        host,
+        options.quiet,
+        options.allow_writes,
+        options.keep_writes,
+        is_guarded(is_command_line=options.is_command_line, allow_writes=options.allow_writes),
+    )
 
 
 def _plan(name: str, program: Program, gpus: tuple[str, ...]) -> _Plan:
@@ -241,11 +259,18 @@ def _run(plan: _Plan, choices: _Choices, baseline: Mapping[str, Case], *, alone:
     """Several programs run in a process each, so that none finds what another left behind."""
     known = frozenset(row[:2] for name in plan.names if name in baseline
                       for row in baseline[name].waits)  # fmt: skip
-    if not alone:
+    if choices.is_guarded:
+        keep = choices.keep_writes if alone else _kept_of(plan, choices.keep_writes)
+        seen = _guarded(plan.program, plan.gpus, choices, known, keep=keep)
+    elif not alone:
         return _in_own_process(_observe, plan.program, plan.gpus, choices, known)
-    seen = _observe(plan.program, plan.gpus, choices, known)
+    else:
+        seen = _observe(plan.program, plan.gpus, choices, known)
     for target in seen.again:
-        other = _in_own_process(_observe, plan.program, (target,), choices, known)
+        if choices.is_guarded:
+            other = _guarded(plan.program, (target,), choices, known)
+        else:
+            other = _in_own_process(_observe, plan.program, (target,), choices, known)
         seen = replace(
             seen,
             observations={**seen.observations, **other.observations},
@@ -254,10 +279,36 @@ def _run(plan: _Plan, choices: _Choices, baseline: Mapping[str, Case], *, alone:
     return seen
 
 
-def _observe(
-    program: Program, gpus: tuple[str, ...], choices: _Choices, known: frozenset[tuple[str, str]]
+def _kept_of(plan: _Plan, folder: str | None) -> str | None:
+    """Of several programs, each keeps what it writes in a folder of its own."""
+    if folder is None:
+        return None
+    return str(Path(folder) / re.sub(r"[^\w.-]+", "-", plan.names[0]).strip("-"))
+
+
+def _guarded(
+    program: Program,
+    gpus: tuple[str, ...],
+    choices: _Choices,
+    known: frozenset[tuple[str, str]],
+    *,
+    keep: str | None = None,
 ) -> _Seen:
-    """Records the program on the first GPU and prices it on all; `again` where it must run anew."""
+    ended = in_guarded_process(
+        lambda store: _observe(program, gpus, choices, known, store), program, keep=keep
+    )
+    return _Seen({}, ended.failure) if ended.answer is None else ended.answer
+
+
+def _observe(
+    program: Program,
+    gpus: tuple[str, ...],
+    choices: _Choices,
+    known: frozenset[tuple[str, str]],
+    store: Store | None = None,
+) -> _Seen:
+    """Records the program on the first GPU and prices it on all; `again` where it must run anew.
+    With a store, in a process that is the program's alone."""
     from neusight.forecast import Forecast, Session, host_profile
     from neusight.predictors.predictor import predictor
 
@@ -271,9 +322,12 @@ def _observe(
         max_ops=_MAX_OPS,
         script=_command_text(program),
         with_stack=True,
+        allow_writes=choices.allow_writes,
+        keep_writes=choices.keep_writes if store is None else None,
+        store=store,
     )
     with telling_progress(session, quiet=choices.quiet):
-        outcome = run_program(program, session)
+        outcome = run_program(program, session, is_guarded=store is not None)
     if outcome.is_interrupted:
         if forecast.recording.num_ops:
             print(forecast.summary())

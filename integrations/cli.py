@@ -32,6 +32,7 @@ from neusight.integrations.internal_failure import (
     failure_words,
     is_debugging,
 )
+from neusight.integrations.program import Terminated, ending_on_sigterm
 from neusight.integrations.run_command import tried, write_json
 from neusight.integrations.runner import Program
 from neusight.integrations.standard_streams import flush_standard_streams, settle_standard_streams
@@ -50,18 +51,33 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+#: What a shell shows for a process that SIGTERM ended (128 + 15).
+_TERMINATED = 143
+
 _GIB = 2**30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; what it returns is an `ExitCode`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:  # as a command: the streams are its own
-        settle_standard_streams()
+    """Runs a command; what it returns is an `ExitCode`, or 143 after SIGTERM.
+
+    Without `arguments` it is the process's own: programs then run in a process beside it, and
+    SIGTERM cleans up.
+    """
+    if arguments is not None:
+        return _told(list(arguments), is_command_line=False)
+    settle_standard_streams()
+    try:
+        with ending_on_sigterm():
+            return _told(sys.argv[1:], is_command_line=True)
+    except Terminated:
+        return _TERMINATED
+
+
+def _told(words: list[str], *, is_command_line: bool) -> int:
     own, program = _split(words)
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
-            code = _run(own, program)
+            code = _run(own, program, is_command_line=is_command_line)
             flush_standard_streams()
         except Exception as error:
             return _failed(error, own)
@@ -70,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-def _run(own: list[str], program: Program | None) -> int:
+def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> int:
     parser = _parser()
     parsers = _parsers_of(parser)
     problem = command_hint(own, parsers)
@@ -81,6 +97,7 @@ def _run(own: list[str], program: Program | None) -> int:
     if problem is not None:
         return _said(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)
+    options.is_command_line = is_command_line
     if options.command is None:
         parser.print_help()
         return ExitCode.WRONG_USE

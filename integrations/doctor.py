@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.landlock import guard_words, is_available
 from neusight.predictors.printable import printable_text
 
 __all__ = ["Finding", "add_arguments", "examine", "report", "run"]
@@ -177,6 +178,12 @@ def _gpu(name: str) -> Finding:
     return Finding(name, "ok", f"{found} (hidden from forecasts)")
 
 
+def _files(name: str) -> Finding:
+    if is_available():
+        return Finding(name, "ok", guard_words())
+    return Finding(name, "absent", guard_words())
+
+
 def _tensorboard(name: str) -> Finding:
     plugins = {entry.name for entry in importlib.metadata.entry_points(group="tensorboard_plugins")}
     versions = _versions(["tensorboard", "torch-tb-profiler"])
@@ -237,6 +244,7 @@ _EXAMINATIONS: dict[str, Callable[[str], Finding]] = {
     "neusight": _neusight,
     "predictor": _predictor,
     "disk": _space,
+    "your files": _files,
     "GPU": _gpu,
     "TensorBoard": _tensorboard,
     "tables": _extra(("pandas", "pyarrow"), "for evaluate and fit", "'pandas>=2' 'pyarrow>=15'"),

@@ -59,13 +59,16 @@ def is_available() -> bool:
     return landlock_abi() >= LEAST_ABI
 
 
-def guard_words() -> str:
-    """What stops a write past the overlay under `neusight run`, or why nothing does."""
+def guard_words(*, is_guarded: bool = True) -> str:
+    """What stops a write past the overlay under `neusight run`, or why nothing does; outside of it
+    (`is_guarded=False`) nothing does."""
     abi = landlock_abi()
-    if abi >= LEAST_ABI:
-        return f"the kernel stops what writes past the overlay (Landlock ABI {abi})"
-    why = f"its Landlock is ABI {abi}" if abi else "this kernel has no Landlock, or it is off"
-    return f"nothing stops C code that writes past the overlay: {why} (Linux 5.19 or later has it)"
+    if abi < LEAST_ABI:
+        why = f"its Landlock is ABI {abi}" if abi else "this kernel has no Landlock, or it is off"
+        return f"guarded by the overlay alone: {why} (Linux 5.19 or later has what it takes)"
+    if not is_guarded:
+        return "guarded by the overlay alone: the kernel helps the command `neusight` only"
+    return f"guarded by the overlay, and by the kernel behind it (Landlock ABI {abi})"
 
 
 def restrict_writes(allowed: Iterable[str]) -> None:

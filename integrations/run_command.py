@@ -18,7 +18,13 @@ from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.hints import no_cuda_hint
+from neusight.integrations.landlock import guard_words
 from neusight.integrations.memory_report import MemoryReport, limit_of
+from neusight.integrations.program import (
+    checked_keep_folder,
+    in_guarded_process,
+    is_guarded,
+)
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.interrupts import raises_from_here
@@ -34,10 +40,13 @@ from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.store import Store
     from neusight.forecast import Forecast
+    from neusight.own_ops import OwnOps
     from neusight.predictors.gpu import GPU
+    from neusight.recording import Recording
 
-__all__ = ["add_arguments", "command_of", "run", "tried", "write_json"]
+__all__ = ["add_arguments", "add_file_arguments", "command_of", "run", "tried", "write_json"]
 
 #: Steady steps after which the script is ended: enough for a median.
 DEFAULT_STEPS = 5
@@ -45,9 +54,12 @@ DEFAULT_STEPS = 5
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
 
+#: In the warning that the script wrote to files.
+_OF_FILES = "--keep-writes"
+
 #: Options that a recording in a process of its own takes over, with a value and without.
 _FORWARDED = ("steps", "predictor", "host", "out_of_memory", "max_ops", "samples", "tokens")
-_FORWARDED_FLAGS = ("strict",)
+_FORWARDED_FLAGS = ("strict", "allow_writes")
 
 
 def add_arguments(run: argparse.ArgumentParser) -> None:
@@ -82,8 +94,16 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="go on past the GPU's memory, or raise as it would")  # fmt: skip
     run.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                      help="end a loop that waits for an invented value after N ops")  # fmt: skip
-    run.add_argument("--allow-writes", action="store_true",
-                     help="let checkpoints overwrite the script's own paths")  # fmt: skip
+    add_file_arguments(run)
+
+
+def add_file_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of whoever runs a script: what becomes of the files that it writes."""
+    command.add_argument("--keep-writes", metavar="DIR", type=os.path.abspath,
+                         help="collect there what the script writes: files that are new, and the "
+                         "copies that it wrote instead of yours")  # fmt: skip
+    command.add_argument("--allow-writes", action="store_true",
+                         help="let the script write, move and remove your files")  # fmt: skip
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -99,7 +119,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         return ExitCode.INTERRUPTED
     if not forecast.recording.steps and outcome.failure:
         failure = printable(outcome.failure)
-        print(f"neusight: the script failed before any CUDA work: {failure}", file=sys.stderr)
+        when = "" if outcome.is_lost else " before any CUDA work"
+        print(f"neusight: the script failed{when}: {failure}", file=sys.stderr)
         return ExitCode.SCRIPT_FAILED
     forecasts = [
         forecast,
@@ -132,6 +153,7 @@ def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, 
         )
     if options.max_memory is not None:
         limit_of(options.max_memory)
+    checked_keep_folder(options.keep_writes, allow_writes=options.allow_writes)
     for name in ("samples", "tokens"):
         value = getattr(options, name)
         if value is not None and value <= 0:
@@ -160,7 +182,8 @@ def _sweep(options: argparse.Namespace, program: Program) -> int:
 
     raises_from_here()
     sweep = parse_sweep(options.sweep)
-    unused = [name for name in ("trace", "save", "html") if getattr(options, name)]
+    written = ("trace", "save", "html", "keep_writes")
+    unused = [name.replace("_", "-") for name in written if getattr(options, name)]
     if unused:
         raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
     points = swept(
@@ -194,7 +217,7 @@ def _teller(options: argparse.Namespace) -> Callable[[str], object]:
 
 
 def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
-    from neusight.forecast import Forecast, Session, host_profile
+    from neusight.forecast import Forecast, host_profile
     from neusight.predictors.predictor import predictor
     from neusight.pricing import calibrated
 
@@ -205,20 +228,68 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
         calibrated(predictor(options.predictor), target, learnt),
         host_profile(options.host, target, learnt),
     )
+    if not is_guarded(is_command_line=options.is_command_line, allow_writes=options.allow_writes):
+        outcome = _recorded(options, program, forecast)[1]
+        return forecast, outcome, ""
+    ended = in_guarded_process(
+        lambda store: _recorded(options, program, forecast, store),
+        program,
+        keep=options.keep_writes,
+    )
+    if ended.answer is None:
+        outcome = Outcome(failure=ended.failure, exit_code=ended.exit_code, is_lost=True)
+        return forecast.of(_nothing(options, program)), outcome
+    recording, outcome, ops = ended.answer
+    from neusight.own_ops import register_own_ops
+
+    register_own_ops(ops)
+    return forecast.of(recording), outcome
+
+
+def _recorded(
+    options: argparse.Namespace, program: Program, forecast: Forecast, store: Store | None = None
+) -> tuple[Recording, Outcome, OwnOps]:
+    """Records in this process; with a store, in one that is the program's alone."""
+    from neusight.forecast import Session
+    from neusight.ops import formulas
+    from neusight.own_ops import own_ops
+
+    before = formulas()
     session = Session(
         forecast,
         strict=options.strict,
         raise_out_of_memory=options.out_of_memory == "raise",
         virtual_time=True,
         allow_writes=options.allow_writes,
+        keep_writes=options.keep_writes if store is None else None,
+        store=store,
         steady_steps=None if options.steps == "all" else int(options.steps),
         max_ops=options.max_ops,
-        script=" ".join([Path(program.target).name, *program.arguments]),
+        script=_script_of(program),
         with_stack=options.max_memory is not None,
         options=_stated(options),
     )
     with telling_progress(session, quiet=options.quiet):
-        return forecast, run_program(program, session)
+        outcome = run_program(program, session, is_guarded=store is not None)
+    return forecast.recording, outcome, own_ops(forecast.recording, before)
+
+
+def _is_guarded(options: argparse.Namespace) -> bool:
+    return is_guarded(is_command_line=options.is_command_line, allow_writes=options.allow_writes)
+
+
+def _script_of(program: Program) -> str:
+    return " ".join([Path(program.target).name, *program.arguments])
+
+
+def _nothing(options: argparse.Namespace, program: Program) -> Recording:
+    """What is known of a program whose process ended before it could tell anything."""
+    import torch
+
+    from neusight.recording import Recording
+
+    gpu = find_gpu(options.gpu[0]).name
+    return Recording((), gpu, torch.__version__, script=_script_of(program))
 
 
 def _memory_reports(options: argparse.Namespace, forecasts: list[Forecast]) -> list[MemoryReport]:
@@ -279,7 +350,9 @@ def command_of(
     for name in _FORWARDED:
         value = getattr(options, name)
         command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    command += [f"--{name}" for name in _FORWARDED_FLAGS if getattr(options, name)]
+    command += [
+        f"--{name.replace('_', '-')}" for name in _FORWARDED_FLAGS if getattr(options, name)
+    ]
     if any(_learnt(options, find_gpu(name)) for name in gpus):
         command += ["--calibration", options.calibration]
     for text in options.price:
@@ -356,6 +429,8 @@ def _print_screen(
     compared = side_by_side(forecasts, prices)
     ended = f"  note      the script was ended after {options.steps} steady steps (--steps)"
     notes = [ended] if outcome.stopped_early else []
+    if any(_OF_FILES in text for text in forecasts[0].warnings):
+        notes.append(f"  files     {guard_words(is_guarded=_is_guarded(options))}")
     if len(forecasts) == 1:
         if forecasts[0].fits or options.max_memory is not None:
             changes = advice_lines(advice[0])

@@ -201,7 +201,7 @@ def _failed(error: Exception, *, is_guarded: bool) -> Outcome:
     sys.stderr.write("".join(shown))
     why = explanation(error, _line_of(error)) if is_guarded else ""
     said = error_line(error)
-    return Outcome(failure=f"{said}\n  {why}" if why else said, exit_code=1)
+    return Outcome(failure=f"{said}; {why}" if why else said, exit_code=1)
 
 
 #: Sources of compiled modules, which name themselves without a folder.

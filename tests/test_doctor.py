@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import doctor
+from neusight.integrations import doctor, landlock
 from neusight.integrations.cli import main
 from neusight.integrations.doctor import Finding, examine, report
 
@@ -28,6 +28,21 @@ def test_an_environment_that_runs_the_tests_can_forecast(findings: dict[str, Fin
 
 def test_the_repair_of_tensorboard_is_found(findings: dict[str, Finding]) -> None:
     assert findings["TensorBoard"].text.endswith("repaired for traces of today")
+
+
+def test_it_says_what_guards_the_users_files(
+    findings: dict[str, Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert findings["your files"].text.startswith("guarded by the overlay")
+
+    monkeypatch.setattr(landlock, "landlock_abi", lambda: 0)
+    found = doctor._EXAMINATIONS["your files"]("your files")
+
+    assert (found.state, found.text) == (
+        "absent",
+        "guarded by the overlay alone: this kernel has no Landlock, or it is off (Linux 5.19 or "
+        "later has what it takes)",
+    )
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

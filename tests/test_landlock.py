@@ -115,6 +115,7 @@ def test_a_kernel_without_it_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> N
 
         assert words in guard_words()
         assert is_available() == (abi == 7)
+    assert "the kernel helps the command `neusight` only" in guard_words(is_guarded=False)
 
 
 def test_a_kernel_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Where a guarded script may write past the overlay: devices, caches, the temporary folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from neusight.fake_cuda.package_caches import package_caches
+from neusight.integrations.runner import Program
+
+__all__ = ["writable_folders"]
+
+#: Devices, shared memory, and what a process says of itself.
+_ALWAYS = ("/dev", "/proc/self")
+_TEMPORARY = ("/tmp", "/var/tmp")
+
+
+@contextmanager
+def writable_folders(program: Program) -> Iterator[list[str]]:
+    """The folders, but none that holds the program, its working directory or an argument of it:
+    what is there is the user's.
+
+    The kernel can only allow what is there, so caches are made; those that stay empty go again.
+    """
+    theirs = _places_of(program)
+    caches = [path for path in package_caches() if not any(_is_in(one, path) for one in theirs)]
+    temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), *_TEMPORARY)}
+    free = [path for path in temporary if not any(_is_in(one, path) for one in theirs)]
+    made: list[Path] = []
+    try:
+        for path in caches:
+            made += _made(Path(path))
+        yield [*_ALWAYS, *_redirected(), *caches, *sorted(free)]
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _made(folder: Path) -> list[Path]:
+    """The folders that had to be made, outermost first; readable by this user alone (XDG base
+    directory specification, 0.8)."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    made: list[Path] = []
+    with suppress(OSError):
+        for path in reversed(missing):
+            path.mkdir(mode=0o700)
+            made.append(path)
+    return made
+
+
+def _places_of(program: Program) -> set[str]:
+    """The working directory, the script, and every argument read as a path."""
+    words = [word.partition("=")[2] or word for word in program.arguments]
+    places = {os.path.realpath(".")}
+    for word in words if program.is_module else [program.target, *words]:
+        with suppress(ValueError):  # no path: a zero byte in it
+            places.add(os.path.realpath(os.path.expanduser(word)))  # noqa: PTH111
+    return places
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _redirected() -> list[str]:
+    """Files into which output goes: /dev/stdout opens them again."""
+    found = []
+    for number in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                found.append(f"/proc/self/fd/{number}")
+    return found
