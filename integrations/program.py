@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.pool import ExceptionWithTraceback
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar

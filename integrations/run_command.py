@@ -104,6 +104,7 @@ def add_file_arguments(command: argparse.ArgumentParser) -> None:
                          "copies that it wrote instead of yours")  # fmt: skip
     command.add_argument("--allow-writes", action="store_true",
                          help="let the script write, move and remove your files")  # fmt: skip
+    command.set_defaults(is_command_line=False)
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -218,6 +219,7 @@ def _teller(options: argparse.Namespace) -> Callable[[str], object]:
 
 def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
     from neusight.forecast import Forecast, host_profile
+    from neusight.own_ops import register_own_ops
     from neusight.predictors.predictor import predictor
     from neusight.pricing import calibrated
 
@@ -228,9 +230,8 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
         calibrated(predictor(options.predictor), target, learnt),
         host_profile(options.host, target, learnt),
     )
-    if not is_guarded(is_command_line=options.is_command_line, allow_writes=options.allow_writes):
-        outcome = _recorded(options, program, forecast)[1]
-        return forecast, outcome, ""
+    if not _is_guarded(options):
+        return forecast, _recorded(options, program, forecast)[1]
     ended = in_guarded_process(
         lambda store: _recorded(options, program, forecast, store),
         program,
@@ -240,8 +241,6 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
         outcome = Outcome(failure=ended.failure, exit_code=ended.exit_code, is_lost=True)
         return forecast.of(_nothing(options, program)), outcome
     recording, outcome, ops = ended.answer
-    from neusight.own_ops import register_own_ops
-
     register_own_ops(ops)
     return forecast.of(recording), outcome
 

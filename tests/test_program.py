@@ -225,6 +225,23 @@ def test_a_folder_to_keep_writes_in_is_new_or_empty(
     assert "ZeroDivisionError" not in told
 
 
+def test_without_a_guard_the_same_options_hold(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "train.py").write_text(
+        "import atexit, torch\nfrom pathlib import Path\ntorch.ones(3, device='cuda') + 1\n"
+        "atexit.register(lambda: Path('mine.txt').write_text('mine!'))\n"
+    )
+
+    assert main(["run", "--gpu", "H100", "--keep-writes", "kept", "train.py"]) == 0
+    assert (home / "mine.txt").read_text() == "mine"
+    assert (home / "kept" / "mine.txt").read_text() == "mine!"
+    assert "guarded by the overlay alone" in capsys.readouterr().out
+
+    assert main(["run", "--gpu", "H100", "--quiet", "--allow-writes", "train.py"]) == 0
+    assert (home / "mine.txt").read_text() == "mine!"
+
+
 # -- the command line ----------------------------------------------------------------------------
 
 
