@@ -104,7 +104,6 @@ def add_file_arguments(command: argparse.ArgumentParser) -> None:
                          "copies that it wrote instead of yours")  # fmt: skip
     command.add_argument("--allow-writes", action="store_true",
                          help="let the script write, move and remove your files")  # fmt: skip
-    command.set_defaults(is_command_line=False)
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
