@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from neusight.failure import failure_text
 from neusight.integrations.exit_handlers import collecting_exit_handlers
 from neusight.integrations.internal_failure import is_debugging
 from neusight.integrations.script_errors import (
@@ -25,7 +26,6 @@ from neusight.integrations.script_errors import (
     is_fault_of_neusight,
     script_traceback,
 )
-from neusight.failure import failure_text
 from neusight.integrations.stopped_writes import explanation
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
@@ -243,8 +243,9 @@ def _execute(program: Program) -> None:
     if program.is_module:
         runpy.run_module(program.target, run_name="__main__", alter_sys=True)
         return
-    path = Path(program.target)
-    code = compile(path.read_bytes(), os.fspath(path), "exec", dont_inherit=True)
+    path = sys.modules["__main__"].__file__
+    assert path is not None
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, sys.modules["__main__"].__dict__)
 
 
@@ -263,7 +264,10 @@ def _as_main(program: Program) -> Iterator[None]:
             sys.path[0] = str(Path(program.target).resolve().parent)
             main = ModuleType("__main__")
             main.__dict__.update(
-                __file__=program.target, __builtins__=builtins, __spec__=None, __cached__=None
+                __file__=os.path.abspath(program.target),  # noqa: PTH100  (as Python: no link followed)
+                __builtins__=builtins,
+                __spec__=None,
+                __cached__=None,
             )
             sys.modules["__main__"] = main
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import warnings as python_warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,7 @@ from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline import Timeline, schedule
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.folder_watch import FolderWatch
     from neusight.fake_cuda.store import Store
     from neusight.recorder import Recorder
 
@@ -59,6 +61,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _HOSTS = {host.name: host for host in (PLAIN, PROFILED, OLDER, PROFILED_OLDER)}
+
+#: Changed paths that a warning names.
+_PATHS_SHOWN = 5
 
 #: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
 _MOSTLY_CPU = 0.9
@@ -569,12 +574,16 @@ class Session:
     def _enter_files(self, recorder: Recorder) -> Store | None:
         """The store for what the program does to files: one that was given is left as it is, an
         own one is gone afterwards."""
+        from neusight.fake_cuda.folder_watch import FolderWatch
         from neusight.fake_cuda.store import Store
 
         if self._allow_writes:
             return None
         store = self._store or Store.create()
         if self._store is None:
+            store.watch = FolderWatch()
+            store.watch.touch(str(Path.cwd()))
+            self._undo.callback(_tell_of_changes, recorder, store.watch)
             keep = None if self._keep_writes is None else str(self._keep_writes)
             self._undo.callback(store.close, keep=keep)
         self._undo.callback(_tell_of_files, recorder, store)
@@ -627,6 +636,19 @@ class Session:
                 **self._failure,
             },
             made=recorder.attribution.made,
+        )
+
+
+def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
+    """What a C library or another program changed past the overlay; files into which standard
+    output goes are meant to."""
+    streams = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
+    changed = watch.changes(expected=streams)
+    if changed:
+        shown = ", ".join(changed[:_PATHS_SHOWN]) + (", …" if len(changed) > _PATHS_SHOWN else "")
+        recorder.warn_once(
+            f"past neusight's overlay, by a C library or another program, changed: {shown}; "
+            "`neusight run` stops such writes where the kernel has Landlock"
         )
 
 

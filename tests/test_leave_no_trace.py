@@ -713,3 +713,21 @@ def test_the_temporary_place_is_gone_afterwards(tmp_path: Path) -> None:
         torch.save(nn.Linear(8, 4).cuda().state_dict(), tmp_path / "x.pt")
 
     assert set(Path(tempfile.gettempdir()).glob("neusight-*")) <= before
+
+
+def test_what_another_program_changes_all_the_same_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "kept.txt").write_text("kept")
+
+    with neusight.forecast_on("H100") as forecast:
+        train()
+        (tmp_path / "kept.txt").write_text("changed by the script itself")
+        subprocess.run(["sh", "-c", "echo more >> notes.txt; touch left"], check=True)
+
+    named = [text for text in forecast.warnings if text.startswith("past neusight's overlay")]
+    assert len(named) == 1
+    assert f"{tmp_path / 'left'}, {tmp_path / 'notes.txt'};" in named[0]
+    assert "kept.txt" not in named[0]

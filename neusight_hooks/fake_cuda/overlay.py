@@ -69,6 +69,14 @@ class Overlay:
             text = f"{base}/{text}"
         return self.store.resolve(text, follow=follow)
 
+    def _visible_to_change(
+        self, path: Any, dir_fd: int | None = None, *, follow: bool = False
+    ) -> str:
+        visible = self.visible(path, dir_fd, follow=follow)
+        if self.store.watch is not None:
+            self.store.watch.touch(os.path.dirname(visible))
+        return visible
+
     def _visible_of_descriptor(self, descriptor: int) -> str:
         return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
 
@@ -137,7 +145,9 @@ class Overlay:
         if flags & os.O_TMPFILE == os.O_TMPFILE:  # a file without a name
             return self.true.open(self.store.folder, flags, mode)  # type: ignore[no-any-return]
         is_exclusive = flags & os.O_EXCL and flags & os.O_CREAT
-        visible = self.visible(path, dir_fd, follow=not (flags & os.O_NOFOLLOW or is_exclusive))
+        visible = self._visible_to_change(
+            path, dir_fd, follow=not (flags & os.O_NOFOLLOW or is_exclusive)
+        )
         if self.is_left_alone(visible):
             return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
         status = self.store.lstat(visible)
@@ -194,7 +204,7 @@ class Overlay:
     def writer_place(self, path: Any, *, empty: bool = True) -> tuple[str, Callable[[], None]]:
         """A place for a C library to write instead of `path`, and what to call when it has: then
         something new really stands at its path."""
-        visible = self.visible(path)
+        visible = self._visible_to_change(path, follow=True)
         if self.is_left_alone(visible):
             return os.fsdecode(path), lambda: None
         with self._changing(path):
@@ -215,7 +225,7 @@ class Overlay:
 
     def private_place(self, path: Any) -> str:
         """A private copy for a library that keeps the file open, of what is new as well."""
-        visible = self.visible(path)
+        visible = self._visible_to_change(path, follow=True)
         if self.is_left_alone(visible):
             return os.fsdecode(path)
         with self._changing(path):
@@ -242,7 +252,7 @@ class Overlay:
 
     def remove(self, path: Any, *, dir_fd: int | None = None) -> None:
         """As os.remove; a file of the user's is hidden."""
-        visible = self.visible(path, dir_fd, follow=False)
+        visible = self._visible_to_change(path, dir_fd)
         if self.is_left_alone(visible):
             return self.true.remove(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(path):
@@ -254,7 +264,7 @@ class Overlay:
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
         """As os.rmdir; a folder of the user's is hidden."""
-        visible = self.visible(path, dir_fd, follow=False)
+        visible = self._visible_to_change(path, dir_fd)
         if self.is_left_alone(visible):
             return self.true.rmdir(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(path):
@@ -284,7 +294,7 @@ class Overlay:
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """As os.mkdir; where the script removed a folder of the user's, the new one is private."""
-        visible = self.visible(path, dir_fd, follow=False)
+        visible = self._visible_to_change(path, dir_fd)
         if self.is_left_alone(visible):
             return self.true.mkdir(path, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(path):
@@ -304,7 +314,7 @@ class Overlay:
         dir_fd: int | None = None,
     ) -> None:
         """As os.symlink."""
-        visible = self.visible(dst, dir_fd, follow=False)
+        visible = self._visible_to_change(dst, dir_fd)
         if self.is_left_alone(visible):
             return self.true.symlink(src, dst, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(dst):
@@ -346,7 +356,7 @@ class Overlay:
         # Without descriptors Python calls link(2), which follows no link whatever it is told.
         follow = follow_symlinks and not (src_dir_fd is None and dst_dir_fd is None)
         source = self.visible(src, src_dir_fd, follow=follow)
-        target = self.visible(dst, dst_dir_fd, follow=False)
+        target = self._visible_to_change(dst, dst_dir_fd)
         with self._changing(src):
             status, place = self._status(source), self.store.locate(source)
             assert place is not None
@@ -384,8 +394,8 @@ class Overlay:
     ) -> None:
         """As os.rename and os.replace: what is new moves really where its new path is free, all
         else is shown at its new path and hidden at its old one."""
-        source = self.visible(src, src_dir_fd, follow=False)
-        target = self.visible(dst, dst_dir_fd, follow=False)
+        source = self._visible_to_change(src, src_dir_fd)
+        target = self._visible_to_change(dst, dst_dir_fd)
         if self.is_left_alone(source) and self.is_left_alone(target):
             dirs = {"src_dir_fd": src_dir_fd, "dst_dir_fd": dst_dir_fd}
             return self.true.rename(src, dst, **dirs)  # type: ignore[no-any-return]
@@ -470,7 +480,7 @@ class Overlay:
     def place_to_change(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
         """Where to change mode, times or owner instead of `path`; None where a folder of the
         user's keeps its own."""
-        visible = self.visible(path, dir_fd, follow=follow)
+        visible = self._visible_to_change(path, dir_fd, follow=follow)
         if self.is_left_alone(visible):
             return path
         with self._changing(path):

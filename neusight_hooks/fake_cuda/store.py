@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from neusight.fake_cuda.folder_watch import FolderWatch
 from neusight.fake_cuda.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.journal import Journal
 from neusight.fake_cuda.leftovers import OWNER, STORE_PREFIX, own
@@ -52,6 +53,8 @@ class Store:
         self.hands = hands_of(folder) if hands is None else hands
         with open(os.path.join(folder, OWNER)) as file:
             self._owner = int(file.read())
+        #: Remembers the folders in which the script changes something, where nothing else guards.
+        self.watch: FolderWatch | None = None
         #: Visible path -> where it lies now; None where it was removed.
         self.entries = PathTree[Place | None]()
         #: Visible path -> device and inode of what the run made there.
