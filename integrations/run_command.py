@@ -404,7 +404,6 @@ def _report(
     if outcome.is_interrupted:
         print("neusight: interrupted; the forecast covers what it did before", file=sys.stderr)
     elif outcome.failure:
-        print(f"neusight: the script failed: {outcome.failure}", file=sys.stderr)
         print(f"neusight: the script failed: {printable(outcome.failure)}", file=sys.stderr)
         print("neusight: the forecast covers what it did before", file=sys.stderr)
     for problem in problems:
@@ -419,7 +418,7 @@ def _print_screen(
     outcome: Outcome,
     prices: dict[str, float],
 ) -> None:
-    if outcome.failure:
+    if outcome.failure and not outcome.is_interrupted:
         texts = [forecast.summary() for forecast in forecasts]
         print(_coloured("\n".join(["", *texts]), sys.stdout))
         return

@@ -31,6 +31,11 @@ _MAX_WAITS = 500
 #: died, and the locks of imports.
 _DROPPING_FILES = ("weakref.py", "_weakrefset.py", "<frozen importlib._bootstrap>")
 
+#: Seconds within which two signals are one press: nobody presses a key twice in that time.
+_SAME_PRESS_S = 0.3
+
+_monotonic = time.monotonic  # the true one: a script's clock shows the forecast
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _runs_the_program: set[CodeType] = set()
@@ -63,7 +68,11 @@ class Interrupts:
     nothing. A handler that the program sets itself takes the place of this one.
     """
 
+    #: Whether a process above passes on what it gets: what is sent to both comes twice.
+    is_relayed = False
+
     def __init__(self) -> None:
+        self._last_s = -1.0
         #: How often Ctrl-C was pressed.
         self.count = 0
         #: Called instead when it comes again before the block has ended.
@@ -120,6 +129,11 @@ class Interrupts:
         if self._is_due and is_main:
             self._pass_on(None, self._standing)
 
+    def _is_repeated(self) -> bool:
+        """Whether the same press came before, from the process above this one."""
+        before, self._last_s = self._last_s, _monotonic()
+        return self.is_relayed and self._last_s - before < _SAME_PRESS_S
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         if self._reminder_on_its_way:
@@ -127,7 +141,7 @@ class Interrupts:
             if not self._is_due:
                 return
         else:
-            self.count += 1
+            self.count += not self._is_repeated()
         self._is_due = True
         if self._is_held:
             return

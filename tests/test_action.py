@@ -36,10 +36,12 @@ def test_no_input_becomes_part_of_a_script_and_no_secret_is_asked_for() -> None:
 
 def test_the_check_step_runs_neusight_with_the_words_of_its_input(tmp_path: Path) -> None:
     script = steps_of_the_action()[-1]["run"]
-    arguments = """--gpu H100 --case "a case" --baseline '$(touch hit).json' missing.py"""
+    arguments = """--gpu H100 --case "a case" --baseline '$(touch hit).json' train.py"""
     folder = Path(sys.executable).parent
     environment = {**os.environ, "NEUSIGHT_ARGUMENTS": arguments,
                    "PATH": f"{folder}:{os.environ['PATH']}"}  # fmt: skip
+
+    (tmp_path / "train.py").write_text("print('runs')")
 
     done = subprocess.run(
         ["bash", "-e", "-c", script],
@@ -52,7 +54,7 @@ def test_the_check_step_runs_neusight_with_the_words_of_its_input(tmp_path: Path
 
     assert done.returncode == 2
     assert "There is no baseline $(touch hit).json" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_the_hook_names_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:

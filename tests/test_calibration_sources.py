@@ -212,7 +212,7 @@ def test_a_calibration_stays_on_its_gpu() -> None:
     assert forecast.on("H100").calibration == calibration
     assert forecast.on("H200").calibration is None
     assert forecast.on("H100", predictor="roofline").calibration is None
-    with pytest.raises(CalibrationError, match=r"is for H100-SXM5-80GB, the forecast for H200"):
+    with pytest.raises(CalibrationError, match=r"is for 'H100-SXM5-80GB', the forecast for H200"):
         forecast.on("H200", calibration=calibration)
 
 

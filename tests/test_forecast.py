@@ -197,7 +197,8 @@ def test_what_was_recorded_before_an_exception_is_kept() -> None:
         train()
         raise RuntimeError("broken")
 
-    assert "per training step" in forecast.summary()
+    assert "failure   RuntimeError: broken" in forecast.summary()
+    assert any(step["kind"] == "train" for step in forecast.steps)
 
 
 def test_strict_raises_at_an_unmapped_op() -> None:

@@ -154,11 +154,12 @@ def test_the_script_can_take_its_own(tmp_path: Path) -> None:
         held = train()
         snapshot = torch.cuda.memory._snapshot()
         torch.cuda.memory._dump_snapshot(str(path))
+        dumped = read(path)
         allocated = torch.cuda.memory_allocated()
         segments = torch.cuda.memory_snapshot()
 
     assert held is not None
-    assert read(path) == snapshot
+    assert dumped == snapshot
     assert sum(segment["allocated_size"] for segment in segments) == allocated
     assert {entry["action"] for entry in snapshot["device_traces"][0]} == {
         "alloc", "free_requested", "free_completed", "segment_alloc",

@@ -209,7 +209,7 @@ def test_a_calibration_of_another_gpu_is_refused_before_anything_is_forecast(
     fit_calibration([Measurement((kernel,), estimate.latency_us)], "L4").save(path)
     folder = folder_of(tmp_path / "h100", forecast, workload_of(forecast))
 
-    with pytest.raises(CalibrationError, match="is for L4, the forecast for H100"):
+    with pytest.raises(CalibrationError, match="is for 'L4', the forecast for H100"):
         validate(folder, calibration=path)
 
 

@@ -22,7 +22,11 @@ _STANDARD_STREAMS = (0, 1, 2)
 def install_open_handles(patches: Patches, overlay: Overlay) -> None:
     """Python's file objects that write to a file of the user's write to its private copy until the
     end; then they go on where they were. Standard output and error stay where they lead."""
-    open_files = _open_for_writing()
+    open_files = {
+        descriptor: path
+        for descriptor, path in _open_for_writing().items()
+        if not overlay.is_left_alone(path)
+    }
     if not open_files:
         return
     streams = [stream for stream in _python_files() if _descriptor_of(stream) in open_files]
@@ -57,7 +61,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 def _python_files() -> list[Any]:
     kinds = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-    return [thing for thing in gc.get_objects() if type(thing) in kinds]
+    return list(filter(lambda thing: type(thing) in kinds, gc.get_objects()))
 
 
 def _descriptor_of(stream: Any) -> int:
@@ -74,8 +78,6 @@ def _flush(streams: Iterable[Any]) -> None:
 
 
 def _divert(patches: Patches, overlay: Overlay, descriptor: int, path: str) -> None:
-    if overlay.is_left_alone(path):
-        return
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     with contextlib.suppress(OSError):  # too large for a copy: the watch on its folder names it
         _flush(s for s in _python_files() if _descriptor_of(s) == descriptor)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ class Overlay:
         self.true = store.true
         self._left_alone = (*_SYSTEM, *package_caches(), store.folder)
         self._began_in = self.true.getcwd()
+        self._temporary = os.path.realpath(tempfile.gettempdir())
         self._is_closed = False
 
     @property
@@ -73,9 +75,16 @@ class Overlay:
         self, path: Any, dir_fd: int | None = None, *, follow: bool = False
     ) -> str:
         visible = self.visible(path, dir_fd, follow=follow)
-        if self.store.watch is not None:
-            self.store.watch.touch(os.path.dirname(visible))
+        folder = os.path.dirname(visible)
+        if self.store.watch is not None and self._is_users(folder):
+            self.store.watch.touch(folder)
         return visible
+
+    def _is_users(self, folder: str) -> bool:
+        """Whether a change in it is to be told: others use the temporary folder too."""
+        return not (
+            folder == self._temporary or self.store.is_made(folder) or self.is_left_alone(folder)
+        )
 
     def _visible_of_descriptor(self, descriptor: int) -> str:
         return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
