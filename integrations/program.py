@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from neusight.integrations.landlock import is_available, restrict_writes
 from neusight.integrations.runner import Program, hide_gpus
 from neusight.integrations.writable_folders import writable_folders
-from neusight.interrupts import INTERRUPTED, Interrupts, raises_from_here
+from neusight.interrupts import INTERRUPTED, RELAY, raises_from_here, take_relayed
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Milliseconds after which the parent looks for a signal that is to be passed on.
-_LOOK_FOR_SIGNALS_MS = 100
-# si_code of a signal that kill(2) sent; the terminal's has SI_KERNEL (sigaction(2)).
-_SENT_BY_A_PROGRAM = 0
 # Linux, include/uapi/linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 #: Folder in the store that the script takes for the system's temporary one.
@@ -238,8 +234,7 @@ def _serve_until_end(server: HandsServer, child: int) -> None:
             poll = select.poll()
             for number in (ended, *waiting):
                 poll.register(number, select.POLLIN)
-            ready = [number for number, _ in poll.poll(_LOOK_FOR_SIGNALS_MS)]
-            _relay_interrupt(child)
+            ready = [number for number, _ in poll.poll()]
             for number in ready:
                 if number != ended:
                     server.serve(waiting[number])
@@ -249,17 +244,6 @@ def _serve_until_end(server: HandsServer, child: int) -> None:
         os.close(ended)
 
 
-def _relay_interrupt(child: int) -> None:
-    """Passes SIGINT on that another program sent to this process alone; the terminal's Ctrl-C
-    comes to the child by itself."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    received = signal.sigtimedwait([signal.SIGINT], 0)
-    if received is not None and received.si_code == _SENT_BY_A_PROGRAM:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGINT)
-
-
 @dataclass
 class _Signals:
     """What came while the child ran."""
@@ -267,6 +251,13 @@ class _Signals:
     interrupt: Any
     child: int = 0
     num_terminations: int = 0
+
+    def pass_interrupt_on(self, number: int, frame: FrameType | None) -> None:
+        """The terminal tells the child too, a program may have told this process alone: the child
+        knows which."""
+        if self.child:
+            with suppress(ProcessLookupError):
+                os.kill(self.child, RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
@@ -284,15 +275,16 @@ def _signals_left_to_child() -> Iterator[_Signals]:
         yield _Signals(signal.SIG_DFL)
         return
     signals = _Signals(signal.getsignal(signal.SIGINT))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    signal.signal(signal.SIGINT, signals.pass_interrupt_on)
+    # Else one that comes before the child has its handler would kill it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [RELAY])
     terminate = signal.signal(signal.SIGTERM, signals.terminate)
     try:
         yield signals
     finally:
         signal.signal(signal.SIGTERM, terminate)
-        while signal.sigtimedwait([signal.SIGINT], 0) is not None:
-            pass  # they were the child's
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, signals.interrupt)
 
 
 @contextmanager
@@ -337,8 +329,8 @@ def _be_child(
         server.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, interrupt)
-        Interrupts.is_relayed = True
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.signal(RELAY, take_relayed)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELAY])
         _leave_exit_to_parent()
         work()
     except BaseException:  # there is nobody above to tell

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 if TYPE_CHECKING:
     from neusight.recorder import Recorder
 
-__all__ = ["INTERRUPTED", "Interrupts", "end_at_once", "raises_from_here", "runs_the_program"]
+__all__ = [
+    "INTERRUPTED",
+    "RELAY",
+    "Interrupts",
+    "end_at_once",
+    "raises_from_here",
+    "runs_the_program",
+    "take_relayed",
+]
 
 #: Exit code of a command that Ctrl-C ended: 128 and the number of the signal, as shells count.
 INTERRUPTED = 128 + signal.SIGINT
@@ -31,7 +39,10 @@ _MAX_WAITS = 500
 #: died, and the locks of imports.
 _DROPPING_FILES = ("weakref.py", "_weakrefset.py", "<frozen importlib._bootstrap>")
 
-#: Seconds within which two signals are one press: nobody presses a key twice in that time.
+#: The signal with which a process passes an interrupt on to one that it started.
+RELAY = signal.SIGRTMIN
+
+#: Seconds within which what is passed on is what came here too: a process group hears it twice.
 _SAME_PRESS_S = 0.3
 
 _monotonic = time.monotonic  # the true one: a script's clock shows the forecast
@@ -59,6 +70,23 @@ def raises_from_here() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def take_relayed(number: int, frame: FrameType | None) -> None:
+    """The handler of RELAY: raises the interrupt here that the process above got, unless it came
+    here too. Where the program has a handler of its own, a terminal's always did."""
+    is_own = isinstance(signal.getsignal(signal.SIGINT), Interrupts)
+    came = _monotonic() - Interrupts.last_s < _SAME_PRESS_S if is_own else _is_in_foreground()
+    if not came:
+        signal.raise_signal(signal.SIGINT)
+        Interrupts.last_s = float("-inf")
+
+
+def _is_in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # standard input is no terminal
+        return False
+
+
 class Interrupts:
     """Stands before the handler of SIGINT that was there, from `hold` to `put_back`.
 
@@ -68,11 +96,10 @@ class Interrupts:
     nothing. A handler that the program sets itself takes the place of this one.
     """
 
-    #: Whether a process above passes on what it gets: what is sent to both comes twice.
-    is_relayed = False
+    #: When an interrupt came last, on a clock that no script changes.
+    last_s = float("-inf")
 
     def __init__(self) -> None:
-        self._last_s = -1.0
         #: How often Ctrl-C was pressed.
         self.count = 0
         #: Called instead when it comes again before the block has ended.
@@ -129,11 +156,6 @@ class Interrupts:
         if self._is_due and is_main:
             self._pass_on(None, self._standing)
 
-    def _is_repeated(self) -> bool:
-        """Whether the same press came before, from the process above this one."""
-        before, self._last_s = self._last_s, _monotonic()
-        return self.is_relayed and self._last_s - before < _SAME_PRESS_S
-
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         if self._reminder_on_its_way:
@@ -141,7 +163,8 @@ class Interrupts:
             if not self._is_due:
                 return
         else:
-            self.count += not self._is_repeated()
+            self.count += 1
+            Interrupts.last_s = _monotonic()
         self._is_due = True
         if self._is_held:
             return
