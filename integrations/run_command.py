@@ -115,7 +115,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     hide_gpus()
     forecast, outcome = _record(options, program)
     if outcome.is_interrupted and not forecast.recording.num_ops:
-        print("neusight: interrupted before any CUDA work", file=sys.stderr)
+        if not outcome.is_lost:  # its process has said so
+            print("neusight: interrupted before any CUDA work", file=sys.stderr)
         return ExitCode.INTERRUPTED
     if not forecast.recording.steps and outcome.failure:
         failure = printable(outcome.failure)

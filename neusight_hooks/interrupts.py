@@ -39,6 +39,10 @@ _MAX_WAITS = 500
 #: died, and the locks of imports.
 _DROPPING_FILES = ("weakref.py", "_weakrefset.py", "<frozen importlib._bootstrap>")
 
+#: C++ calls functions in these folders where no exception may pass: it would end the process
+#: (torch 2.13, find_torch_dispatch_rule).
+_ENDING_FOLDERS = ("/torch/_library/",)
+
 #: The signal with which a process passes an interrupt on to one that it started.
 RELAY = signal.SIGRTMIN
 
@@ -244,6 +248,8 @@ def _drops_what_is_raised(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code not in _runs_the_program:
         code = frame.f_code
         if code.co_name == "__del__" or code.co_filename.endswith(_DROPPING_FILES):
+            return True
+        if any(folder in code.co_filename for folder in _ENDING_FOLDERS):
             return True
         frame = frame.f_back
     return False
