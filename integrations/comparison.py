@@ -234,6 +234,8 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
     measured_ns = sum(work.duration_ns for work in their_work) or 1
     our_classes = {work.kind for work in our_work}
     matched_share = round(sum(m.duration_ns for m, f in pairs if m.size == f.size) / measured_ns, 6)
+    paired_share = round(sum(m.duration_ns for m, _ in pairs) / measured_ns, 6)
+    has_sizes = any(work.has_size for work in their_work)
     return Comparison(
         measured=_figures(theirs, their_step),
         forecast=_figures(ours, our_step),
@@ -256,7 +258,11 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         notes=tuple(_notes(ours, theirs, their_work)),
         steps=_step_rows(theirs, ours),
         operators=_operator_rows(theirs, their_step, ours, our_step),
-        warnings=tuple(_differences(their_work, only_theirs, only_ours, matched_share)),
+        warnings=tuple(
+            _differences(their_work, only_theirs, only_ours, matched_share)
+            if has_sizes
+            else _differences_by_class(paired_share)
+        ),
     )
 
 
@@ -380,6 +386,17 @@ def _matched(
     return pairs, measured, forecast
 
 
+def _differences_by_class(paired_share: float) -> list[str]:
+    """The same where the profile has no shapes."""
+    if paired_share >= _SAME_PROGRAM_SHARE:
+        return []
+    return [
+        f"only {paired_share:.0%} of the measured kernel time has a partner of its class in the "
+        "forecast, and the profile has no shapes to tell more: these are two programs. The errors "
+        "below compare what is not alike."
+    ]
+
+
 def _differences(
     measured: Sequence[_Work],
     only_measured: Sequence[_Work],
@@ -387,7 +404,7 @@ def _differences(
     matched_share: float,
 ) -> list[str]:
     """Why the forecast may be of another program than the profile, in words."""
-    if matched_share >= _SAME_PROGRAM_SHARE or not any(work.has_size for work in measured):
+    if matched_share >= _SAME_PROGRAM_SHARE:
         return []
     scale, share = _common_scale(measured, only_measured, only_forecast)
     if share >= _SAME_PROGRAM_SHARE:

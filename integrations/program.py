@@ -47,6 +47,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: What ends a process from outside: `kill`, and a terminal that is closed.
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Linux, include/uapi/linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 #: Folder in the store that the script takes for the system's temporary one.
@@ -115,6 +117,8 @@ def in_guarded_process(
     for folder in {tempfile.gettempdir(), _SHORT_PARENT}:
         remove_leftovers(folder)
     store = Store.create()
+    if keep is not None:
+        Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
     try:
         server = HandsServer(store.folder)
         try:
@@ -129,6 +133,8 @@ def in_guarded_process(
             server.close()
     finally:
         store.close(keep=keep)
+        for text in store.not_kept:
+            print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
     if answer is None:
         return Ended(None, *_words_of(status))
     if isinstance(answer, BaseException):
@@ -194,7 +200,7 @@ def _words_of(status: int) -> tuple[str, int]:
 
 def _run_child(work: Callable[[], None], server: HandsServer) -> int:
     """Forks, does the child's work at real paths until it has ended; its status."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     with _signals_left_to_child() as signals:
         parent = os.getpid()
@@ -278,11 +284,16 @@ def _signals_left_to_child() -> Iterator[_Signals]:
     signal.signal(signal.SIGINT, signals.pass_interrupt_on)
     # Else one that comes before the child has its handler would kill it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [RELAY])
-    terminate = signal.signal(signal.SIGTERM, signals.terminate)
+    terminate = {
+        number: signal.signal(number, signals.terminate)
+        for number in _ENDING_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
+    }
     try:
         yield signals
     finally:
-        signal.signal(signal.SIGTERM, terminate)
+        for number, handler in terminate.items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, signals.interrupt)
 
@@ -298,11 +309,16 @@ def ending_on_sigterm() -> Iterator[None]:
                 os.kill(child, signal.SIGTERM)
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {
+        number: signal.signal(number, end)
+        for number in _ENDING_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _children() -> list[int]:
@@ -321,18 +337,22 @@ def _be_child(
     work: Callable[[], None], server: HandsServer, parent: int, interrupt: Any
 ) -> NoReturn:
     """Does the work and ends the process, past everything that the parent has still to do."""
-    own = os.getpid()
+    own, status = os.getpid(), 0
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
         server.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in _ENDING_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(RELAY, take_relayed)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELAY])
         _leave_exit_to_parent()
         work()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     except BaseException:  # there is nobody above to tell
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())
@@ -340,7 +360,7 @@ def _be_child(
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        os._exit(0)
+        os._exit(status)
 
 
 def _leave_exit_to_parent() -> None:
@@ -360,8 +380,11 @@ def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], tempo
     try:
         tempfile.tempdir = os.environ["TMPDIR"] = temporary
         restrict_writes(allowed)
-        data = pickle.dumps((work(Store(folder)),), pickle.HIGHEST_PROTOCOL)
+        done = work(Store(folder))
+        _ignore_interrupts()  # nothing is left to interrupt, and all of it to lose
+        data = pickle.dumps((done,), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
+        _ignore_interrupts()
         if os.getpid() != own:
             raise
         data = _pickled(error)
@@ -373,6 +396,12 @@ def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], tempo
         file.write(data)
         file.flush()
         hands.give(descriptor)
+
+
+def _ignore_interrupts() -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, RELAY):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _pickled(error: BaseException) -> bytes:

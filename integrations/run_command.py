@@ -128,7 +128,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         *_priced_on_others(forecast, options, program, may_run=not outcome.is_interrupted),
     ]
     reports = _memory_reports(options, forecasts)
-    _report(options, program, forecasts, outcome, prices, reports)
+    problems = _report(options, program, forecasts, outcome, prices, reports)
     if outcome.failure:
         return ExitCode.INTERRUPTED if outcome.is_interrupted else ExitCode.SCRIPT_FAILED
     if not forecast.recording.num_ops:
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         return ExitCode.WRONG_USE
     if not all(report.fits for report in reports):
         return ExitCode.JUDGED
-    return ExitCode.OK
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
 def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, float]:
@@ -371,9 +371,9 @@ def _report(
     outcome: Outcome,
     prices: dict[str, float],
     reports: list[MemoryReport],
-) -> None:
-    """Writes what was asked for and prints the first screen; a file that cannot be written is told
-    after it, so that nothing computed is lost."""
+) -> list[str]:
+    """Writes what was asked for and prints the first screen; returns what could not be written,
+    which is told after it, so that nothing computed is lost."""
     from neusight.integrations.html_report import write_html_report
 
     problems: list[str] = []
@@ -409,6 +409,7 @@ def _report(
         print("neusight: the forecast covers what it did before", file=sys.stderr)
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
+    return problems
 
 
 def _print_screen(

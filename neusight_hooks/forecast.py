@@ -585,6 +585,9 @@ class Session:
             store.watch.touch(str(Path.cwd()))
             self._undo.callback(_tell_of_changes, recorder, store.watch)
             keep = None if self._keep_writes is None else str(self._keep_writes)
+            if keep is not None:
+                Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the program's
+            self._undo.callback(_tell_what_is_lost, recorder, store)
             self._undo.callback(store.close, keep=keep)
         self._undo.callback(_tell_of_files, recorder, store)
         return store
@@ -650,6 +653,11 @@ def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
             f"past neusight's overlay, by a C library or another program, changed: {shown}; "
             "`neusight run` stops such writes where the kernel has Landlock"
         )
+
+
+def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:
+    if store.not_kept:
+        recorder.warn_once(f"keep_writes could not keep {', '.join(store.not_kept)}")
 
 
 def _tell_of_files(recorder: Recorder, store: Store) -> None:

@@ -342,8 +342,8 @@ class Recorder:
         try:
             with self._lock, self.inside():
                 out = self.mode.dispatch(func, (), tuple(args), kwargs)
-        except FakeTensorDeviceMismatchError as error:
-            raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from error
+        except FakeTensorDeviceMismatchError:  # torch's own, which no GPU shows
+            raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
             name = func._schema.name
             if not func._schema.returns:  # _fused_sgd_: it only writes into its arguments

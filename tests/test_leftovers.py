@@ -114,3 +114,18 @@ def test_what_is_no_store_stays(tmp_path: Path, dead_pid: int) -> None:
 
     assert len(list(tmp_path.iterdir())) == 5
     assert real.exists()
+
+
+def test_a_file_that_was_written_again_after_the_run_was_killed_stays(
+    tmp_path: Path, dead_pid: int
+) -> None:
+    (tmp_path / "model.pt").write_text("invented")
+    folder = store(tmp_path, dead_pid, made(tmp_path / "model.pt"))
+    with (tmp_path / "model.pt").open("w") as file:  # the same file, as `torch.save` opens it
+        file.write("real training's")
+    later = (folder / JOURNAL).stat().st_mtime_ns + 2 * 10**9
+    os.utime(tmp_path / "model.pt", ns=(later, later))
+
+    remove_leftovers(str(tmp_path))
+
+    assert (tmp_path / "model.pt").read_text() == "real training's"

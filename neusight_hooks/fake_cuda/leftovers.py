@@ -1,7 +1,7 @@
 """What a killed run left in the temporary folder: found by its lock, and removed."""
 
 # Strings, not pathlib: whoever opens a forecast calls this, and it must stay quick to import.
-# ruff: noqa: PTH108, PTH110, PTH115, PTH118, PTH123
+# ruff: noqa: PTH108, PTH110, PTH115, PTH116, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ STORE_PREFIX = "neusight-"
 OWNER = "owner"
 #: File in a store's folder with a line of JSON for each new file that the run made elsewhere.
 JOURNAL = "journal"
+
+#: What a run writes to a new file comes a moment after the journal names it: a second, so that no
+#: other program's write, after the run was killed, is taken for its own.
+_AFTER_THE_JOURNAL_NS = 10**9
 
 
 def own(folder: str) -> int:
@@ -76,11 +80,17 @@ def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
 
 
 def _remove_new_files(journal: str) -> None:
-    """Last made, first removed: files before the folders they are in."""
+    """Last made, first removed: files before the folders they are in. What was written after the
+    run's last sign of life is somebody else's, also where it is the same file."""
+    try:
+        last_ns = os.stat(journal).st_mtime_ns + _AFTER_THE_JOURNAL_NS
+    except OSError:
+        return
     for path, identity in reversed(_new_files(journal).items()):
         with suppress(OSError):
             status = os.lstat(path)
-            if (status.st_dev, status.st_ino) == identity:
+            is_same = (status.st_dev, status.st_ino) == identity
+            if is_same and (stat.S_ISDIR(status.st_mode) or status.st_mtime_ns <= last_ns):
                 remove: Any = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
                 remove(path)
 

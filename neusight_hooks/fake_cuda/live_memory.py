@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neusight.allocator import Allocator, Block, SegmentChange, settings_of
+from neusight.call_stack import call_site
 from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
 from neusight.memory_snapshot import HistoricPlacement, History, Snapshot, snapshot_of
 from neusight.recording import EmptyCache
@@ -218,6 +219,11 @@ class LiveMemory:
         if self._placement.history is not None:
             self._placement.history.ran_out(num_bytes, self._capacity() - allocator.reserved)
         gib = 2**30
+        if self._num_ooms == 1:
+            self._recorder.warn_once(
+                f"the GPU's memory ran out first at {call_site()}, where {num_bytes / gib:.2f} GiB "
+                "were asked for; what the script did after catching that is judged by itself"
+            )
         raise torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {num_bytes / gib:.2f} GiB. GPU 0 has a total "
             f"capacity of {self._gpu.memory_bytes / gib:.2f} GiB of which "

@@ -55,6 +55,8 @@ class Store:
             self._owner = int(file.read())
         #: Remembers the folders in which the script changes something, where nothing else guards.
         self.watch: FolderWatch | None = None
+        #: What could not be copied to the folder that keeps the run's files, and why.
+        self.not_kept: list[str] = []
         #: Visible path -> where it lies now; None where it was removed.
         self.entries = PathTree[Place | None]()
         #: Visible path -> device and inode of what the run made there.
@@ -323,12 +325,14 @@ class Store:
         if not self.is_owner:
             return
         self.refresh()
+        kept = None if keep is None else os.path.realpath(keep)
         try:
-            if keep is not None:
-                self._collect(os.path.abspath(keep))
+            if kept is not None:
+                self._collect(kept)
         finally:
             for path in sorted(self.made, key=len, reverse=True):
-                self._remove_made(path)
+                if kept is None or not _is_in(path, kept):
+                    self._remove_made(path)
             self._journal.close()
             shutil.rmtree(self.folder, ignore_errors=True)
             if self._lock is not None:
@@ -342,7 +346,7 @@ class Store:
             if (status.st_dev, status.st_ino) != self.made[path]:
                 return  # something else stands there now
             if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(path)
+                os.rmdir(path)  # what another program put there stays
             else:
                 os.unlink(path)
 
@@ -350,12 +354,19 @@ class Store:
         start = os.getcwd()
         for path in _outermost([*self.made, *self.entries]):
             for source, shown in self._written_below(path):
+                if _is_in(shown, keep):
+                    continue  # the script wrote it there itself
                 if start == "/" or not shown.startswith(start + "/"):
                     target = os.path.join(keep, "root", shown.lstrip("/"))
                 else:
                     target = os.path.join(keep, os.path.relpath(shown, start))
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                shutil.copy2(source, target, follow_symlinks=False)
+                try:
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    shutil.copy2(source, target, follow_symlinks=False)
+                except OSError as error:
+                    with contextlib.suppress(OSError):
+                        os.unlink(target)
+                    self.not_kept.append(f"{shown} ({error.strerror or error})")
 
     def _written_below(self, path: str) -> Iterator[tuple[str, str]]:
         """Place and visible path of every file at or below `path` that the run wrote."""
@@ -367,6 +378,10 @@ class Store:
                 yield from self._written_below(os.path.join(path, name))
         elif place.is_private or self.is_made(place.path):
             yield place.path, path
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def missing(path: Any) -> FileNotFoundError:
