@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda import private_copy
 from neusight.fake_cuda.private_copy import MAX_COPY_BYTES, copy_privately
 from neusight.fake_cuda.true_functions import true_functions
 
@@ -46,7 +46,7 @@ def test_a_file_too_large_to_copy_is_refused_and_says_what_to_do(
     def cannot_share(*arguments: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    monkeypatch.setattr(private_copy.fcntl, "ioctl", cannot_share)
+    monkeypatch.setattr(fcntl, "ioctl", cannot_share)
 
     with pytest.raises(OSError, match=r"1\.0 GiB.*--allow-writes") as caught:
         copied(tmp_path / "huge", tmp_path / "target")
@@ -63,8 +63,8 @@ def test_a_full_disk_leaves_nothing_and_says_what_to_do(
     def full(*arguments: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(private_copy.os, "sendfile", full)
-    monkeypatch.setattr(private_copy.fcntl, "ioctl", full)
+    monkeypatch.setattr(os, "sendfile", full)
+    monkeypatch.setattr(fcntl, "ioctl", full)
 
     with pytest.raises(OSError, match=r"No space left.*TMPDIR.*--allow-writes"):
         copied(tmp_path / "source", tmp_path / "target")

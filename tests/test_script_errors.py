@@ -46,7 +46,7 @@ def test_a_mistake_is_shown_by_the_scripts_own_lines(
     lines = capsys.readouterr().err.splitlines()
     files = [line.split('"')[1] for line in lines if line.startswith("  File ")]
     assert lines[0] == "Traceback (most recent call last):"
-    assert files == ["train.py", "train.py"]
+    assert files == [str(tmp_path / "train.py")] * 2
     assert lines.index(WORDS) < 8
     assert f"neusight: the script failed: {WORDS} (train.py:11)" in lines
 

@@ -476,6 +476,7 @@ def test_an_encoder_called_once_does_not_make_all_of_decoding_one_step() -> None
 
 
 def update_data(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
     parameter.data -= 0.1 * parameter.grad
     parameter.grad = None
 

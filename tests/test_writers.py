@@ -57,13 +57,14 @@ def mapped_storage(path: Path) -> Any:
 
 
 def distributed_checkpoint(path: Path) -> Any:
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     state = {"a": torch.arange(3)}
     folder = path.with_suffix(".dcp")
-    checkpoint.save(state, checkpoint_id=str(folder), no_dist=True)
+    save(state, checkpoint_id=str(folder), no_dist=True)
     state["a"] = torch.zeros(3, dtype=torch.int64)
-    checkpoint.load(state, checkpoint_id=str(folder), no_dist=True)
+    load(state, checkpoint_id=str(folder), no_dist=True)
     return state["a"].tolist()
 
 
