@@ -84,13 +84,10 @@ def test_every_operation_is_done(hands: Hands, tmp_path: Path) -> None:
     descriptor = hands.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     os.write(descriptor, b"words")
     os.close(descriptor)
-    hands.chmod(file, 0o600)
-    hands.utime(file, (1, 2))
     hands.symlink("folder", str(tmp_path / "symlink"))
     hands.link(file, str(tmp_path / "link"))
 
-    status = (tmp_path / "link").stat()
-    assert (status.st_size, status.st_mode & 0o777, status.st_mtime_ns) == (5, 0o600, 2)
+    assert (tmp_path / "link").read_bytes() == b"words"
     assert (tmp_path / "symlink").readlink() == Path("folder")
     hands.unlink(file)
     hands.rmdir(str(tmp_path / "földer"))

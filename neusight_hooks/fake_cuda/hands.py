@@ -31,7 +31,8 @@ _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
 class Hands(Protocol):
-    """Changes at real paths, as `os` makes them; all raise OSError as `os` does.
+    """Changes at real paths, as `os` makes them; all raise OSError as `os` does. Mode and times are
+    not among them: no guard keeps a process from changing those itself.
 
     Paths are absolute and, but for their last part, free of symbolic links.
     """
@@ -51,10 +52,6 @@ class Hands(Protocol):
 
     def link(self, source: str, path: str) -> None: ...
 
-    def chmod(self, path: str, mode: int) -> None: ...
-
-    def utime(self, path: str, times_ns: tuple[int, int]) -> None: ...
-
 
 class OwnHands:
     """This process does it. Made before anything is patched: it keeps the true functions."""
@@ -67,11 +64,6 @@ class OwnHands:
         self.rename = os.rename
         self.symlink = os.symlink
         self.link = os.link
-        self.chmod = os.chmod
-        self._utime = os.utime
-
-    def utime(self, path: str, times_ns: tuple[int, int]) -> None:
-        self._utime(path, ns=times_ns)
 
 
 def hands_of(folder: str) -> Hands:
@@ -132,12 +124,6 @@ class RemoteHands:
 
     def link(self, source: str, path: str) -> None:
         self._ask("link", source, path)
-
-    def chmod(self, path: str, mode: int) -> None:
-        self._ask("chmod", path, mode)
-
-    def utime(self, path: str, times_ns: tuple[int, int]) -> None:
-        self._ask("utime", path, list(times_ns))
 
     def give(self, descriptor: int) -> None:
         """Passes the server the descriptor of a file: what this process has to tell at its end."""
@@ -239,7 +225,6 @@ class HandsServer:
         self.taken: int | None = None
         self._own = OwnHands()
         self._operations: dict[str, Callable[..., int | None]] = {
-            "chmod": self._own.chmod,
             "link": self._own.link,
             "mkdir": self._own.mkdir,
             "open": self._opened,
@@ -247,7 +232,6 @@ class HandsServer:
             "rmdir": self._own.rmdir,
             "symlink": self._own.symlink,
             "unlink": self._own.unlink,
-            "utime": lambda path, times_ns: self._own.utime(path, tuple(times_ns)),
         }
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connections: set[socket.socket] = set()
