@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import neusight
 from neusight.predictors import Kernel
-from neusight.recording import MathMode, OpSignature
+from neusight.recording.recording import MathMode, OpSignature
 
 
 # What a package with a CUDA kernel does: an op with a name. Here the body is plain PyTorch.

@@ -23,7 +23,7 @@ from neusight.integrations.what_if import (
     without_waits,
 )
 from neusight.predictors.kernel import KernelClass
-from neusight.recording import Mark, OpCall, Synchronize
+from neusight.recording.recording import Mark, OpCall, Synchronize
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -12,7 +12,7 @@ from neusight.memory import category_of
 from neusight.memory_advice import MemoryAdvice, Remedy, memory_advice
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable, printable_lines
-from neusight.recording import Alloc, TensorSpec
+from neusight.recording.recording import Alloc, TensorSpec
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

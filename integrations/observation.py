@@ -17,7 +17,7 @@ from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, Wait
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.own_ops import OwnOps
     from neusight.predictors.gpu import GPU
-    from neusight.recording import Recording
+    from neusight.recording.recording import Recording
 
 __all__ = ["add_arguments", "add_file_arguments", "command_of", "run", "tried", "write_json"]
 
@@ -285,7 +285,7 @@ def _nothing(options: argparse.Namespace, program: Program) -> Recording:
     """What is known of a program whose process ended before it could tell anything."""
     import torch
 
-    from neusight.recording import Recording
+    from neusight.recording.recording import Recording
 
     gpu = find_gpu(options.gpu[0]).name
     return Recording((), gpu, torch.__version__, script=_script_of(program))

@@ -22,7 +22,7 @@ from neusight.predictors.calibration import Measurement
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import Mark, OpCall, Recording
+from neusight.recording.recording import Mark, OpCall, Recording
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.pricing import Priced, Pricer
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Argument,
     Entry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from neusight.recording import Entry, Mark, OpCall, TensorSpec
+from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec
 
 __all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "batch_of", "stated_batch"]
 

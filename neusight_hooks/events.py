@@ -9,7 +9,7 @@ from typing import Any
 from neusight.kernel_names import kernel_display_name
 from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
-from neusight.recording import Argument, TensorSpec
+from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline import HostSpan, StepSpan, Timeline, is_pinned_copy
 
 __all__ = ["event_list"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.recording import Recording
+from neusight.recording.recording import Recording
 
 __all__ = ["FAILURE_OPTION", "OUT_OF_MEMORY_OPTION", "failure_options", "failure_text", "ran_out"]
 
@@ -25,7 +25,7 @@ def failure_text(error: BaseException | None) -> str:
     >>> failure_text(ValueError("no such layer")), failure_text(SystemExit(0))
     ('ValueError: no such layer', '')
     """
-    from neusight.recorder import RunawayLoop
+    from neusight.recording.recorder import RunawayLoop
 
     if isinstance(error, SystemExit):
         if error.code is None or error.code == 0:

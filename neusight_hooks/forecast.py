@@ -45,15 +45,15 @@ from neusight.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.recording import STEP_OPTION, Recording
-from neusight.saving import load_recording, save_recording
+from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.recording.saving import load_recording, save_recording
 from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline import Timeline, schedule
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.folder_watch import FolderWatch
     from neusight.fake_cuda.store import Store
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["Forecast", "Session", "forecast_on", "host_profile", "open_forecast"]
 
@@ -544,9 +544,9 @@ class Session:
         self_check()
 
     def _enter(self, caller: CodeType) -> None:
-        from neusight.call_stack import CallStacks
         from neusight.fake_cuda.session import enter_fake_cuda
-        from neusight.recorder import Recorder
+        from neusight.recording.call_stack import CallStacks
+        from neusight.recording.recorder import Recorder
 
         recorder = Recorder(
             steady_steps=self._steady_steps,

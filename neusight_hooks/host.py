@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
-from neusight.recording import OpCall, TensorSpec
+from neusight.recording.recording import OpCall, TensorSpec
 
 __all__ = [
     "OLDER",

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = [
     "INTERRUPTED",

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from neusight.allocator import Allocator, AllocatorSettings, settings_of
 from neusight.predictors.gpu import GPU
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     EmptyCache,
     Free,
@@ -352,7 +352,7 @@ def memory_of(
 ) -> MemoryTimeline:
     """The recording's storages placed in a GPU of `capacity_bytes`, its context taken off.
 
-    >>> from neusight.recording import Step
+    >>> from neusight.recording.recording import Step
     >>> step = Step("train", (Alloc(0, 1000), Alloc(1, 3 * 2**20)))
     >>> memory_of(Recording((step,), gpu="H100", torch_version="2.13")).peak_reserved == 22 * 2**20
     True

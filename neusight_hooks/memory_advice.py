@@ -20,7 +20,7 @@ from neusight.memory import (
 )
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     Free,

@@ -19,7 +19,7 @@ from neusight.memory import (
 )
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
-from neusight.recording import Recording
+from neusight.recording.recording import Recording
 from neusight.workspaces import Workspaces
 
 __all__ = [
@@ -114,7 +114,7 @@ class History:
 def frames_of(alloc: Source) -> Frames:
     """A stack for an allocation: its op, its module, and the lines of the program that led there.
 
-    >>> from neusight.recording import Alloc
+    >>> from neusight.recording.recording import Alloc
     >>> frames_of(Alloc(0, 4, "net.fc", "aten::mm", stack=("train.py:12",)))[-1]
     {'filename': 'train.py', 'line': 12, 'name': 'train.py'}
     """

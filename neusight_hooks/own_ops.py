@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from neusight.ops.registry import Formula, formulas, map_op, register_op, unregister_op
 from neusight.predictors.kernel import Kernel
-from neusight.recording import MathMode, OpCall, OpSignature, Recording
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 
 __all__ = ["OwnOps", "own_ops", "register_own_ops"]
 

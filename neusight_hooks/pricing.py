@@ -17,7 +17,7 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
-from neusight.recording import MathMode, OpCall, OpSignature, Recording
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 
 __all__ = [
     "CALIBRATED_HOST",

@@ -13,7 +13,7 @@ from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable_lines
-from neusight.recording import STEP_OPTION, OpCall, Recording, Synchronize
+from neusight.recording.recording import STEP_OPTION, OpCall, Recording, Synchronize
 from neusight.timeline import KernelSpan, StepSpan, Timeline, bound_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from neusight.host import HostProfile, dispatch_us
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,
@@ -678,7 +678,7 @@ def schedule(recording: Recording, price: Pricing, host: HostProfile) -> Timelin
     """The recording placed in time: what the host does when, and which kernel runs when.
 
     >>> from neusight.host import PLAIN
-    >>> from neusight.recording import Step
+    >>> from neusight.recording.recording import Step
     >>> step = Step("eval", (HostWork("load", 2.5),))
     >>> program = Recording((step,), gpu="H100", torch_version="2.13")
     >>> schedule(program, lambda call: (), PLAIN).end_ns

@@ -27,7 +27,7 @@ from neusight.predictors.kernel import (
     RowsSize,
 )
 from neusight.predictors.predictor import Estimate
-from neusight.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 from neusight.timeline import (
     COMMUNICATION_STREAM,
     GRAPH_LAUNCH,

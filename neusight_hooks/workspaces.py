@@ -11,7 +11,7 @@ from neusight.allocator import round_up
 from neusight.ops import map_op
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
-from neusight.recording import MathMode, OpSignature, Phase, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, Phase, TensorSpec
 
 __all__ = ["ENVIRONMENT", "Need", "Workspaces"]
 

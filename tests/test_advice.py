@@ -18,8 +18,8 @@ from neusight.integrations.memory_report import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.predictor import Estimate, predictor
-from neusight.recording import Recording
-from neusight.saving import save_recording
+from neusight.recording.recording import Recording
+from neusight.recording.saving import save_recording
 
 
 def train(

@@ -20,15 +20,15 @@ ROOMS = {
 #: What works with torch's own objects. All else loads without torch, and so `import neusight`,
 #: the command line's help and pytest's start, which loads our plugin, stay quick.
 NEEDS_TORCH = (
-    "neusight.attribution",
+    "neusight.recording.attribution",
     "neusight.fake_cuda",
     "neusight.forecast",
     "neusight.integrations.lightning",
     "neusight.integrations.transformers",
     "neusight.questions",
-    "neusight.recorder",
-    "neusight.signature",
-    "neusight.steps",
+    "neusight.recording.recorder",
+    "neusight.recording.signature",
+    "neusight.recording.steps",
 )
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
 FRONT_DOORS = ("neusight", "neusight.__main__")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention, priority
-from neusight.recording import TensorSpec
+from neusight.recording.recording import TensorSpec
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "attention_choice"
 CAPABILITIES = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.recording import Mark, OpCall
+from neusight.recording.recording import Mark, OpCall
 
 
 class Block(nn.Module):

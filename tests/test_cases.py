@@ -16,7 +16,7 @@ from neusight.predictors.training.cases import (
     sample,
     sustained_sample,
 )
-from neusight.signature import kernels_launched_by
+from neusight.recording.signature import kernels_launched_by
 
 #: About what a run measures before all but the first workloads.
 FIRST_ROUND = 240

@@ -17,8 +17,8 @@ from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictor
 from neusight.pricing import Pricer
-from neusight.recorder import Recorder
-from neusight.recording import HostWork
+from neusight.recording.recorder import Recorder
+from neusight.recording.recording import HostWork
 
 
 @contextmanager

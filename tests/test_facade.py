@@ -10,7 +10,7 @@ import torch
 import neusight
 from neusight.fake_cuda.facade import static_answer
 from neusight.predictors.gpu import gpu
-from neusight.recording import EventRecord, OpCall
+from neusight.recording.recording import EventRecord, OpCall
 
 
 def on(name: str, program: Any) -> Any:

@@ -16,8 +16,8 @@ from neusight.failure import failure_options, failure_text
 from neusight.forecast import Forecast
 from neusight.integrations.html_report import html_report
 from neusight.predictors.errors import ForecastStateError
-from neusight.recorder import RunawayLoop
-from neusight.steps import EnoughSteps
+from neusight.recording.recorder import RunawayLoop
+from neusight.recording.steps import EnoughSteps
 
 #: Trains for a while, and then does what the argument says.
 SCRIPT = """

@@ -20,7 +20,7 @@ from neusight.host import (
 )
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import KernelClass
-from neusight.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 
 SPEC = TensorSpec((4,), (1,), "float32")
 

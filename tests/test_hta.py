@@ -23,7 +23,15 @@ from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.recording import Entry, MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+from neusight.recording.recording import (
+    Entry,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    TensorSpec,
+)
 from neusight.timeline import KernelSpan, Timeline, schedule
 from neusight.trace import save_trace, trace_events
 

@@ -23,8 +23,8 @@ from neusight.forecast import Forecast
 from neusight.integrations.advice import Advice
 from neusight.integrations.html_report import _KINDS, html_report, write_html_report
 from neusight.predictors.gpu import GPU, gpu
-from neusight.recording import Recording
-from neusight.saving import load_recording, save_recording
+from neusight.recording.recording import Recording
+from neusight.recording.saving import load_recording, save_recording
 
 HOSTILE = '</script><img src=x onerror="document.title=1">&"\'<b>'
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)

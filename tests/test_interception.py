@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import neusight
-from neusight.recording import EventRecord, EventWait, Mark, OpCall
+from neusight.recording.recording import EventRecord, EventWait, Mark, OpCall
 
 
 def ops(forecast: neusight.Forecast, phase: str = "") -> Counter[str]:

@@ -560,7 +560,7 @@ while True:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("module", ["torch", "torch.nn.modules", "neusight.recorder"])
+@pytest.mark.parametrize("module", ["torch", "torch.nn.modules", "neusight.recording.recorder"])
 def test_ctrl_c_while_torch_is_imported_is_told_in_a_line(module: str, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "sitecustomize.py").write_text(

@@ -26,7 +26,7 @@ from neusight.predictors.training.measure import (
     quick_of,
 )
 from neusight.predictors.training.measured import Sample
-from neusight.signature import kernels_launched_by
+from neusight.recording.signature import kernels_launched_by
 
 GELU = Case.parse("gelu dtype=fp32 numel=64")
 MUL = Case.parse("mul dtype=fp32 numel=64")

@@ -20,7 +20,7 @@ from neusight.memory import (
     memory_on,
 )
 from neusight.predictors.gpu import gpu
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     EmptyCache,
     Entry,

@@ -23,7 +23,7 @@ from neusight.memory_advice import (
     with_fused_optimizer,
 )
 from neusight.predictors.gpu import gpu
-from neusight.recording import Alloc, Entry, Recording, Step
+from neusight.recording.recording import Alloc, Entry, Recording, Step
 
 MIB, GIB = 2**20, 2**30
 BLOCKS = frozenset(f"Net.blocks.{number}" for number in range(6))

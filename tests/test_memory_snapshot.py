@@ -14,7 +14,7 @@ from torch.cuda import _memory_viz
 import neusight
 from neusight.memory_snapshot import History, frames_of, memory_snapshot
 from neusight.predictors.gpu import gpu
-from neusight.recording import Alloc, Entry, Free, Recording, Step, StorageRef
+from neusight.recording.recording import Alloc, Entry, Free, Recording, Step, StorageRef
 
 MIB = 2**20
 

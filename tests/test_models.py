@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
-from neusight.recording import OpCall
+from neusight.recording.recording import OpCall
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

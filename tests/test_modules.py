@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.fake_cuda.tensor import ForecastTensor
 from neusight.integrations.html_report import html_report
+from neusight.recording.tensor import ForecastTensor
 
 
 def nested(depth: int) -> nn.Module:

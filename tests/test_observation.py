@@ -14,7 +14,7 @@ import neusight
 from neusight.integrations.observation import Observation, code_at, digest_of_files, observe, tool
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import gpu
-from neusight.recording import MathMode, OpCall, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
 

@@ -12,7 +12,7 @@ from neusight.ops import is_mapped, kernels_of, map_op, mapped_ops, register_op,
 from neusight.ops.optimizer import launches
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MATH = MathMode()
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 import neusight
 from neusight.ops import is_mapped, kernels_of
 from neusight.predictors.kernel import KernelClass
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MATH = MathMode()
 

@@ -13,7 +13,7 @@ from neusight.ops.operands import is_dense, layout_of
 from neusight.ops.optimizer import FOREACH, launches
 from neusight.ops.reduction import REDUCTIONS
 from neusight.predictors.kernel import Kernel
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MATH = MathMode()
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=200)

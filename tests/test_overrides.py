@@ -15,7 +15,7 @@ from neusight.fake_cuda.attention_choice import AttentionCall
 from neusight.fake_cuda.overrides import answer_attention_question, attention_question
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
-from neusight.recording import OpCall, TensorSpec
+from neusight.recording.recording import OpCall, TensorSpec
 
 
 def calls(name: str, program: Any) -> list[OpCall]:

@@ -10,7 +10,7 @@ import pytest
 from neusight.ops import formulas, is_mapped, map_op, register_op, unregister_op
 from neusight.own_ops import OwnOps, own_ops, register_own_ops
 from neusight.predictors.kernel import Kernel
-from neusight.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 
 
 def call(size: int, op: str = "mine::double_", overload: str = "default") -> OpCall:

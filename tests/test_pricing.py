@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from neusight.predictors import GPU, Estimate, Kernel, gpu
 from neusight.pricing import Pricer
-from neusight.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 
 SPEC = TensorSpec((1024,), (1,), "float32")
 MATH = MathMode()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import neusight
-from neusight.call_stack import call_site
 from neusight.fake_cuda.session import fake_cuda
 from neusight.host import PLAIN
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
-from neusight.recorder import Recorder
-from neusight.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
+from neusight.recording.call_stack import call_site
+from neusight.recording.recorder import Recorder
+from neusight.recording.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
 
 
 def entries(program: Any, **options: Any) -> list[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     Free,

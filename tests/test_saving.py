@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.errors import RecordingError
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,
@@ -32,7 +32,7 @@ from neusight.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.saving import load_recording, save_recording
+from neusight.recording.saving import load_recording, save_recording
 
 SPEC = TensorSpec((2, 3), (3, 1), "float32")
 CALL = OpCall(
@@ -204,7 +204,7 @@ def test_a_storage_that_lives_for_millions_of_equal_steps_is_refused(tmp_path: P
 def test_what_cannot_be_read_again_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neusight.saving.MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr("neusight.recording.saving.MAX_DOCUMENT_BYTES", 100)
 
     with pytest.raises(RecordingError, match="too large to be saved"):
         save_recording(recording_of(CALL), tmp_path / "a.json")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight import recorder
 from neusight.integrations import cli
 from neusight.integrations.exit_codes import ExitCode
+from neusight.recording import recorder
 
 NET = """
 import torch

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import neusight
-from neusight.recording import TensorSpec
-from neusight.signature import kernels_launched_by, math_mode, signature_of, spec_of
+from neusight.recording.recording import TensorSpec
+from neusight.recording.signature import kernels_launched_by, math_mode, signature_of, spec_of
 
 
 def test_a_signature_holds_every_argument_by_name_with_defaults() -> None:

@@ -16,8 +16,8 @@ import neusight
 from neusight.fake_cuda.session import fake_cuda
 from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
-from neusight.recorder import Recorder, RunawayLoop
-from neusight.recording import (
+from neusight.recording.recorder import Recorder, RunawayLoop
+from neusight.recording.recording import (
     Alloc,
     EventRecord,
     EventWait,
@@ -28,7 +28,7 @@ from neusight.recording import (
     Step,
     Synchronize,
 )
-from neusight.steps import EnoughSteps
+from neusight.recording.steps import EnoughSteps
 
 
 def model(width: int = 16) -> nn.Sequential:
@@ -366,7 +366,7 @@ def test_thousands_of_iterations_in_turn_keep_the_memory_of_a_few() -> None:
 def test_an_optimizer_that_never_steps_is_not_waited_for_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("neusight.steps._LEAST_PATIENCE_OPS", 500)
+    monkeypatch.setattr("neusight.recording.steps._LEAST_PATIENCE_OPS", 500)
     spare = nn.Linear(2, 2)
 
     def train() -> None:

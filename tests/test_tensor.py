@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.fake_cuda.tensor import ForecastTensor
+from neusight.recording.tensor import ForecastTensor
 
 
 def inside(program: Any) -> Any:

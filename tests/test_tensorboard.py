@@ -24,7 +24,15 @@ from neusight.integrations.tensorboard_repair import mapped_events, repair
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
-from neusight.recording import Entry, MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+from neusight.recording.recording import (
+    Entry,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    TensorSpec,
+)
 from neusight.timeline import COMMUNICATION_STREAM, Timeline, schedule
 from neusight.trace import write_trace
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neusight.host import PLAIN, HostProfile
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Bound, Estimate
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,

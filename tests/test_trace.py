@@ -17,7 +17,7 @@ from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,

@@ -22,7 +22,7 @@ from neusight.memory import memory_of
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,

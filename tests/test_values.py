@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import neusight
-from neusight.fake_cuda.values import FIRST_FLOAT, FLOAT_DECAY
-from neusight.recording import OpCall, Synchronize
+from neusight.recording.recording import OpCall, Synchronize
+from neusight.recording.values import FIRST_FLOAT, FLOAT_DECAY
 
 
 def values_of(program: Any) -> Any:

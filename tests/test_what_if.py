@@ -25,8 +25,8 @@ from neusight.integrations.what_if import (
     without_waits,
 )
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
-from neusight.recording import HostWork, Mark, OpCall, Recording, Synchronize
-from neusight.saving import save_recording
+from neusight.recording.recording import HostWork, Mark, OpCall, Recording, Synchronize
+from neusight.recording.saving import save_recording
 
 VOCABULARY = 1003
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neusight.predictors.gpu import gpu
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 from neusight.workspaces import Need, Workspaces
 
 MIB = 2**20

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neusight.recording import TensorSpec
+from neusight.recording.recording import TensorSpec
 
 __all__ = ["AttentionBackend", "AttentionCall", "AttentionChoice", "choose_attention", "priority"]
 

@@ -12,7 +12,7 @@ import torch
 
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.tensor import ForecastTensor
+from neusight.recording.tensor import ForecastTensor
 
 __all__ = ["install_checkpoints"]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neusight.fake_cuda.patching import Patches
-from neusight.recording import Alloc, Entry, Free, HostWork, StorageRef
+from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
 from neusight.timeline import Scheduler
 
 if TYPE_CHECKING:
     from neusight.host import HostProfile
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
     from neusight.timeline import Pricing
 
 __all__ = ["LiveClock", "install_virtual_time"]

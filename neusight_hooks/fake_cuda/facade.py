@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from neusight.fake_cuda.patching import Patches
-from neusight.recording import EventRecord, EventWait, Phase
+from neusight.recording.recording import EventRecord, EventWait, Phase
 from neusight.timeline import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["Asked", "DeviceProperties", "LiveMemory", "install_facade", "static_answer"]
 

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.tensor import ForecastTensor
+from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["install_modules"]
 
@@ -217,7 +217,7 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
     original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def bootstrap(self: threading.Thread) -> None:
-        from neusight.recorder import RecordingMode
+        from neusight.recording.recorder import RecordingMode
 
         if not recorder.is_open:
             original(self)

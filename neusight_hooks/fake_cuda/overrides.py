@@ -14,12 +14,12 @@ from neusight.fake_cuda.attention_choice import AttentionBackend, AttentionCall,
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.values import handles, new_tensor
 from neusight.predictors.files import json_value
+from neusight.recording.values import handles, new_tensor
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["attention_question", "install_overrides"]
 
@@ -60,7 +60,7 @@ def answer_attention_question(question: str, gpu: GPU) -> str | None:
 
 
 def _attention_call(fields: dict[str, Any]) -> AttentionCall:
-    from neusight.recording import TensorSpec
+    from neusight.recording.recording import TensorSpec
 
     for name in ("query", "key", "value", "mask"):
         if fields[name] is not None:
@@ -176,7 +176,7 @@ def _never_reached(*args: Any) -> Any:
 
 
 def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
-    from neusight.signature import spec_of
+    from neusight.recording.signature import spec_of
 
     usual_order = torch._C._get_sdp_priority_order()
 

@@ -52,7 +52,7 @@ def install_packages(patches: Patches) -> None:
     patches.on_restore(_forget_answers)
 
     def patch_transformers(module: Any) -> None:
-        from neusight.fake_cuda.tensor import ForecastTensor
+        from neusight.recording.tensor import ForecastTensor
 
         fake = torch._subclasses.FakeTensor
         patches.answer(

@@ -25,7 +25,7 @@ from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.spawned import install_spawned
 from neusight.fake_cuda.store import Store
 from neusight.fake_cuda.writers import install_writers
-from neusight.recorder import Recorder, RecordingMode
+from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
     from neusight.host import HostProfile

@@ -26,7 +26,7 @@ from neusight.predictors.kernel import (
     Pass,
     compute_of,
 )
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__ = ["compute_for_convolution"]
 

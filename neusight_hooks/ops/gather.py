@@ -26,7 +26,7 @@ from neusight.ops.reduction import reduce_kernel
 from neusight.ops.registry import register_op
 from neusight.ops.sort import deterministic_order, select_flagged, vector
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 

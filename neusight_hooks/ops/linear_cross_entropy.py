@@ -6,7 +6,7 @@ from neusight.ops.gemm import matmul_kernels
 from neusight.ops.operands import boolean, integer, memory_kernel, pointwise_kernel
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout
-from neusight.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 __all__ = [
     "boolean",

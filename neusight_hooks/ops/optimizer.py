@@ -22,7 +22,7 @@ from neusight.ops.operands import (
 from neusight.ops.reduction import reduce_kernel
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__ = ["FOREACH", "launches"]
 

@@ -14,7 +14,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 

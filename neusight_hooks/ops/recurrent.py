@@ -19,7 +19,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 

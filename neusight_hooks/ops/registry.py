@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__ = [
     "Formula",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.ops.operands import op_names
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel
-from neusight.recording import MathMode, OpSignature
+from neusight.recording.recording import MathMode, OpSignature
 
 __all__ = ["VIEWS"]
 

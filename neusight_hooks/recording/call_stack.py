@@ -23,7 +23,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 def _foreign_folders() -> tuple[str, ...]:
     """Where torch and neusight are."""
     torch = find_spec("torch")
-    folders = [Path(__file__).parent]
+    folders = [Path(__file__).parents[1]]
     if torch is not None and torch.origin is not None:
         folders.append(Path(torch.origin).parent)
     return tuple(f"{folder}/" for folder in folders)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.ops import map_op
 from neusight.predictors.kernel import Kernel
-from neusight.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = [
     "kernels_launched_by",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Entry,
     EventRecord,
@@ -25,10 +25,10 @@ from neusight.recording import (
     StorageRef,
     Synchronize,
 )
-from neusight.turns import TurnNames, Turns, repetition
+from neusight.recording.turns import TurnNames, Turns, repetition
 
 if TYPE_CHECKING:
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["EnoughSteps", "StepCutter"]
 

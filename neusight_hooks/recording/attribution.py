@@ -19,11 +19,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from neusight.call_stack import CallStack
-from neusight.recording import Phase
+from neusight.recording.call_stack import CallStack
+from neusight.recording.recording import Phase
 
 if TYPE_CHECKING:
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["Attribution", "OpOrigin"]
 

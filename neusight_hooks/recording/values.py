@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.call_stack import call_site
-from neusight.fake_cuda.tensor import ForecastTensor
-from neusight.recording import OpSignature
+from neusight.recording.call_stack import call_site
+from neusight.recording.recording import OpSignature
+from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
-    from neusight.recorder import Recorder
+    from neusight.recording.recorder import Recorder
 
 __all__ = ["HANDLERS", "MAX_KNOWN_ELEMENTS", "Values", "handles", "new_tensor"]
 

@@ -20,14 +20,12 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neusight.attribution import Attribution
-from neusight.call_stack import CallStack, CallStacks, call_site
 from neusight.fake_cuda.eager_errors import eager_error, refused_by_cuda
-from neusight.fake_cuda.tensor import ForecastMode, ForecastTensor, used_outside
-from neusight.fake_cuda.values import HANDLERS, MAX_KNOWN_ELEMENTS, Values
 from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
-from neusight.recording import (
+from neusight.recording.attribution import Attribution
+from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.recording import (
     Entry,
     EventRecord,
     EventWait,
@@ -38,8 +36,10 @@ from neusight.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.signature import signature_of
-from neusight.steps import EnoughSteps, StepCutter
+from neusight.recording.signature import signature_of
+from neusight.recording.steps import EnoughSteps, StepCutter
+from neusight.recording.tensor import ForecastMode, ForecastTensor, used_outside
+from neusight.recording.values import HANDLERS, MAX_KNOWN_ELEMENTS, Values
 
 __all__ = ["EnoughSteps", "Recorder", "RecordingMode", "RunawayLoop"]
 

@@ -20,7 +20,7 @@ from neusight.predictors.files import (
     shown,
     write_atomically,
 )
-from neusight.recording import (
+from neusight.recording.recording import (
     Alloc,
     Argument,
     EmptyCache,

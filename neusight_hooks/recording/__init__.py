@@ -1,0 +1,1 @@
+"""What was heard: a program as a value, and the recorder that writes it."""
