@@ -50,7 +50,7 @@ __all__ = [
 SCHEMA_VERSION = 2
 
 #: A step is host-bound when its GPU idles for more than this share because the host is late; the
-#: forecast's own rule (`neusight.timeline.HOST_BOUND_IDLE_SHARE`).
+#: forecast's own rule (`neusight.timeline.scheduler.HOST_BOUND_IDLE_SHARE`).
 HOST_BOUND_IDLE_SHARE = 0.25
 #: Without launch calls, a gap longer than this is the host's fault (gaps between queued kernels
 #: are 1 to 2 µs on V100, A100 and H100).

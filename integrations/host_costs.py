@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from statistics import median
 
-from neusight.host import HostProfile, profiled_host_of
 from neusight.integrations.kernel_aliases import class_of_name
 from neusight.integrations.profile import DeviceEvent, Profile, RuntimeCall
 from neusight.integrations.trace_measurements import outermost_ops
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
+from neusight.timeline.host import HostProfile, profiled_host_of
 
 __all__ = ["costs_of", "merged_costs", "scaled_costs"]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
-from neusight.host import dispatch_us
 from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
@@ -29,7 +28,8 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.summary import steady_step_of
-from neusight.timeline import KernelSpan, StepSpan
+from neusight.timeline.host import dispatch_us
+from neusight.timeline.scheduler import KernelSpan, StepSpan
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -221,7 +221,7 @@ def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Ou
     from neusight.forecast import Forecast, host_profile
     from neusight.own_ops import register_own_ops
     from neusight.predictors.predictor import predictor
-    from neusight.pricing import calibrated
+    from neusight.timeline.pricing import calibrated
 
     target = find_gpu(options.gpu[0])
     learnt = _learnt(options, target)

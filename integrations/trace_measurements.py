@@ -289,7 +289,7 @@ def _quiet() -> Iterator[None]:
 
 def _any_host() -> Any:
     """Kernels are asked for here, not times: the host does not matter."""
-    from neusight.host import PLAIN
+    from neusight.timeline.host import PLAIN
 
     return PLAIN
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.pricing import Priced, Pricer
 from neusight.recording.recording import (
     Alloc,
     Argument,
@@ -22,7 +21,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.summary import steady_step_of
-from neusight.timeline import Scheduler
+from neusight.timeline.pricing import Priced, Pricer
+from neusight.timeline.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

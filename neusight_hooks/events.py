@@ -10,7 +10,7 @@ from neusight.kernel_names import kernel_display_name
 from neusight.memory import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
-from neusight.timeline import HostSpan, StepSpan, Timeline, is_pinned_copy
+from neusight.timeline.scheduler import HostSpan, StepSpan, Timeline, is_pinned_copy
 
 __all__ = ["event_list"]
 

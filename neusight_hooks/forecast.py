@@ -16,15 +16,6 @@ from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from neusight.failure import FAILURE_OPTION, failure_options, ran_out
-from neusight.host import (
-    OLDER,
-    PLAIN,
-    PROFILED,
-    PROFILED_OLDER,
-    HostProfile,
-    host_of,
-    profiled_host_of,
-)
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.memory import MemoryTimeline, memory_on
 from neusight.predictors.calibration import Calibration
@@ -36,7 +27,19 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable
-from neusight.pricing import (
+from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.recording.saving import load_recording, save_recording
+from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
+from neusight.timeline.host import (
+    OLDER,
+    PLAIN,
+    PROFILED,
+    PROFILED_OLDER,
+    HostProfile,
+    host_of,
+    profiled_host_of,
+)
+from neusight.timeline.pricing import (
     CALIBRATED_HOST,
     Pricer,
     calibrated,
@@ -45,10 +48,7 @@ from neusight.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.recording.recording import STEP_OPTION, Recording
-from neusight.recording.saving import load_recording, save_recording
-from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
-from neusight.timeline import Timeline, schedule
+from neusight.timeline.scheduler import Timeline, schedule
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.folder_watch import FolderWatch

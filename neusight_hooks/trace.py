@@ -28,7 +28,7 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
-from neusight.timeline import (
+from neusight.timeline.scheduler import (
     COMMUNICATION_STREAM,
     GRAPH_LAUNCH,
     HostSpan,

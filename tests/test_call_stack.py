@@ -14,12 +14,12 @@ import torch
 
 import neusight
 from neusight.forecast import Forecast, Session
-from neusight.host import PLAIN
 from neusight.integrations.runner import Program, run_program
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictor
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
+from neusight.timeline.host import PLAIN
 
 HERE = Path(__file__).name
 

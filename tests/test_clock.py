@@ -13,12 +13,12 @@ import torch
 import neusight
 from neusight.fake_cuda.clock import LiveClock
 from neusight.fake_cuda.session import fake_cuda
-from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictor
-from neusight.pricing import Pricer
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import HostWork
+from neusight.timeline.host import PLAIN
+from neusight.timeline.pricing import Pricer
 
 
 @contextmanager

@@ -7,7 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from neusight.forecast import host_profile
-from neusight.host import (
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import KernelClass
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
+from neusight.timeline.host import (
     OLDER,
     OLDER_HOST_FACTOR,
     PLAIN,
@@ -18,9 +21,6 @@ from neusight.host import (
     host_of,
     profiled_host_of,
 )
-from neusight.predictors.gpu import gpu
-from neusight.predictors.kernel import KernelClass
-from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 
 SPEC = TensorSpec((4,), (1,), "float32")
 

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 import neusight
-from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -32,7 +31,8 @@ from neusight.recording.recording import (
     Step,
     TensorSpec,
 )
-from neusight.timeline import KernelSpan, Timeline, schedule
+from neusight.timeline.host import PLAIN
+from neusight.timeline.scheduler import KernelSpan, Timeline, schedule
 from neusight.trace import save_trace, trace_events
 
 HERE = Path(__file__).parent

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from neusight.host import PLAIN
 from neusight.integrations.baseline import (
     METRICS,
     Case,
@@ -74,7 +73,8 @@ from neusight.predictors.training.measured import (
     write_quick,
     write_workload,
 )
-from neusight.pricing import measured_host
+from neusight.timeline.host import PLAIN
+from neusight.timeline.pricing import measured_host
 
 #: Processor seconds after which a mutant counts as one that does not end.
 _LIMIT_S = 20

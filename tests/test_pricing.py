@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neusight.predictors import GPU, Estimate, Kernel, gpu
-from neusight.pricing import Pricer
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
+from neusight.timeline.pricing import Pricer
 
 SPEC = TensorSpec((1024,), (1,), "float32")
 MATH = MathMode()

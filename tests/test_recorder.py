@@ -14,12 +14,12 @@ from torch import nn
 
 import neusight
 from neusight.fake_cuda.session import fake_cuda
-from neusight.host import PLAIN
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
 from neusight.recording.call_stack import call_site
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
+from neusight.timeline.host import PLAIN
 
 
 def entries(program: Any, **options: Any) -> list[Entry]:

@@ -14,7 +14,6 @@ from torch import nn
 
 import neusight
 from neusight.fake_cuda.session import fake_cuda
-from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.recording.recorder import Recorder, RunawayLoop
 from neusight.recording.recording import (
@@ -29,6 +28,7 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.recording.steps import EnoughSteps
+from neusight.timeline.host import PLAIN
 
 
 def model(width: int = 16) -> nn.Sequential:

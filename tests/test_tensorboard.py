@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.host import PLAIN
 from neusight.integrations.profile import read_profile
 from neusight.integrations.tensorboard_repair import mapped_events, repair
 from neusight.predictors.errors import TraceError
@@ -33,7 +32,8 @@ from neusight.recording.recording import (
     Step,
     TensorSpec,
 )
-from neusight.timeline import COMMUNICATION_STREAM, Timeline, schedule
+from neusight.timeline.host import PLAIN
+from neusight.timeline.scheduler import COMMUNICATION_STREAM, Timeline, schedule
 from neusight.trace import write_trace
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"

@@ -25,7 +25,6 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.host import PLAIN
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -38,7 +37,8 @@ from neusight.recording.recording import (
     Step,
     TensorSpec,
 )
-from neusight.timeline import schedule
+from neusight.timeline.host import PLAIN
+from neusight.timeline.scheduler import schedule
 from neusight.trace import write_trace
 
 HERE = Path(__file__).parent

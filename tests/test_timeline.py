@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.host import PLAIN, HostProfile
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Bound, Estimate
 from neusight.recording.recording import (
@@ -30,7 +29,8 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.timeline import (
+from neusight.timeline.host import PLAIN, HostProfile
+from neusight.timeline.scheduler import (
     COMMUNICATION_STREAM,
     GRAPH_LAUNCH,
     LAUNCH_QUEUE_DEPTH,

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from neusight.host import PLAIN
 from neusight.kernel_names import kernel_display_name
 from neusight.memory import memory_of
 from neusight.predictors.errors import TraceError
@@ -34,7 +33,8 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.timeline import GRAPH_LAUNCH, schedule
+from neusight.timeline.host import PLAIN
+from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
 from neusight.trace import TraceOptions, save_trace, trace_events, write_trace
 
 H100 = GPU(

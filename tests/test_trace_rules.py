@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import neusight
-from neusight.host import PLAIN, PROFILED
 from neusight.memory import memory_of
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
@@ -40,7 +39,8 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.timeline import GRAPH_LAUNCH, schedule
+from neusight.timeline.host import PLAIN, PROFILED
+from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
 from neusight.trace import trace_events, write_trace
 
 SHARED = Path(__file__).parents[2] / "shared"

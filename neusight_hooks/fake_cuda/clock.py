@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
-from neusight.timeline import Scheduler
+from neusight.timeline.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from neusight.host import HostProfile
     from neusight.recording.recorder import Recorder
-    from neusight.timeline import Pricing
+    from neusight.timeline.host import HostProfile
+    from neusight.timeline.scheduler import Pricing
 
 __all__ = ["LiveClock", "install_virtual_time"]
 

@@ -11,7 +11,7 @@ import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import EventRecord, EventWait, Phase
-from neusight.timeline import GRAPH_LAUNCH
+from neusight.timeline.scheduler import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU

@@ -28,9 +28,9 @@ from neusight.fake_cuda.writers import install_writers
 from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
-    from neusight.host import HostProfile
     from neusight.predictors.gpu import GPU
-    from neusight.timeline import Pricing
+    from neusight.timeline.host import HostProfile
+    from neusight.timeline.scheduler import Pricing
 
 __all__ = ["enter_fake_cuda", "fake_cuda"]
 

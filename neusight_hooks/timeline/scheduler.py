@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from neusight.host import HostProfile, dispatch_us
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
@@ -27,6 +26,7 @@ from neusight.recording.recording import (
     Synchronize,
     replays,
 )
+from neusight.timeline.host import HostProfile, dispatch_us
 
 __all__ = [
     "COMMUNICATION_STREAM",
@@ -677,7 +677,7 @@ def is_pinned_copy(signature: OpSignature) -> bool:
 def schedule(recording: Recording, price: Pricing, host: HostProfile) -> Timeline:
     """The recording placed in time: what the host does when, and which kernel runs when.
 
-    >>> from neusight.host import PLAIN
+    >>> from neusight.timeline.host import PLAIN
     >>> from neusight.recording.recording import Step
     >>> step = Step("eval", (HostWork("load", 2.5),))
     >>> program = Recording((step,), gpu="H100", torch_version="2.13")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neusight.host import OLDER, PLAIN, PROFILED, PROFILED_OLDER, HostProfile
 from neusight.ops import map_op
 from neusight.predictors.calibration import Calibrated, Calibration
 from neusight.predictors.errors import CalibrationError
@@ -18,6 +17,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
+from neusight.timeline.host import OLDER, PLAIN, PROFILED, PROFILED_OLDER, HostProfile
 
 __all__ = [
     "CALIBRATED_HOST",

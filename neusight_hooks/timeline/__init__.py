@@ -1,0 +1,1 @@
+"""When each op and kernel runs: priced, scheduled on a host lane and streams."""
