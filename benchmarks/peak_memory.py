@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import neusight
-from neusight.memory import memory_of
+from neusight.memory.placement import memory_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from neusight.kernel_names import kernel_display_name
-from neusight.memory import MemoryTimeline
+from neusight.memory.placement import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.scheduler import HostSpan, StepSpan, Timeline, is_pinned_copy

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from neusight.failure import FAILURE_OPTION, failure_options, ran_out
 from neusight.interrupts import Interrupts, runs_the_program
-from neusight.memory import MemoryTimeline, memory_on
+from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
@@ -323,7 +323,7 @@ class Forecast:
     def export_memory_snapshot(self, path: str | Path) -> None:
         """Writes what the allocator did for pytorch.org/memory_viz, as torch's own
         `torch.cuda.memory._dump_snapshot` does (a pickle, which that page reads)."""
-        from neusight.memory_snapshot import write_memory_snapshot
+        from neusight.memory.snapshot import write_memory_snapshot
 
         write_memory_snapshot(path, self.recording, self.gpu, times_ns=self.timeline.memory_ns)
 

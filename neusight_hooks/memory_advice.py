@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from neusight.allocator import Allocator, AllocatorSettings
 from neusight.batch import Batch, batch_of
-from neusight.memory import (
+from neusight.memory.allocator import Allocator, AllocatorSettings
+from neusight.memory.placement import (
     MemoryTimeline,
     Placement,
     Source,

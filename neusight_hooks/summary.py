@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.batch import Batch, batch_of, stated_batch
 from neusight.failure import ran_out
-from neusight.memory import MemoryTimeline
+from neusight.memory.placement import MemoryTimeline
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable_lines

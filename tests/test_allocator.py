@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.allocator import Allocator, AllocatorSettings, SegmentChange, settings_of
+from neusight.memory.allocator import Allocator, AllocatorSettings, SegmentChange, settings_of
 
 MIB = 2**20
 EXPANDABLE = AllocatorSettings(expandable_segments=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION
+from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
 from neusight.predictors.gpu import gpu
 
 MIB = 2**20

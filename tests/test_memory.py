@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from neusight.memory import (
+from neusight.memory.placement import (
     ALLOCATOR_OPTION,
     FRACTION_OPTION,
     MemoryTimeline,
     memory_of,
     memory_on,
 )
+from neusight.memory.workspaces import CUBLAS_BYTES
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import (
     Alloc,
@@ -35,7 +36,6 @@ from neusight.recording.recording import (
     StorageRef,
     TensorSpec,
 )
-from neusight.workspaces import CUBLAS_BYTES
 
 MIB = 2**20
 

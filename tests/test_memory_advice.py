@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neusight
-from neusight.memory import memory_of, memory_on
+from neusight.memory.placement import memory_of, memory_on
 from neusight.memory_advice import (
     memory_advice,
     recorded_batch,

@@ -12,7 +12,7 @@ import torch
 from torch.cuda import _memory_viz
 
 import neusight
-from neusight.memory_snapshot import History, frames_of, memory_snapshot
+from neusight.memory.snapshot import History, frames_of, memory_snapshot
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import Alloc, Entry, Free, Recording, Step, StorageRef
 

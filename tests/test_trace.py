@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from neusight.kernel_names import kernel_display_name
-from neusight.memory import memory_of
+from neusight.memory.placement import memory_of
 from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass

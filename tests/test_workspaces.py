@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from neusight.memory.workspaces import Need, Workspaces
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-from neusight.workspaces import Need, Workspaces
 
 MIB = 2**20
 MATH = MathMode()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.allocator import Allocator, Block, SegmentChange, settings_of
-from neusight.memory import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
-from neusight.memory_snapshot import HistoricPlacement, History, Snapshot, snapshot_of
+from neusight.memory.allocator import Allocator, Block, SegmentChange, settings_of
+from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
+from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snapshot_of
+from neusight.memory.workspaces import ENVIRONMENT, Workspaces
 from neusight.recording.call_stack import call_site
 from neusight.recording.recording import EmptyCache
-from neusight.workspaces import ENVIRONMENT, Workspaces
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU

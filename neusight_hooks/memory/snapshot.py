@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neusight.allocator import Allocator, Block, SegmentChange
-from neusight.memory import (
+from neusight.memory.allocator import Allocator, Block, SegmentChange
+from neusight.memory.placement import (
     ALLOCATOR_OPTION,
     Placement,
     Source,
@@ -17,10 +17,10 @@ from neusight.memory import (
     place_all,
     workspaces_on,
 )
+from neusight.memory.workspaces import Workspaces
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
-from neusight.workspaces import Workspaces
 
 __all__ = [
     "HistoricPlacement",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from neusight.allocator import Allocator, AllocatorSettings, settings_of
+from neusight.memory.allocator import Allocator, AllocatorSettings, settings_of
+from neusight.memory.workspaces import ENVIRONMENT, Workspaces, thread_of
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import (
     Alloc,
@@ -22,7 +23,6 @@ from neusight.recording.recording import (
     StepKind,
     replays,
 )
-from neusight.workspaces import ENVIRONMENT, Workspaces, thread_of
 
 __all__ = [
     "ALLOCATOR_OPTION",

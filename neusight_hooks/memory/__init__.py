@@ -1,0 +1,1 @@
+"""What is held when: storages and workspaces in a GPU's memory."""
