@@ -17,9 +17,9 @@ from neusight._version import __version__
 from neusight.integrations.advice import Advice
 from neusight.integrations.memory_report import MemoryReport
 from neusight.integrations.side_by_side import side_by_side
+from neusight.output.summary import Row, steady_step_of
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.summary import Row, steady_step_of
 from neusight.timeline.scheduler import HostSpan, KernelSpan, StepSpan, Timeline
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
 from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
+from neusight.output.summary import steady_step_of
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
@@ -27,7 +28,6 @@ from neusight.recording.recording import (
     Recording,
     Synchronize,
 )
-from neusight.summary import steady_step_of
 from neusight.timeline.host import dispatch_us
 from neusight.timeline.scheduler import KernelSpan, StepSpan
 

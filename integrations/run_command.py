@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from neusight.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.hints import no_cuda_hint
@@ -28,6 +27,7 @@ from neusight.integrations.program import (
 from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.interrupts import raises_from_here
+from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import (
     CalibrationError,

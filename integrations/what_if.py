@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from neusight.output.summary import steady_step_of
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import (
     Alloc,
@@ -20,7 +21,6 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.summary import steady_step_of
 from neusight.timeline.pricing import Priced, Pricer
 from neusight.timeline.scheduler import Scheduler
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from neusight.failure import FAILURE_OPTION, failure_options, ran_out
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.memory.placement import MemoryTimeline, memory_on
+from neusight.output.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
@@ -29,7 +30,6 @@ from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable
 from neusight.recording.recording import STEP_OPTION, Recording
 from neusight.recording.saving import load_recording, save_recording
-from neusight.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.timeline.host import (
     OLDER,
     PLAIN,
@@ -309,7 +309,7 @@ class Forecast:
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
-        from neusight.trace import write_trace
+        from neusight.output.trace import write_trace
 
         write_trace(
             path,
@@ -333,7 +333,7 @@ class Forecast:
 
     def events(self) -> Any:
         """The ops as torch.profiler's function events, with their kernels' time and memory."""
-        from neusight.events import event_list
+        from neusight.output.events import event_list
 
         memory = self.memory if self._options["profile_memory"] else None
         return event_list(self.timeline, self.gpu, memory)

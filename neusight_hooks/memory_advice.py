@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from neusight.batch import Batch, batch_of
 from neusight.memory.allocator import Allocator, AllocatorSettings
 from neusight.memory.placement import (
     MemoryTimeline,
@@ -18,6 +17,7 @@ from neusight.memory.placement import (
     place_all,
     workspaces_on,
 )
+from neusight.output.batch import Batch, batch_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import (

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.batch import Batch, batch_of, stated_batch
 from neusight.forecast import Forecast
+from neusight.output.batch import Batch, batch_of, stated_batch
 
 
 class Language(nn.Module):

@@ -17,6 +17,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.calibration import calibrate
 from neusight.integrations.cli import main
 from neusight.integrations.profile import read_profile_events
+from neusight.output.trace import trace_events
 from neusight.predictors.calibration import Calibration, Measurement
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
 from neusight.predictors.gpu import gpu
@@ -32,7 +33,6 @@ from neusight.predictors.training.measured import (
     write_quick,
     write_workload,
 )
-from neusight.trace import trace_events
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 needs_traces = pytest.mark.skipif(

@@ -20,7 +20,7 @@ from neusight.integrations.cli import main
 from neusight.integrations.comparison import Comparison, compare, summary_markdown
 from neusight.integrations.kernel_aliases import class_of_name, size_of
 from neusight.integrations.profile import HostOp, Profile, read_profile_events
-from neusight.kernel_names import kernel_display_name
+from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
 

@@ -13,9 +13,9 @@ from torch import nn
 import neusight
 from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profile import Profile, read_profile, read_profile_events
+from neusight.output.trace import trace_events
 from neusight.predictors.gpu import gpu
 from neusight.timeline.host import PROFILED, HostProfile
-from neusight.trace import trace_events
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 needs_traces = pytest.mark.skipif(

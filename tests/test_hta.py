@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.output.trace import save_trace, trace_events
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -33,7 +34,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import KernelSpan, Timeline, schedule
-from neusight.trace import save_trace, trace_events
 
 HERE = Path(__file__).parent
 SPEC = TensorSpec((64,), (1,), "float32")

@@ -20,6 +20,7 @@ from torch import nn
 import neusight
 from neusight.integrations.profile import read_profile
 from neusight.integrations.tensorboard_repair import mapped_events, repair
+from neusight.output.trace import write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -34,7 +35,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import COMMUNICATION_STREAM, Timeline, schedule
-from neusight.trace import write_trace
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"
 Event = dict[str, Any]

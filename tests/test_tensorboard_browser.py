@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 import neusight
+from neusight.output.trace import write_trace
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -39,7 +40,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import schedule
-from neusight.trace import write_trace
 
 HERE = Path(__file__).parent
 CHARTS = HERE.parents[1] / "shared/tools/google_charts_stub.js"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from neusight.kernel_names import kernel_display_name
 from neusight.memory.placement import memory_of
+from neusight.output.kernel_names import kernel_display_name
+from neusight.output.trace import TraceOptions, save_trace, trace_events, write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -35,7 +36,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
-from neusight.trace import TraceOptions, save_trace, trace_events, write_trace
 
 H100 = GPU(
     name="h100_sxm",

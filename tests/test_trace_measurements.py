@@ -17,11 +17,11 @@ from neusight.integrations.trace_measurements import (
     measurements_of,
     outermost_ops,
 )
+from neusight.output.trace import trace_events
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
 from neusight.predictors.predictor import predict
-from neusight.trace import trace_events
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 needs_traces = pytest.mark.skipif(

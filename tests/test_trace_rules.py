@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.memory.placement import memory_of
+from neusight.output.trace import trace_events, write_trace
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -41,7 +42,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN, PROFILED
 from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
-from neusight.trace import trace_events, write_trace
 
 SHARED = Path(__file__).parents[2] / "shared"
 SCHEMA = Path(__file__).parent / "golden" / "trace_schema.json"

@@ -23,11 +23,11 @@ from neusight.integrations.validation import (
     WorkloadScore,
     validate,
 )
+from neusight.output.trace import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import predict
 from neusight.predictors.training.measured import Environment, Workload, write_environment
-from neusight.trace import trace_events
 
 SCRIPT = """
 import argparse

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neusight.batch import Batch, batch_of, stated_batch
 from neusight.failure import ran_out
 from neusight.memory.placement import MemoryTimeline
+from neusight.output.batch import Batch, batch_of, stated_batch
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable_lines

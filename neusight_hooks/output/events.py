@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any
 
-from neusight.kernel_names import kernel_display_name
 from neusight.memory.placement import MemoryTimeline
+from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.scheduler import HostSpan, StepSpan, Timeline, is_pinned_copy

@@ -14,8 +14,8 @@ from typing import TypedDict
 from typing_extensions import Unpack
 
 from neusight._version import __version__
-from neusight.kernel_names import kernel_display_name
 from neusight.memory.placement import MemoryTimeline
+from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU

@@ -1,0 +1,1 @@
+"""What people and tools read of a forecast: figures, words, traces, tables."""
