@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from train_gpt2 import GPT2, Config
 
 import neusight
-from neusight.integrations.advice import advice_for
+from neusight.advice.advice import advice_for
 from neusight.integrations.side_by_side import side_by_side
 
 GPUS = ("H100", "A100", "L40S")

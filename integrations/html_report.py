@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
-from neusight.integrations.advice import Advice
+from neusight.advice.advice import Advice
 from neusight.integrations.memory_report import MemoryReport
 from neusight.integrations.side_by_side import side_by_side
 from neusight.output.summary import Row, steady_step_of
@@ -23,8 +23,8 @@ from neusight.predictors.predictor import Estimate
 from neusight.timeline.scheduler import HostSpan, KernelSpan, StepSpan, Timeline
 
 if TYPE_CHECKING:
+    from neusight.advice.memory import MemoryAdvice
     from neusight.forecast import Forecast
-    from neusight.memory_advice import MemoryAdvice
 
 __all__ = ["html_report", "write_html_report"]
 

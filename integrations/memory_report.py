@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
-from neusight.memory_advice import MemoryAdvice, Remedy, memory_advice
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable, printable_lines
 from neusight.recording.recording import Alloc, TensorSpec

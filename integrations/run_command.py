@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
+from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.hints import no_cuda_hint
 from neusight.integrations.landlock import guard_words

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
+from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.forecast import Forecast
-from neusight.integrations.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.memory_report import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 import neusight
+from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
-from neusight.integrations.advice import Advice
 from neusight.integrations.html_report import _KINDS, html_report, write_html_report
 from neusight.predictors.gpu import GPU, gpu
 from neusight.recording.recording import Recording

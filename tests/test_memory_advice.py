@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neusight
-from neusight.memory.placement import memory_of, memory_on
-from neusight.memory_advice import (
+from neusight.advice.memory import (
     memory_advice,
     recorded_batch,
     tensors_of,
@@ -22,6 +21,7 @@ from neusight.memory_advice import (
     with_foreach_off,
     with_fused_optimizer,
 )
+from neusight.memory.placement import memory_of, memory_on
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import Alloc, Entry, Recording, Step
 

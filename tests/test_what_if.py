@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
-from neusight.forecast import Forecast
-from neusight.integrations.what_if import (
+from neusight.advice.what_if import (
     WhatIf,
     as_cuda_graphs,
     compiled,
@@ -24,6 +23,7 @@ from neusight.integrations.what_if import (
     with_tf32,
     without_waits,
 )
+from neusight.forecast import Forecast
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.recording.recording import HostWork, Mark, OpCall, Recording, Synchronize
 from neusight.recording.saving import save_recording

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from neusight.integrations.what_if import (
+from neusight.advice.what_if import (
     GOOD_MULTIPLE,
     Entries,
     WhatIf,
@@ -26,8 +26,8 @@ from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import Mark, OpCall, Synchronize
 
 if TYPE_CHECKING:
+    from neusight.advice.memory import MemoryAdvice, Remedy
     from neusight.forecast import Forecast
-    from neusight.memory_advice import MemoryAdvice, Remedy
 
 __all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
 
