@@ -42,7 +42,7 @@ from neusight.predictors.printable import printable, printable_text
 if TYPE_CHECKING:
     from neusight.fake_cuda.store import Store
     from neusight.forecast import Forecast
-    from neusight.own_ops import OwnOps
+    from neusight.ops.own_ops import OwnOps
     from neusight.predictors.gpu import GPU
     from neusight.recording.recording import Recording
 
@@ -219,7 +219,7 @@ def _teller(options: argparse.Namespace) -> Callable[[str], object]:
 
 def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
     from neusight.forecast import Forecast, host_profile
-    from neusight.own_ops import register_own_ops
+    from neusight.ops.own_ops import register_own_ops
     from neusight.predictors.predictor import predictor
     from neusight.timeline.pricing import calibrated
 
@@ -251,7 +251,7 @@ def _recorded(
     """Records in this process; with a store, in one that is the program's alone."""
     from neusight.forecast import Session
     from neusight.ops import formulas
-    from neusight.own_ops import own_ops
+    from neusight.ops.own_ops import own_ops
 
     before = formulas()
     session = Session(

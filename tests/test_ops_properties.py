@@ -11,7 +11,7 @@ from neusight.ops import kernels_of, map_op, mapped_ops
 from neusight.ops.elementwise import FILLS, POINTWISE, RANDOM
 from neusight.ops.operands import is_dense, layout_of
 from neusight.ops.optimizer import FOREACH, launches
-from neusight.ops.reduction import REDUCTIONS
+from neusight.ops.rows.reduction import REDUCTIONS
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 

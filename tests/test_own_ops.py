@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from neusight.ops import formulas, is_mapped, map_op, register_op, unregister_op
-from neusight.own_ops import OwnOps, own_ops, register_own_ops
+from neusight.ops.own_ops import OwnOps, own_ops, register_own_ops
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 

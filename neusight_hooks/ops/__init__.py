@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.ops import (
-    attention,
-    collective,
-    convolution,
-    copy,
-    elementwise,
-    fft,
-    gather,
-    gemm,
-    linear_cross_entropy,
-    normalization,
-    optimizer,
-    pooling,
-    recurrent,
-    reduction,
-    softmax,
-    sort,
-    views,
-)
+from neusight.ops import collective, copy, elementwise, fft, gather, optimizer, views
+from neusight.ops.products import attention, convolution, gemm, linear_cross_entropy, recurrent
 from neusight.ops.registry import (
     Formula,
     Mapping,
@@ -32,6 +15,7 @@ from neusight.ops.registry import (
     register_op,
     unregister_op,
 )
+from neusight.ops.rows import normalization, pooling, reduction, softmax, sort
 
 __all__ = [
     "FAMILIES",

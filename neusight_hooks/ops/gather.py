@@ -22,9 +22,9 @@ from neusight.ops.operands import (
     tensor_list,
     written_tensors,
 )
-from neusight.ops.reduction import reduce_kernel
 from neusight.ops.registry import register_op
-from neusight.ops.sort import deterministic_order, select_flagged, vector
+from neusight.ops.rows.reduction import reduce_kernel
+from neusight.ops.rows.sort import deterministic_order, select_flagged, vector
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 

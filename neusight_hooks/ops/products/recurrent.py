@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neusight.ops.convolution import compute_for_convolution
 from neusight.ops.operands import (
     boolean,
     flags,
@@ -17,6 +16,7 @@ from neusight.ops.operands import (
     read_tensors,
     written_tensors,
 )
+from neusight.ops.products.convolution import compute_for_convolution
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec

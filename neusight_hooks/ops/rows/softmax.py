@@ -12,8 +12,8 @@ from neusight.ops.operands import (
     wrap_dim,
     written_tensors,
 )
-from neusight.ops.reduction import reduce_kernel, temporary
 from neusight.ops.registry import register_op
+from neusight.ops.rows.reduction import reduce_kernel, temporary
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 

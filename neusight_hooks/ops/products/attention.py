@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from neusight.ops.gemm import matmul_kernels
 from neusight.ops.operands import (
     boolean,
     ceil_div,
@@ -16,6 +15,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
     written_tensors,
 )
+from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec

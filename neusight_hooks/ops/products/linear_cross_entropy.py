@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.ops.gemm import matmul_kernels
 from neusight.ops.operands import boolean, integer, memory_kernel, pointwise_kernel
+from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec

@@ -17,8 +17,8 @@ from neusight.ops.operands import (
     wrap_dim,
     written_tensors,
 )
-from neusight.ops.reduction import reduce_kernel
 from neusight.ops.registry import register_op
+from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 

@@ -1,0 +1,1 @@
+"""Ops that are matrix products, or made of them."""
