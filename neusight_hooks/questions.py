@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.fake_cuda.facade import static_answer
-from neusight.fake_cuda.overrides import answer_attention_question
+from neusight.fake_cuda.answers.facade import static_answer
+from neusight.fake_cuda.answers.overrides import answer_attention_question
 from neusight.predictors.gpu import GPU
 
 __all__ = ["answer"]

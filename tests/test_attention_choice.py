@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.attention_choice import AttentionCall, choose_attention, priority
+from neusight.fake_cuda.answers.attention_choice import AttentionCall, choose_attention, priority
 from neusight.recording.recording import TensorSpec
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "attention_choice"

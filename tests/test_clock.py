@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.fake_cuda.clock import LiveClock
+from neusight.fake_cuda.answers.clock import LiveClock
 from neusight.fake_cuda.session import fake_cuda
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictor

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.fake_cuda.facade import static_answer
+from neusight.fake_cuda.answers.facade import static_answer
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import EventRecord, OpCall
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neusight
-from neusight.fake_cuda.attention_choice import AttentionCall
-from neusight.fake_cuda.overrides import answer_attention_question, attention_question
+from neusight.fake_cuda.answers.attention_choice import AttentionCall
+from neusight.fake_cuda.answers.overrides import answer_attention_question, attention_question
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import OpCall, TensorSpec

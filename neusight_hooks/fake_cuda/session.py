@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
+from neusight.fake_cuda.answers.facade import install_facade
+from neusight.fake_cuda.answers.live_memory import LiveMemory
+from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
-from neusight.fake_cuda.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.eager_errors import quiet_fake_kernels
-from neusight.fake_cuda.facade import install_facade
 from neusight.fake_cuda.files import install_files
-from neusight.fake_cuda.live_memory import LiveMemory
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.open_handles import install_open_handles
 from neusight.fake_cuda.overlay import Overlay
-from neusight.fake_cuda.overrides import install_overrides
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.spawned import install_spawned

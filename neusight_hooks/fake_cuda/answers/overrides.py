@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.fake_cuda.attention_choice import AttentionBackend, AttentionCall, choose_attention
+from neusight.fake_cuda.answers.attention_choice import (
+    AttentionBackend,
+    AttentionCall,
+    choose_attention,
+)
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
