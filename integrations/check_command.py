@@ -38,7 +38,7 @@ from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictors
 
 if TYPE_CHECKING:
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.store import Store
 
 __all__ = ["add_arguments", "check"]
 

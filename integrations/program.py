@@ -33,8 +33,8 @@ from neusight.interrupts import INTERRUPTED, RELAY, raises_from_here, take_relay
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
-    from neusight.fake_cuda.hands import HandsServer
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.hands import HandsServer
+    from neusight.fake_cuda.store.store import Store
 
 __all__ = [
     "Ended",
@@ -110,9 +110,9 @@ def in_guarded_process(
     hide_gpus()
     _prepare()
     raises_from_here()
-    from neusight.fake_cuda.hands import HandsServer
-    from neusight.fake_cuda.leftovers import remove_leftovers
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.hands import HandsServer
+    from neusight.fake_cuda.store.leftovers import remove_leftovers
+    from neusight.fake_cuda.store.store import Store
 
     for folder in {tempfile.gettempdir(), _SHORT_PARENT}:
         remove_leftovers(folder)
@@ -372,8 +372,8 @@ def _leave_exit_to_parent() -> None:
 def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], temporary: str) -> None:
     """Works behind the guard, and passes on what came of it. What a script forked off and let run
     to the end has nothing to tell."""
-    from neusight.fake_cuda.hands import RemoteHands
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.hands import RemoteHands
+    from neusight.fake_cuda.store.store import Store
 
     own = os.getpid()
     hands = RemoteHands(folder)  # it keeps the true functions

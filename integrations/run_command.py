@@ -40,7 +40,7 @@ from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
 
 if TYPE_CHECKING:
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.store import Store
     from neusight.forecast import Forecast
     from neusight.ops.own_ops import OwnOps
     from neusight.predictors.gpu import GPU

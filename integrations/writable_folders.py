@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from neusight.fake_cuda.package_caches import package_caches
+from neusight.fake_cuda.overlay.package_caches import package_caches
 from neusight.integrations.runner import Program
 
 __all__ = ["writable_folders"]

@@ -51,8 +51,8 @@ from neusight.timeline.pricing import (
 from neusight.timeline.scheduler import Timeline, schedule
 
 if TYPE_CHECKING:
-    from neusight.fake_cuda.folder_watch import FolderWatch
-    from neusight.fake_cuda.store import Store
+    from neusight.fake_cuda.store.folder_watch import FolderWatch
+    from neusight.fake_cuda.store.store import Store
     from neusight.recording.recorder import Recorder
 
 __all__ = ["Forecast", "Session", "forecast_on", "host_profile", "open_forecast"]
@@ -574,8 +574,8 @@ class Session:
     def _enter_files(self, recorder: Recorder) -> Store | None:
         """The store for what the program does to files: one that was given is left as it is, an
         own one is gone afterwards."""
-        from neusight.fake_cuda.folder_watch import FolderWatch
-        from neusight.fake_cuda.store import Store
+        from neusight.fake_cuda.store.folder_watch import FolderWatch
+        from neusight.fake_cuda.store.store import Store
 
         if self._allow_writes:
             return None

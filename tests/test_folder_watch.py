@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.folder_watch import FolderWatch
+from neusight.fake_cuda.store.folder_watch import FolderWatch
 
 
 def test_what_differs_was_added_or_is_gone_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.hands import (
+from neusight.fake_cuda.store.hands import (
     SOCKET,
     Hands,
     HandsServer,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.leftovers import JOURNAL, OWNER, own, remove_leftovers
+from neusight.fake_cuda.store.leftovers import JOURNAL, OWNER, own, remove_leftovers
 
 
 @pytest.fixture

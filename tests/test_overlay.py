@@ -14,10 +14,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.fake_cuda.files import install_files
-from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import Overlay
+from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.store import Store
+from neusight.fake_cuda.store.store import Store
 
 PATHS = ["a", "b", "link", "hard", "d", "d/x", "d/y", "d/e", "d/e/z", "n", "n/m", "n/m/o", "to_d/x"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.fake_cuda.path_tree import PathTree
+from neusight.fake_cuda.store.path_tree import PathTree
 
 paths = st.lists(st.sampled_from("abc"), max_size=4).map(lambda parts: "/" + "/".join(parts))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.private_copy import MAX_COPY_BYTES, copy_privately
-from neusight.fake_cuda.true_functions import true_functions
+from neusight.fake_cuda.store.private_copy import MAX_COPY_BYTES, copy_privately
+from neusight.fake_cuda.store.true_functions import true_functions
 
 
 def copied(source: Path, target: Path, *, empty: bool = False) -> os.stat_result:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from neusight.fake_cuda.leftovers import remove_leftovers
+from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli import main
 from neusight.integrations.landlock import is_available
 from neusight.integrations.program import checked_keep_folder, in_guarded_process, is_guarded

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.files import install_files
-from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import Overlay
+from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.store import Store
+from neusight.fake_cuda.store.store import Store
 
 
 def written(folder: Path, text: str) -> Store:

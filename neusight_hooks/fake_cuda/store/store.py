@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from neusight.fake_cuda.folder_watch import FolderWatch
-from neusight.fake_cuda.hands import Hands, OwnHands, hands_of
-from neusight.fake_cuda.journal import Journal
-from neusight.fake_cuda.leftovers import OWNER, STORE_PREFIX, own
-from neusight.fake_cuda.path_tree import PathTree
-from neusight.fake_cuda.private_copy import copy_privately
-from neusight.fake_cuda.true_functions import true_functions
+from neusight.fake_cuda.store.folder_watch import FolderWatch
+from neusight.fake_cuda.store.hands import Hands, OwnHands, hands_of
+from neusight.fake_cuda.store.journal import Journal
+from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own
+from neusight.fake_cuda.store.path_tree import PathTree
+from neusight.fake_cuda.store.private_copy import copy_privately
+from neusight.fake_cuda.store.true_functions import true_functions
 
 __all__ = ["Place", "Store", "missing"]
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
 __all__ = ["install_open_handles"]

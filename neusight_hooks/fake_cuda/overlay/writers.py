@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from neusight.fake_cuda.import_hooks import when_imported
-from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
 __all__ = ["install_writers"]

@@ -6,11 +6,11 @@ import contextlib
 import multiprocessing.util
 from typing import Any
 
-from neusight.fake_cuda.files import install_files
-from neusight.fake_cuda.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import Overlay
+from neusight.fake_cuda.overlay.python_functions import install_files
+from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.store import Store
-from neusight.fake_cuda.writers import install_writers
+from neusight.fake_cuda.store.store import Store
 
 __all__ = ["attach", "install_spawned"]
 

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from neusight.fake_cuda.package_caches import package_caches
-from neusight.fake_cuda.store import Place, Store, missing
+from neusight.fake_cuda.overlay.package_caches import package_caches
+from neusight.fake_cuda.store.store import Place, Store, missing
 
 __all__ = ["Overlay"]
 

@@ -1,7 +1,6 @@
 """What a killed run left in the temporary folder: found by its lock, and removed."""
 
 # Strings, not pathlib: whoever opens a forecast calls this, and it must stay quick to import.
-# ruff: noqa: PTH108, PTH110, PTH115, PTH116, PTH118, PTH123
 
 from __future__ import annotations
 

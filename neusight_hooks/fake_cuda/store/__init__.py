@@ -1,0 +1,1 @@
+"""The private store below the overlay: copies, removals and what is new."""
