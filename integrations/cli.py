@@ -47,7 +47,7 @@ from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
 
 if TYPE_CHECKING:
-    from neusight.predictors.network import Network
+    from neusight.predictors.learned.network import Network
 
 __all__ = ["main"]
 

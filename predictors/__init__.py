@@ -25,7 +25,7 @@ from neusight.predictors.predictor import Estimate, Predictor, predict, register
 
 if TYPE_CHECKING:
     from neusight.predictors.calibration import Calibration, Measurement
-    from neusight.predictors.roofline import Roofline
+    from neusight.predictors.physics.roofline import Roofline
     from neusight.predictors.tiled import Tiled
 
 __all__ = [
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(calibration, name)
     if name == "Roofline":
-        from neusight.predictors.roofline import Roofline
+        from neusight.predictors.physics.roofline import Roofline
 
         return Roofline
     if name == "Tiled":

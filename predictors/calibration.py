@@ -25,9 +25,9 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
 )
+from neusight.predictors.physics.roofline import flop_roofline_us, whole_nanoseconds
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.printable import printable_lines
-from neusight.predictors.roofline import flop_roofline_us, whole_nanoseconds
 
 __all__ = [
     "CONSTANTS",

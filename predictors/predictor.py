@@ -103,7 +103,7 @@ def _tiled_burst() -> Predictor:
 
 
 def _roofline() -> Predictor:
-    from neusight.predictors.roofline import Roofline
+    from neusight.predictors.physics.roofline import Roofline
 
     return Roofline()
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from neusight.predictors.attention import attention_timing
-from neusight.predictors.collective import collective_timing
-from neusight.predictors.convolution import convolution_timings
-from neusight.predictors.correction import Adjustment, shipped
-from neusight.predictors.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.predictors.memory_bound import memory_bound_timing
+from neusight.predictors.learned.correction import Adjustment, shipped
+from neusight.predictors.physics.attention import attention_timing
+from neusight.predictors.physics.collective import collective_timing
+from neusight.predictors.physics.convolution import convolution_timings
+from neusight.predictors.physics.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
+from neusight.predictors.physics.memory_bound import memory_bound_timing
+from neusight.predictors.physics.roofline import flop_roofline_us, whole_nanoseconds
 from neusight.predictors.predictor import Estimate, Origin, Timing
-from neusight.predictors.roofline import flop_roofline_us, whole_nanoseconds
 
 __all__ = ["Correction", "Tiled"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.attention import attention_timing, visible_tile_pairs
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import AttentionSize, Kernel
+from neusight.predictors.physics.attention import attention_timing, visible_tile_pairs
+from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Timing
-from neusight.predictors.roofline import flop_roofline_us
 
 NAMES = st.sampled_from(["flash_attention", "cudnn_attention", "efficient_attention"])
 GPUS = st.sampled_from(["H100", "A100", "B300", "T4"])

@@ -20,8 +20,8 @@ from neusight.predictors.calibration import (
     variant_of,
 )
 from neusight.predictors.errors import CalibrationError
+from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import predictor
-from neusight.predictors.roofline import flop_roofline_us
 
 GEMM = Kernel.gemm(2048, 2048, 2048)
 RELU = Kernel.elementwise("relu", 1 << 22, dtype="float32")

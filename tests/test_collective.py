@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.collective import collective_timing, link_bandwidth_gbps
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.roofline import roofline_us
+from neusight.predictors.physics.collective import collective_timing, link_bandwidth_gbps
+from neusight.predictors.physics.roofline import roofline_us
 
 OPS = st.sampled_from(
     ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "other"]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.convolution import convolution_timings, implicit_gemm
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout
+from neusight.predictors.physics.convolution import convolution_timings, implicit_gemm
+from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import predict
-from neusight.predictors.roofline import flop_roofline_us
 
 SIZE = ConvolutionSize(32, 64, 128, 1, (56, 56), (28, 28), (3, 3), (2, 2), "forward")
 

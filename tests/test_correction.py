@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, gpu, gpus, predict
-from neusight.predictors.correction import (
+from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
     architecture_of,
@@ -23,8 +23,8 @@ from neusight.predictors.correction import (
     load_folder,
     shipped,
 )
-from neusight.predictors.features import BLOCK_SCALED, GEMM_FEATURES, gemm_features
-from neusight.predictors.roofline import flop_roofline_us
+from neusight.predictors.learned.features import BLOCK_SCALED, GEMM_FEATURES, gemm_features
+from neusight.predictors.physics.roofline import flop_roofline_us
 
 WEIGHTS = Path(__file__).parents[1] / "predictors" / "weights"
 
@@ -209,7 +209,7 @@ def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> No
 
 def test_shipped_weights_are_read_once_and_not_at_import() -> None:
     code = (
-        "import neusight.predictors.tiled as t, neusight.predictors.correction as c;"
+        "import neusight.predictors.tiled as t, neusight.predictors.learned.correction as c;"
         "print(c.shipped.cache_info().currsize)"
     )
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gemm import gemm_timings, is_unaligned
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, Layout
+from neusight.predictors.physics.gemm import gemm_timings, is_unaligned
+from neusight.predictors.physics.roofline import flop_roofline_us, roofline_us
 from neusight.predictors.predictor import predict
-from neusight.predictors.roofline import flop_roofline_us, roofline_us
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 2**33))
 GPUS = st.sampled_from(["H100", "A100", "V100", "L40S", "P4", "MI210", "B200"])

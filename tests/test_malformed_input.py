@@ -58,7 +58,7 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.gpu import _index, _registered, gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.network import Network, load_network, save_network
+from neusight.predictors.learned.network import Network, load_network, save_network
 from neusight.predictors.predictor import predictor
 from neusight.predictors.training.measured import (
     Environment,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
-from neusight.predictors.memory_bound import cold_share, memory_bound_timing, smooth_maximum
-from neusight.predictors.roofline import roofline_us
+from neusight.predictors.physics.memory_bound import cold_share, memory_bound_timing, smooth_maximum
+from neusight.predictors.physics.roofline import roofline_us
 
 CLASSES = st.sampled_from(
     [

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors.errors import NeusightError, WeightsError
-from neusight.predictors.network import Network, exp_of, load_network, log_of, save_network
+from neusight.predictors.learned.network import Network, exp_of, load_network, log_of, save_network
 
 
 def small_network() -> Network:

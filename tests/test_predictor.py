@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import GPU, Estimate, Kernel, KernelClass, Tiled, gpu, gpus, predict
-from neusight.predictors.correction import Adjustment
 from neusight.predictors.errors import RegistrationError, UnsupportedKernelError
 from neusight.predictors.kernel import ConvolutionSize
+from neusight.predictors.learned.correction import Adjustment
 from neusight.predictors.predictor import (
     Predictor,
     Timing,

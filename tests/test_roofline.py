@@ -6,7 +6,7 @@ import pytest
 
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.predictors.roofline import (
+from neusight.predictors.physics.roofline import (
     Roofline,
     flop_roofline_us,
     roofline_us,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neusight.predictors.gpu import gpu
-from neusight.predictors.tile import (
+from neusight.predictors.physics.tile import (
     SPLITS,
     TILES,
     candidates,

@@ -12,8 +12,8 @@ import pytest
 
 from neusight.integrations.cli import main
 from neusight.predictors import Kernel, gpu
-from neusight.predictors.correction import Trained, load_folder
 from neusight.predictors.errors import DataError
+from neusight.predictors.learned.correction import Trained, load_folder
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.data import (
     gpu_of_row,

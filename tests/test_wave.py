@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import gpu
-from neusight.predictors.wave import ctas_per_sm, effective_waves, num_waves
+from neusight.predictors.physics.wave import ctas_per_sm, effective_waves, num_waves
 
 
 def test_tail_wave_costs_a_whole_wave_at_full_tail_cost() -> None:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError, RegistrationError, UnknownGPUError
-from neusight.predictors.features import BLOCK_SCALED, BY_ROW
 from neusight.predictors.files import read_bytes, shown
 from neusight.predictors.gpu import GPU, gpu, gpus
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
 
 #: A table: pandas comes with an extra and has no types of its own.
 DataFrame = Any

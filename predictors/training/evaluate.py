@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.correction import SIZE_CLASSES_US
 from neusight.predictors.errors import DataError, UnsupportedKernelError
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.learned.correction import SIZE_CLASSES_US
 from neusight.predictors.predictor import Predictor, predictor
 from neusight.predictors.printable import printable
 from neusight.predictors.tiled import Tiled

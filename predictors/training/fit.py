@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.correction import (
+from neusight.predictors.errors import DataError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.learned.correction import (
     FAMILIES,
     SIZE_CLASSES_US,
     UNSEEN,
     architecture_of,
     family_of,
 )
-from neusight.predictors.errors import DataError
-from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel
-from neusight.predictors.network import Network, exp_of, save_network
+from neusight.predictors.learned.network import Network, exp_of, save_network
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.data import (
     Group,

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.correction import (
+from neusight.predictors.files import write_atomically
+from neusight.predictors.gpu import GPU
+from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
     Trained,
     architecture_of,
     load_folder,
 )
-from neusight.predictors.files import write_atomically
-from neusight.predictors.gpu import GPU
-from neusight.predictors.network import Network
-from neusight.predictors.roofline import Roofline
+from neusight.predictors.learned.network import Network
+from neusight.predictors.physics.roofline import Roofline
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.data import (
     TABLES,

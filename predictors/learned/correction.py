@@ -15,7 +15,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.features import (
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    RowsSize,
+)
+from neusight.predictors.learned.features import (
     ATTENTION_FEATURES,
     BLOCK_SCALED,
     BY_ROW,
@@ -33,16 +42,7 @@ from neusight.predictors.features import (
     quantisation_features,
     row_features,
 )
-from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import (
-    AttentionSize,
-    CollectiveSize,
-    ConvolutionSize,
-    GemmSize,
-    Kernel,
-    RowsSize,
-)
-from neusight.predictors.network import Network, exp_of, load_network
+from neusight.predictors.learned.network import Network, exp_of, load_network
 from neusight.predictors.predictor import Timing
 
 __all__ = [
@@ -313,7 +313,7 @@ def _adjusted(
 @cache
 def shipped() -> Trained:
     """The correction that comes with neusight, read once; WeightsError names a damaged file."""
-    return Trained(load_folder(Path(__file__).parent / "weights"))
+    return Trained(load_folder(Path(__file__).parents[1] / "weights"))
 
 
 def load_folder(folder: Path) -> dict[str, Network]:

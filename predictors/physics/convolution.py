@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from neusight.predictors.gemm import columns, timings_of_problems
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel
-from neusight.predictors.memory_bound import cold_share, smooth_maximum
+from neusight.predictors.physics.gemm import columns, timings_of_problems
+from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
+from neusight.predictors.physics.roofline import is_winograd
 from neusight.predictors.predictor import Timing
-from neusight.predictors.roofline import is_winograd
 
 __all__ = ["convolution_timings", "implicit_gemm"]
 

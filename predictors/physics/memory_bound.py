@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.physics.roofline import HOST_COPIES, flop_roofline_us
 from neusight.predictors.predictor import Bound, Timing
-from neusight.predictors.roofline import HOST_COPIES, flop_roofline_us
 
 __all__ = ["Kind", "cold_share", "kind_of", "memory_bound_timing"]
 

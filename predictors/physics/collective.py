@@ -10,9 +10,9 @@ import math
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel
-from neusight.predictors.memory_bound import smooth_maximum
+from neusight.predictors.physics.memory_bound import smooth_maximum
+from neusight.predictors.physics.roofline import wire_bytes
 from neusight.predictors.predictor import Timing
-from neusight.predictors.roofline import wire_bytes
 
 __all__ = ["collective_timing", "link_bandwidth_gbps"]
 

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.attention import exponentials_per_clock
-from neusight.predictors.convolution import implicit_gemm
-from neusight.predictors.gemm import gemm_terms, problems_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
-from neusight.predictors.network import log_of
+from neusight.predictors.learned.network import log_of
+from neusight.predictors.physics.attention import exponentials_per_clock
+from neusight.predictors.physics.convolution import implicit_gemm
+from neusight.predictors.physics.gemm import gemm_terms, problems_of
+from neusight.predictors.physics.roofline import is_winograd, wire_bytes
+from neusight.predictors.physics.tile import Candidates
 from neusight.predictors.predictor import Timing
-from neusight.predictors.roofline import is_winograd, wire_bytes
-from neusight.predictors.tile import Candidates
 
 __all__ = [
     "ATTENTION_FEATURES",

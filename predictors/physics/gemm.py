@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
-from neusight.predictors.predictor import Bound, Timing
-from neusight.predictors.tile import (
+from neusight.predictors.physics.tile import (
     SPLITS,
     STAGE_DEPTH,
     Candidates,
@@ -25,7 +24,8 @@ from neusight.predictors.tile import (
     threads_of,
     tile_shared_memory_bytes,
 )
-from neusight.predictors.wave import ctas_per_sm, effective_waves
+from neusight.predictors.physics.wave import ctas_per_sm, effective_waves
+from neusight.predictors.predictor import Bound, Timing
 
 __all__ = [
     "CONSTANTS",

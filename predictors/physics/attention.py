@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neusight.predictors.gemm import utilization_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import AttentionSize, Kernel
-from neusight.predictors.memory_bound import cold_share, smooth_maximum
+from neusight.predictors.physics.gemm import utilization_of
+from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.predictor import Timing
 
 __all__ = ["attention_timing", "exponentials_per_clock", "visible_tile_pairs"]

@@ -1,0 +1,1 @@
+"""What measurements teach beyond the physics: small networks on features."""

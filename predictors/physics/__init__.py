@@ -1,0 +1,1 @@
+"""How long a kernel takes by what the hardware can do: one class of kernels a file."""
