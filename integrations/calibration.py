@@ -12,12 +12,12 @@ from typing import Any
 from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profile import Profile, read_profile
 from neusight.integrations.trace_measurements import measurements_of, told_left_out
-from neusight.predictors.calibration import Calibration, Measurement
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.measuring.calibration import Calibration, Measurement
+from neusight.predictors.measuring.folder import Sample, read_measured
 from neusight.predictors.predictor import Predictor
-from neusight.predictors.training.measured import Sample, read_measured
 
 __all__ = ["Source", "calibrate"]
 
@@ -118,7 +118,7 @@ def calibrate(
 
 
 def _fitted(found: _Evidence, gpu: GPU, predictor: str | Predictor | None) -> Calibration:
-    from neusight.predictors.training.calibrate import fit_calibration
+    from neusight.predictors.measuring.calibrate import fit_calibration
 
     if found.kernel_ns:
         used = 1.0 - sum(found.left_out_ns.values()) / found.kernel_ns

@@ -23,9 +23,7 @@ from neusight.predictors.errors import DataError, UnknownGPUError
 from neusight.predictors.files import json_value, read_bytes, shown
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
-from neusight.predictors.training.cases import Case, quick_sample, sample, sustained_sample
-from neusight.predictors.training.measure import Refusal, quick_of
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.folder import (
     Environment,
     Sample,
     Workload,
@@ -38,6 +36,8 @@ from neusight.predictors.training.measured import (
     write_quick,
     write_workload,
 )
+from neusight.predictors.measuring.probes import Case, quick_sample, sample, sustained_sample
+from neusight.predictors.measuring.stopwatch import Refusal, quick_of
 
 __all__ = [
     "Outcome",

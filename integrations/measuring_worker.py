@@ -29,8 +29,9 @@ from neusight._version import __version__
 from neusight.predictors.errors import DataError, NeusightError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.training.cases import Case
-from neusight.predictors.training.measure import (
+from neusight.predictors.measuring.folder import Environment, Workload, sample_to_json
+from neusight.predictors.measuring.probes import Case
+from neusight.predictors.measuring.stopwatch import (
     Call,
     Conditions,
     CudaStopwatch,
@@ -40,7 +41,6 @@ from neusight.predictors.training.measure import (
     Stopwatch,
     measured_cases,
 )
-from neusight.predictors.training.measured import Environment, Workload, sample_to_json
 
 __all__ = ["Bench", "RealBench", "Rehearsal", "Reply", "answers", "main", "serve"]
 

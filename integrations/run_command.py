@@ -28,7 +28,6 @@ from neusight.integrations.runner import Outcome, Program, hide_gpus, run_progra
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.interrupts import raises_from_here
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
-from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import (
     CalibrationError,
     ForecastStateError,
@@ -36,6 +35,7 @@ from neusight.predictors.errors import (
     TraceError,
 )
 from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
 

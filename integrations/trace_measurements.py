@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from neusight.integrations.kernel_aliases import class_of_name
 from neusight.integrations.profile import DeviceEvent, Profile
 from neusight.ops import is_mapped, map_op
-from neusight.predictors.calibration import Measurement
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.measuring.calibration import Measurement
 from neusight.recording.recording import Mark, OpCall, Recording
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.integrations.comparison import ComparisonRow, compare, step_figures
 from neusight.integrations.profile import Profile, read_profile
-from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable_lines
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-    from neusight.predictors.training.measured import Workload
+    from neusight.predictors.measuring.folder import Workload
 
 __all__ = ["OperatorError", "Totals", "Validation", "WorkloadScore", "validate"]
 
@@ -293,7 +293,7 @@ def _is_workload(path: Path) -> bool:
 
 
 def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Task:
-    from neusight.predictors.training.measured import read_workload
+    from neusight.predictors.measuring.folder import read_workload
 
     workload = read_workload(path)
     if not workload.command:
@@ -321,7 +321,7 @@ def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Tas
 
 
 def _gpu_of(workload: Workload, path: Path) -> str:
-    from neusight.predictors.training.measured import read_environment
+    from neusight.predictors.measuring.folder import read_environment
 
     named = workload.environment.get("gpu")
     return str(named) if named else read_environment(path.parents[1]).gpu

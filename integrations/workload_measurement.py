@@ -18,7 +18,7 @@ from typing import Any
 
 from neusight.integrations.profile import DeviceEvent, ProfileStep, read_profile_events
 from neusight.predictors.errors import DataError
-from neusight.predictors.training.measured import Workload
+from neusight.predictors.measuring.folder import Workload
 from neusight.timeline.scheduler import HOST_BOUND_IDLE_SHARE
 
 __all__ = ["figures_of_trace", "loaded", "measured_workload", "step_times", "trimmed", "zipped"]

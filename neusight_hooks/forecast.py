@@ -19,12 +19,12 @@ from neusight.failure import FAILURE_OPTION, failure_options, ran_out
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.output.summary import StepLatency, Verdict, describe, to_json, verdict_of
-from neusight.predictors.calibration import Calibration
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable

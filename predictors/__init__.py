@@ -24,7 +24,7 @@ from neusight.predictors.kernel import (
 from neusight.predictors.predictor import Estimate, Predictor, predict, register_predictor
 
 if TYPE_CHECKING:
-    from neusight.predictors.calibration import Calibration, Measurement
+    from neusight.predictors.measuring.calibration import Calibration, Measurement
     from neusight.predictors.physics.roofline import Roofline
     from neusight.predictors.tiled import Tiled
 
@@ -59,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Predictors load on first use: they need numpy, looking up a GPU does not."""
     if name in ("Calibration", "Measurement"):
-        from neusight.predictors import calibration
+        from neusight.predictors.measuring import calibration
 
         return getattr(calibration, name)
     if name == "Roofline":

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from neusight.predictors import GPU, Kernel, KernelClass, gpu
-from neusight.predictors.calibration import Calibration, Measurement, with_constants
 from neusight.predictors.errors import CalibrationError
+from neusight.predictors.measuring.calibrate import fit_calibration
+from neusight.predictors.measuring.calibration import Calibration, Measurement, with_constants
 from neusight.predictors.predictor import predict, predictor
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.calibrate import fit_calibration
 
 Distortion = Callable[[Kernel, float], float]
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors import GPU, Estimate, Kernel, gpu
-from neusight.predictors.calibration import (
+from neusight.predictors.errors import CalibrationError
+from neusight.predictors.measuring.calibration import (
     Calibrated,
     Calibration,
     ClassCorrection,
     behaviour_of,
     variant_of,
 )
-from neusight.predictors.errors import CalibrationError
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import predictor
 

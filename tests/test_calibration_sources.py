@@ -18,12 +18,11 @@ from neusight.integrations.calibration import calibrate
 from neusight.integrations.cli import main
 from neusight.integrations.profile import read_profile_events
 from neusight.output.trace import trace_events
-from neusight.predictors.calibration import Calibration, Measurement
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.predictor import predict
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.calibration import Calibration, Measurement
+from neusight.predictors.measuring.folder import (
     Environment,
     Quick,
     Sample,
@@ -33,6 +32,7 @@ from neusight.predictors.training.measured import (
     write_quick,
     write_workload,
 )
+from neusight.predictors.predictor import predict
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 needs_traces = pytest.mark.skipif(

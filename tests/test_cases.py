@@ -8,7 +8,7 @@ import torch
 from neusight.forecast import forecast_on
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
-from neusight.predictors.training.cases import (
+from neusight.predictors.measuring.probes import (
     Case,
     needs_gpus,
     prepared,

@@ -42,7 +42,6 @@ from neusight.integrations.observation import Observation
 from neusight.integrations.profile import read_profile
 from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.settings import read_settings
-from neusight.predictors.calibration import Calibration, ClassCorrection, behaviour_of
 from neusight.predictors.errors import (
     BaselineError,
     CalibrationError,
@@ -59,8 +58,8 @@ from neusight.predictors.errors import (
 from neusight.predictors.gpu import _index, _registered, gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.learned.network import Network, load_network, save_network
-from neusight.predictors.predictor import predictor
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.calibration import Calibration, ClassCorrection, behaviour_of
+from neusight.predictors.measuring.folder import (
     Environment,
     Quick,
     Sample,
@@ -73,6 +72,7 @@ from neusight.predictors.training.measured import (
     write_quick,
     write_workload,
 )
+from neusight.predictors.predictor import predictor
 from neusight.timeline.host import PLAIN
 from neusight.timeline.pricing import measured_host
 

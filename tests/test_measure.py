@@ -14,8 +14,9 @@ import pytest
 from neusight.forecast import forecast_on
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.training.cases import Case, prepared, quick_sample
-from neusight.predictors.training.measure import (
+from neusight.predictors.measuring.folder import Sample
+from neusight.predictors.measuring.probes import Case, prepared, quick_sample
+from neusight.predictors.measuring.stopwatch import (
     Conditions,
     CudaStopwatch,
     Launch,
@@ -25,7 +26,6 @@ from neusight.predictors.training.measure import (
     measured_cases,
     quick_of,
 )
-from neusight.predictors.training.measured import Sample
 from neusight.recording.signature import kernels_launched_by
 
 GELU = Case.parse("gelu dtype=fp32 numel=64")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.folder import (
     Environment,
     Quick,
     Sample,

@@ -12,9 +12,7 @@ from neusight.predictors import predict
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.training.data import read_dataset
-from neusight.predictors.training.evaluate import evaluate
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.folder import (
     Environment,
     Sample,
     append_sample,
@@ -22,6 +20,8 @@ from neusight.predictors.training.measured import (
     write_environment,
     write_gpus,
 )
+from neusight.predictors.training.evaluate import evaluate
+from neusight.predictors.training.tables import read_dataset
 
 ENVIRONMENT = Environment(
     gpu="NVIDIA H100 80GB HBM3",

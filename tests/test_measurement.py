@@ -29,14 +29,14 @@ from neusight.integrations.measurement import (
 )
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.training.cases import quick_sample, sample
-from neusight.predictors.training.measured import (
+from neusight.predictors.measuring.folder import (
     Environment,
     Sample,
     Workload,
     read_measured,
     sample_to_json,
 )
+from neusight.predictors.measuring.probes import quick_sample, sample
 
 ROOT = Path(__file__).parents[1]
 #: No process that answers takes that long, however loaded the machine.

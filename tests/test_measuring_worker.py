@@ -11,8 +11,8 @@ import pytest
 
 from neusight.integrations.measuring_worker import RealBench, Rehearsal, answers, serve
 from neusight.predictors.errors import DataError
-from neusight.predictors.training.cases import Case, prepared
-from neusight.predictors.training.measured import Sample, sample_from_json
+from neusight.predictors.measuring.folder import Sample, sample_from_json
+from neusight.predictors.measuring.probes import Case, prepared
 
 GELU = "gelu dtype=bf16 numel=67108864"
 BACKWARD = "layer_norm_backward dtype=bf16 rows=8192 width=768"

@@ -15,13 +15,13 @@ from neusight.predictors import Kernel, gpu
 from neusight.predictors.errors import DataError
 from neusight.predictors.learned.correction import Trained, load_folder
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.data import (
+from neusight.predictors.training.evaluate import evaluate
+from neusight.predictors.training.tables import (
     gpu_of_row,
     is_held_out,
     prior_constants,
     read_dataset,
 )
-from neusight.predictors.training.evaluate import evaluate
 
 pd = pytest.importorskip("pandas", reason="reading tables needs the extra [data]")
 pytest.importorskip("pyarrow", reason="reading tables needs the extra [data]")

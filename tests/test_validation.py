@@ -26,8 +26,8 @@ from neusight.integrations.validation import (
 from neusight.output.trace import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.folder import Environment, Workload, write_environment
 from neusight.predictors.predictor import predict
-from neusight.predictors.training.measured import Environment, Workload, write_environment
 
 SCRIPT = """
 import argparse
@@ -200,8 +200,8 @@ def test_a_script_that_fails_is_left_out_with_its_reason(
 def test_a_calibration_of_another_gpu_is_refused_before_anything_is_forecast(
     tmp_path: Path, forecast: Forecast
 ) -> None:
-    from neusight.predictors.calibration import Measurement
-    from neusight.predictors.training.calibrate import fit_calibration
+    from neusight.predictors.measuring.calibrate import fit_calibration
+    from neusight.predictors.measuring.calibration import Measurement
 
     kernel = Kernel.gemm(512, 512, 512)
     [estimate] = predict([kernel], "L4")

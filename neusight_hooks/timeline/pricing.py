@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from neusight.ops import map_op
-from neusight.predictors.calibration import Calibrated, Calibration
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.calibration import Calibrated, Calibration
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 from neusight.timeline.host import OLDER, PLAIN, PROFILED, PROFILED_OLDER, HostProfile

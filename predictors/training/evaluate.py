@@ -16,7 +16,7 @@ from neusight.predictors.learned.correction import SIZE_CLASSES_US
 from neusight.predictors.predictor import Predictor, predictor
 from neusight.predictors.printable import printable
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.data import Group, is_held_out, read_dataset
+from neusight.predictors.training.tables import Group, is_held_out, read_dataset
 
 __all__ = [
     "ABOVE_FLOOR",

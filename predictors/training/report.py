@@ -26,15 +26,6 @@ from neusight.predictors.learned.correction import (
 from neusight.predictors.learned.network import Network
 from neusight.predictors.physics.roofline import Roofline
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.data import (
-    TABLES,
-    Group,
-    data_hash,
-    disagreement,
-    is_held_out,
-    prior_constants,
-    read_dataset,
-)
 from neusight.predictors.training.evaluate import (
     ABOVE_FLOOR,
     SIZE_NAMES,
@@ -45,6 +36,15 @@ from neusight.predictors.training.evaluate import (
     scores_of,
 )
 from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, train
+from neusight.predictors.training.tables import (
+    TABLES,
+    Group,
+    data_hash,
+    disagreement,
+    is_held_out,
+    prior_constants,
+    read_dataset,
+)
 
 __all__ = ["Line", "main", "markdown", "measure"]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
-from neusight.predictors.training.cases import Case, needs_gpus, prepared
-from neusight.predictors.training.measured import Quick, Sample
+from neusight.predictors.measuring.folder import Quick, Sample
+from neusight.predictors.measuring.probes import Case, needs_gpus, prepared
 
 __all__ = [
     "Conditions",

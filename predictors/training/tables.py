@@ -102,7 +102,7 @@ def read_dataset(folder: str | Path, *, tables: Sequence[str] | None = None) -> 
     if not place.is_dir():
         raise DataError(f"There is no folder {place} with tables of measurements.")
     if (place / "environment.json").exists():  # written by `neusight measure`, in its own form
-        from neusight.predictors.training.measured_groups import measured_dataset
+        from neusight.predictors.training.measured import measured_dataset
 
         return measured_dataset(place, tables=tables)
     known = {name: _found(place, name) for name in tables or TABLES}

@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.calibration import (
+from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.calibration import (
     CONSTANTS,
     Calibration,
     ClassCorrection,
@@ -25,10 +29,6 @@ from neusight.predictors.calibration import (
     variant_of,
     with_constants,
 )
-from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
-from neusight.predictors.gpu import GPU
-from neusight.predictors.gpu import gpu as find_gpu
-from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
 

@@ -1,0 +1,723 @@
+"""A folder of measurements of one GPU: its environment, kernels, constants and workloads.
+
+    environment.json           the GPU and the software that was measured
+    quick.json                 the constants of the GPU, from a minute of samples
+    gemm.csv.gz, …             kernels, in the columns of the tables that `evaluate` reads
+    gpus.csv                   the datasheet of the GPU, as those tables need it
+    workloads/NAME.json        whole training and inference steps
+    workloads/NAME.pt.trace.json.gz    a profile of three of them
+
+What is measured goes to journal.jsonl at once, a line each, and from there into the tables when a
+run ends; `read_measured` reads both, so an interrupted run loses at most one line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast, get_args, get_type_hints
+
+from neusight.predictors.errors import DataError
+from neusight.predictors.files import (
+    Fields,
+    is_count,
+    is_number,
+    json_value,
+    read_bytes,
+    read_json_document,
+    shown,
+    write_atomically,
+)
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    KernelClass,
+    Layout,
+    RowsSize,
+    Size,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Environment",
+    "Measured",
+    "Quick",
+    "Sample",
+    "Workload",
+    "append_sample",
+    "compact",
+    "kernel_from_json",
+    "kernel_to_json",
+    "main_kernel",
+    "read_environment",
+    "read_measured",
+    "read_workload",
+    "sample_from_json",
+    "sample_to_json",
+    "short_dtype",
+    "table_of",
+    "write_environment",
+    "write_gpus",
+    "write_quick",
+    "write_workload",
+]
+
+#: Raised when the form of the files changes.
+SCHEMA_VERSION = 1
+
+#: Fields that must agree for measurements to share a folder.
+_IDENTITY = ("gpu", "driver", "torch", "cuda")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What was measured, and with what. `gpu` is the driver's name, `host` the name of the CPU."""
+
+    gpu: str
+    compute_capability: str
+    num_sms: int
+    memory_bytes: int
+    driver: str
+    torch: str
+    cuda: str
+    python: str
+    date: str
+    neusight_version: str
+    host: str
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What all measurements in one folder have in common."""
+        return tuple(str(getattr(self, name)) for name in _IDENTITY)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured kernel, or the few kernels of one op where they could not be told apart.
+
+    `op` is what was run ("linear", "softmax_backward"), `case` identifies it with its shapes.
+    `kernel_us` is the sum of the kernels' own durations (the profiler's; None where there was no
+    profiler), `event_us` the op's time between events on the stream, with gaps. `l2` is "cold" or
+    "hot", `clock_regime` "burst" or "sustained", `spread` half the range of the middle 80 % of the
+    runs over their median, `kernel_name` the names the GPU's library gave its kernels.
+    """
+
+    op: str
+    case: str
+    kernels: tuple[Kernel, ...]
+    kernel_us: float | None
+    event_us: float | None
+    l2: str = "hot"
+    clock_regime: str = "burst"
+    spread: float = 0.0
+    num_runs: int = 1
+    num_launches: int = 1
+    kernel_name: str = ""
+    clock_mhz: float | None = None
+    power_w: float | None = None
+
+    @property
+    def latency_us(self) -> float:
+        """The kernels' own durations, or the time between events where that is all there is."""
+        value = self.event_us if self.kernel_us is None else self.kernel_us
+        assert value is not None
+        return value
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What no two samples of a folder share."""
+        return self.case, self.l2, self.clock_regime
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The constants of a GPU, and the samples they were read from, by kind.
+
+    `constants`: "gemm_utilization" by dtype, "bandwidth_utilization", "floor_us" and
+    "link_floor_us" (None on one GPU), and under "spread" the spread of each.
+    """
+
+    samples: tuple[tuple[str, Sample], ...]
+    constants: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Whole steps of one model and setting. `command` is the script with its arguments, as
+    `neusight run` takes them; times in microseconds; counts and `gpu_busy_us` are per step.
+
+    Where no profiler could be used, `num_kernels` is 0, `kernels` empty and `trace` "".
+    """
+
+    workload: str
+    command: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    mode: str
+    environment: Mapping[str, Any]
+    step_us: Mapping[str, Any]
+    profiled_step_us: float | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_kernels: float
+    gpu_busy_us: float
+    host_bound: bool
+    kernels: tuple[Mapping[str, Any], ...] = ()
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a folder holds; `notes` tell what could not be read."""
+
+    folder: Path
+    environment: Environment
+    samples: tuple[Sample, ...]
+    quick: Quick | None = None
+    workloads: tuple[Workload, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def read_measured(folder: str | Path) -> Measured:
+    """Reads a folder that `neusight measure` wrote, also one whose run was interrupted.
+
+    DataError where there is no such folder, or a file in it is damaged or of another version.
+    """
+    place = Path(folder)
+    environment = read_environment(place)
+    notes: list[str] = []
+    found = {sample.key: sample for sample in _table_samples(place)}
+    found |= {sample.key: sample for sample in _journal(place, notes)}
+    workloads = sorted((place / "workloads").glob("*.json"))
+    return Measured(
+        folder=place,
+        environment=environment,
+        samples=tuple(found.values()),
+        quick=_read_quick(place),
+        workloads=tuple(read_workload(path) for path in workloads),
+        notes=tuple(notes),
+    )
+
+
+# -- environment -------------------------------------------------------------------------------
+
+
+def write_environment(folder: Path, environment: Environment) -> None:
+    """Names what is measured in this folder; DataError where that was something else."""
+    path = folder / "environment.json"
+    if path.exists():
+        there = read_environment(folder)
+        if there.identity != environment.identity:
+            differ = ", ".join(
+                f"{name} {old} there, {new} here"
+                for name, old, new in zip(
+                    _IDENTITY, there.identity, environment.identity, strict=True
+                )
+                if old != new
+            )
+            raise DataError(
+                f"{folder} holds measurements of another environment ({differ}). Two of them in"
+                " one folder cannot be told apart: give another folder with --out."
+            )
+        return
+    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(environment)})
+
+
+def read_environment(folder: str | Path) -> Environment:
+    """What was measured in this folder; DataError where it holds no measurements."""
+    place = Path(folder)
+    path = place / "environment.json"
+    if not path.exists():
+        raise DataError(
+            f"{place} is no folder of measurements: it holds no environment.json."
+            " `neusight measure --out DIR` makes one, on a machine with a GPU."
+        )
+    data = _read_json(path)
+    return Environment(
+        gpu=data.text("gpu"),
+        num_sms=data.count("num_sms"),
+        memory_bytes=data.count("memory_bytes"),
+        **{name: data.text(name, default="") for name in _DESCRIPTIONS},
+    )
+
+
+#: Fields of an environment that are told and not computed with.
+_DESCRIPTIONS = (
+    "compute_capability",
+    "driver",
+    "torch",
+    "cuda",
+    "python",
+    "date",
+    "neusight_version",
+    "host",
+)
+
+
+# -- samples -----------------------------------------------------------------------------------
+
+#: The tables, and which kernel classes they hold; all others are bound by memory.
+_TABLE_OF = {
+    KernelClass.GEMM: "gemm",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.CONVOLUTION: "convolution",
+    KernelClass.COLLECTIVE: "collectives",
+}
+_TABLES = (*_TABLE_OF.values(), "memory_bound")
+
+#: How the tables call the arithmetic, or the type where that says more.
+_SHORT_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8_e5m2",
+}
+
+_COMMON = (
+    "kernel_us",
+    "event_us",
+    "latency_us",
+    "l2",
+    "clock_regime",
+    "spread",
+    "num_runs",
+    "num_launches",
+    "clock_mhz",
+    "power_w",
+    "kernel_name",
+    "case",
+    "kernels",
+)
+
+
+def table_of(sample: Sample) -> str:
+    """The table that the sample belongs to, by the class of its main kernel."""
+    return _TABLE_OF.get(main_kernel(sample).kernel_class, "memory_bound")
+
+
+def append_sample(folder: Path, sample: Sample) -> None:
+    """Adds a sample to the journal at once; OSError where the disk is full."""
+    line = json.dumps(sample_to_json(sample), separators=(",", ":"), allow_nan=False) + "\n"
+    path = folder / "journal.jsonl"
+    with path.open("ab") as stream:
+        if stream.tell() and not _ends_with_newline(path):
+            stream.write(b"\n")  # the line before was cut off
+        stream.write(line.encode())
+
+
+def compact(folder: Path) -> int:
+    """Moves the journal into the tables, later samples of a case over earlier ones; how many
+    samples the tables then hold."""
+    gpu = read_environment(folder).gpu
+    found = {sample.key: sample for sample in _table_samples(folder)}
+    found |= {sample.key: sample for sample in _journal(folder, [])}
+    for name in _TABLES:
+        samples = sorted(
+            (sample for sample in found.values() if table_of(sample) == name),
+            key=lambda sample: sample.key,
+        )
+        if samples:
+            write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
+    (folder / "journal.jsonl").unlink(missing_ok=True)
+    return len(found)
+
+
+def kernel_to_json(kernel: Kernel) -> list[Any]:
+    """A kernel as a short list of plain values; `kernel_from_json` reads it back."""
+    return [
+        kernel.kernel_class.value,
+        kernel.name,
+        list(kernel.size),
+        kernel.dtype,
+        kernel.out_dtype,
+        kernel.compute,
+        kernel.flops,
+        kernel.bytes_read,
+        kernel.bytes_written,
+        kernel.layout,
+    ]
+
+
+_SIZES: dict[KernelClass, type[Any]] = {
+    KernelClass.GEMM: GemmSize,
+    KernelClass.ATTENTION: AttentionSize,
+    KernelClass.CONVOLUTION: ConvolutionSize,
+    KernelClass.COLLECTIVE: CollectiveSize,
+}
+
+
+#: What describes a kernel, in order: of the texts `layout` may be empty, figures are 0 or more.
+_KERNEL_ROW = 10
+
+#: Largest size, FLOPs or bytes of a kernel: a GPU does not live to see its end.
+_MOST_WORK = 1e60
+_MOST_SIZE = 2**48
+
+
+def kernel_from_json(data: Any) -> Kernel:
+    """The kernel that `kernel_to_json` wrote; DataError where it is none."""
+    if not isinstance(data, list) or len(data) != _KERNEL_ROW:
+        raise DataError(f"{shown(data)} describes no kernel.")
+    kernel_class, name, size, dtype, out_dtype, compute, flops, read, written, layout = data
+    if not all(isinstance(text, str) for text in (name, dtype, out_dtype, compute, layout)):
+        raise DataError(f"{shown(data)} describes no kernel: it has no name, type or layout.")
+    if dtype not in DTYPE_BYTES:
+        raise DataError(f"{shown(data)} describes no kernel: its type {shown(dtype)} is unknown.")
+    if not all(is_number(work) and 0 <= work <= _MOST_WORK for work in (flops, read, written)):
+        raise DataError(f"{shown(data)} describes no kernel: its work is no number.")
+    try:
+        chosen = KernelClass(kernel_class)
+    except ValueError as error:
+        raise DataError(f"{shown(data)} describes no kernel ({error}).") from error
+    return Kernel(
+        kernel_class=chosen,
+        name=name,
+        size=_size_from_json(_SIZES.get(chosen, RowsSize), size),
+        dtype=dtype,
+        out_dtype=out_dtype,
+        compute=compute,
+        flops=flops,
+        bytes_read=read,
+        bytes_written=written,
+        layout=cast("Layout", layout),
+    )
+
+
+def _size_from_json(kind: type[Any], size: Any) -> Size:
+    """The problem size, every part of it of the type that it is declared to have."""
+    types = get_type_hints(kind)
+    if not isinstance(size, list) or len(size) != len(types):
+        raise DataError(f"{shown(size)} is no size of a kernel: it must be {', '.join(types)}.")
+    parts = [tuple(part) if isinstance(part, list) else part for part in size]
+    for part, (name, wanted) in zip(parts, types.items(), strict=True):
+        if not _is_part(part, wanted):
+            raise DataError(f"{shown(size)} is no size of a kernel: {name} is {shown(part)}.")
+    made: Size = kind(*parts)
+    return made
+
+
+def _is_part(part: object, wanted: object) -> bool:
+    if wanted is int:
+        return is_count(part) and part <= _MOST_SIZE  # type: ignore[operator]  # it is a number
+    if wanted is bool:
+        return isinstance(part, bool)
+    if wanted == tuple[int, ...]:
+        return isinstance(part, tuple) and all(_is_part(item, int) for item in part)
+    return part in get_args(wanted)
+
+
+def main_kernel(sample: Sample) -> Kernel:
+    """The kernel that a sample is mostly about: the most FLOPs, then the most bytes."""
+    special = [kernel for kernel in sample.kernels if kernel.kernel_class in _TABLE_OF]
+    return max(special or sample.kernels, key=lambda kernel: (kernel.flops, kernel.num_bytes))
+
+
+def sample_to_json(sample: Sample) -> dict[str, Any]:
+    """A sample as plain values; `sample_from_json` reads it back."""
+    plain = {item.name: getattr(sample, item.name) for item in fields(Sample)}
+    plain["kernels"] = [kernel_to_json(kernel) for kernel in sample.kernels]
+    return plain
+
+
+def sample_from_json(data: object, source: Path | str) -> Sample:
+    """The sample that `sample_to_json` wrote; DataError, which names the source, where it is none
+    or has no time that can be."""
+    if not isinstance(data, dict):
+        raise DataError(f"{source} holds a sample that cannot be read: {shown(data)}.")
+    row = _fields(data, source)
+    try:
+        kernels = tuple(kernel_from_json(item) for item in row.items("kernels"))
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    if not kernels:
+        row.refuse("kernels", "a list of one kernel or more")
+    sample = Sample(
+        op=row.text("op"),
+        case=row.text("case"),
+        kernels=kernels,
+        kernel_us=_time(row, "kernel_us"),
+        event_us=_time(row, "event_us"),
+        l2=row.text("l2", default="hot"),
+        clock_regime=row.text("clock_regime", default="burst"),
+        spread=row.number("spread", default=0.0),
+        num_runs=row.count("num_runs", default=1),
+        num_launches=row.count("num_launches", default=1),
+        kernel_name=row.text("kernel_name", default=""),
+        clock_mhz=row.number("clock_mhz") if row.optional("clock_mhz") else None,
+        power_w=row.number("power_w") if row.optional("power_w") else None,
+    )
+    if sample.kernel_us is None and sample.event_us is None:
+        raise DataError(f"{source}: the sample {shown(sample.case)} has no time.")
+    return sample
+
+
+def _time(row: Fields, name: str) -> float | None:
+    return row.number(name, least=_LEAST_US, most=_MOST_US) if row.optional(name) else None
+
+
+#: Times outside these were not measured: a clock tick, a month.
+_LEAST_US, _MOST_US = 1e-6, 1e13
+
+
+def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
+    """The samples of the journal; a line that was cut off is told and left out."""
+    path = folder / "journal.jsonl"
+    if not path.exists():
+        return
+    for number, line in enumerate(_read(path).split(b"\n"), start=1):
+        if not line.strip(b"\0 "):
+            continue
+        try:
+            data = json_value(line)
+        except ValueError as error:
+            if line.rstrip().endswith(b"}"):
+                raise DataError(f"{path}: line {number} cannot be read: {error}.") from error
+            notes.append(f"{path.name}: line {number} was cut off and left out")
+            continue
+        yield sample_from_json(data, path)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def _table(samples: Iterable[Sample], gpu: str) -> bytes:
+    """The rows as gzipped CSV, equal ones to equal bytes."""
+    rows = [_row(sample, gpu) for sample in samples]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return gzip.compress(text.getvalue().encode(), mtime=0)
+
+
+def _row(sample: Sample, gpu: str) -> dict[str, Any]:
+    kernel = main_kernel(sample)
+    row: dict[str, Any] = {
+        "gpu": gpu,
+        "op": sample.op,
+        "dtype": short_dtype(kernel),
+        **_shape_columns(kernel),
+    }
+    common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
+    common["kernels"] = json.dumps(
+        [kernel_to_json(item) for item in sample.kernels], separators=(",", ":")
+    )
+    return row | {name: "" if value is None else value for name, value in common.items()}
+
+
+def short_dtype(kernel: Kernel) -> str:
+    """What tables call its dtype: "bf16", "fp32", or "tf32" where it computes so."""
+    return "tf32" if kernel.compute == "tf32" else _SHORT_DTYPES.get(kernel.dtype, kernel.dtype)
+
+
+def _shape_columns(kernel: Kernel) -> dict[str, Any]:
+    """The columns that a person, or a reader of data of that kind, looks at."""
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        return {**size._asdict(), "layout": kernel.layout, "out_dtype": kernel.out_dtype}
+    if isinstance(size, AttentionSize):
+        return {**size._asdict(), "phase": _phase(size), "window": 0}
+    if isinstance(size, ConvolutionSize):
+        return {
+            **{name: _spaced(value) for name, value in size._asdict().items()},
+            "memory_format": kernel.layout,
+        }
+    if isinstance(size, CollectiveSize):
+        return {
+            "message_bytes": size.num_bytes,
+            "num_gpus": size.world_size,
+            "num_nodes": size.num_nodes,
+        }
+    return {
+        **size._asdict(),
+        "bytes_moved": kernel.num_bytes,
+        "kernel_class": kernel.kernel_class.value,
+        "layout": kernel.layout,
+    }
+
+
+def _phase(size: AttentionSize) -> str:
+    if size.seq_q == 1:
+        return "decode"
+    return "prefill_causal" if size.causal else "full"
+
+
+def _spaced(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _table_samples(folder: Path) -> Iterator[Sample]:
+    for name in _TABLES:
+        path = folder / f"{name}.csv.gz"
+        if not path.exists():
+            continue
+        try:
+            table = csv.DictReader(io.StringIO(_read(path).decode()))
+            if "kernels" not in (table.fieldnames or ()):
+                raise ValueError("it is no table of kernels")
+            for row in table:
+                yield _sample_of(row, path)
+        except (ValueError, csv.Error) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} cannot be read: {error}. {_REMEDY}") from error
+
+
+def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
+    try:
+        data: dict[str, Any] = {
+            "op": row["op"],
+            "case": row["case"],
+            "kernels": json_value(row["kernels"]),
+            "l2": row["l2"],
+            "clock_regime": row["clock_regime"],
+            "spread": float(row["spread"]),
+            "num_runs": int(row["num_runs"]),
+            "num_launches": int(row["num_launches"]),
+            "kernel_name": row["kernel_name"],
+        }
+        for name in ("kernel_us", "event_us", "clock_mhz", "power_w"):
+            data[name] = float(row[name]) if row[name] else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} holds a row that cannot be read ({shown(error)}).") from error
+    return sample_from_json(data, path)
+
+
+# -- constants, workloads, GPUs ----------------------------------------------------------------
+
+
+def write_quick(folder: Path, quick: Quick) -> None:
+    """Writes quick.json."""
+    samples = [
+        {"kind": kind, **_shape_columns(main_kernel(sample)), **sample_to_json(sample)}
+        for kind, sample in quick.samples
+    ]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "samples": samples,
+        "constants": dict(quick.constants),
+    }
+    _write_json(folder / "quick.json", content)
+
+
+def _read_quick(folder: Path) -> Quick | None:
+    path = folder / "quick.json"
+    if not path.exists():
+        return None
+    data = _read_json(path)
+    samples = tuple(
+        (row.text("kind"), sample_from_json(row.values, path)) for row in data.rows("samples")
+    )
+    return Quick(samples, data.mapping("constants"))
+
+
+def write_workload(folder: Path, workload: Workload) -> Path:
+    """Writes workloads/NAME.json and gives its path."""
+    path = folder / "workloads" / f"{workload.workload}.json"
+    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(workload)})
+    return path
+
+
+def read_workload(path: str | Path) -> Workload:
+    """One measured workload; DataError where the file is damaged or of another version."""
+    source = Path(path)
+    data = _read_json(source)
+    times = data.fields("step_us")
+    times.number("median", least=_LEAST_US, most=_MOST_US)
+    return Workload(
+        workload=data.text("workload"),
+        command=data.texts("command"),
+        arguments=data.mapping("arguments"),
+        mode=data.text("mode"),
+        environment=data.mapping("environment"),
+        step_us=times.values,
+        profiled_step_us=_time(data, "profiled_step_us"),
+        peak_allocated_bytes=data.count("peak_allocated_bytes"),
+        peak_reserved_bytes=data.count("peak_reserved_bytes"),
+        num_kernels=data.number("num_kernels", least=0.0),
+        gpu_busy_us=data.number("gpu_busy_us", least=0.0),
+        host_bound=data.flag("host_bound"),
+        kernels=tuple(row.values for row in data.rows("kernels")),
+        trace=data.text("trace", default=""),
+    )
+
+
+def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
+    """Writes gpus.csv: the datasheet under the name that the tables use."""
+    peaks = gpu.peak_tflops
+    row = {
+        "gpu": label,
+        "alias": gpu.name,
+        "arch": gpu.architecture,
+        "sm_version": ".".join(map(str, gpu.compute_capability)),
+        "sms": gpu.num_sms,
+        "boost_mhz": gpu.boost_clock_mhz,
+        "fp32_tflops": peaks.get("fp32", ""),
+        "tf32_dense_tflops": peaks.get("tf32", ""),
+        "bf16_dense_tflops": peaks.get("bf16", ""),
+        "fp16_dense_tflops": peaks.get("fp16", ""),
+        "fp8_dense_tflops": peaks.get("fp8", ""),
+        "hbm_gb": gpu.memory_bytes / 1e9,
+        "mem_bw_gbps": gpu.bandwidth_gbps,
+        "l2_mb": gpu.l2_bytes / 2**20,
+        "link_gbps_unidir": gpu.link_gbps,
+        "link_kind": gpu.link_kind,
+        "tdp_w": gpu.tdp_w,
+        "smem_kb_per_sm": gpu.shared_memory_per_sm_bytes / 1024,
+    }
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(row), lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(row)
+    write_atomically(folder / "gpus.csv", text.getvalue().encode())
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+_REMEDY = "Measure again, or use the neusight that wrote it."
+
+
+def _read_json(path: Path) -> Fields:
+    """A JSON object of our schema version."""
+    return read_json_document(
+        path,
+        kind="file of measurements",
+        error=DataError,
+        remedy=_REMEDY,
+        version=SCHEMA_VERSION,
+    )
+
+
+def _fields(values: Mapping[str, Any], source: Path | str) -> Fields:
+    return Fields(values, "file of measurements", str(source), error=DataError, remedy=_REMEDY)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}. {_REMEDY}") from error
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_atomically(path, text.encode())
