@@ -44,7 +44,7 @@ def main() -> int:
     """The command."""
     sys.meta_path.insert(0, SourceTree())
     from neusight.integrations import measure_command
-    from neusight.integrations.exit_codes import ExitCode
+    from neusight.integrations.program.exit_codes import ExitCode
     from neusight.predictors.errors import NeusightError
 
     parser = argparse.ArgumentParser(

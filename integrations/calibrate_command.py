@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.errors import OptionError
 from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable

@@ -25,12 +25,16 @@ from neusight.integrations.check_outputs import (
     report_json,
     words_of,
 )
-from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import Observation, digest_of_files, observe
-from neusight.integrations.program import checked_keep_folder, in_guarded_process, is_guarded
+from neusight.integrations.program.exit_codes import ExitCode
+from neusight.integrations.program.program import (
+    checked_keep_folder,
+    in_guarded_process,
+    is_guarded,
+)
+from neusight.integrations.program.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.run_command import add_file_arguments, tried, write_json
-from neusight.integrations.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from neusight.integrations.baseline import METRICS, Case
-from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.observation import code_at
+from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.regression import Cause, Judgement, MetricChange
 from neusight.predictors.printable import printable, printable_text
 

@@ -18,7 +18,6 @@ from neusight.integrations import (
     run_command,
     validate_command,
 )
-from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.hints import (
     command_hint,
     missing_gpu_hint,
@@ -26,16 +25,20 @@ from neusight.integrations.hints import (
     option_hint,
     script_problem,
 )
-from neusight.integrations.internal_failure import (
+from neusight.integrations.program.exit_codes import ExitCode
+from neusight.integrations.program.internal_failure import (
     DEBUG_OPTION,
     debugging,
     failure_words,
     is_debugging,
 )
-from neusight.integrations.program import Terminated, ending_on_sigterm
+from neusight.integrations.program.program import Terminated, ending_on_sigterm
+from neusight.integrations.program.runner import Program
+from neusight.integrations.program.standard_streams import (
+    flush_standard_streams,
+    settle_standard_streams,
+)
 from neusight.integrations.run_command import tried, write_json
-from neusight.integrations.runner import Program
-from neusight.integrations.standard_streams import flush_standard_streams, settle_standard_streams
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import (
     NeusightError,

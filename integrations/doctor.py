@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from neusight.integrations.exit_codes import ExitCode
-from neusight.integrations.landlock import guard_words, is_available
+from neusight.integrations.program.exit_codes import ExitCode
+from neusight.integrations.program.landlock import guard_words, is_available
 from neusight.predictors.printable import printable_text
 
 __all__ = ["Finding", "add_arguments", "examine", "report", "run"]

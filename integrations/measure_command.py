@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.measurement import (
     Outcome,
     Part,
@@ -18,6 +17,7 @@ from neusight.integrations.measurement import (
     read_settings,
     worker_command,
 )
+from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.errors import DataError
 from neusight.predictors.printable import printable
 

@@ -15,16 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
-from neusight.integrations.exit_codes import ExitCode
 from neusight.integrations.hints import no_cuda_hint
-from neusight.integrations.landlock import guard_words
 from neusight.integrations.memory_report import MemoryReport, limit_of
-from neusight.integrations.program import (
+from neusight.integrations.program.exit_codes import ExitCode
+from neusight.integrations.program.landlock import guard_words
+from neusight.integrations.program.program import (
     checked_keep_folder,
     in_guarded_process,
     is_guarded,
 )
-from neusight.integrations.runner import Outcome, Program, hide_gpus, run_program, telling_progress
+from neusight.integrations.program.runner import (
+    Outcome,
+    Program,
+    hide_gpus,
+    run_program,
+    telling_progress,
+)
 from neusight.integrations.side_by_side import parse_prices, side_by_side
 from neusight.interrupts import raises_from_here
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from neusight.integrations.runner import Program
+from neusight.integrations.program.runner import Program
 from neusight.integrations.side_by_side import text_table
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable

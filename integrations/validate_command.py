@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.errors import OptionError
 from neusight.predictors.predictor import predictors
 

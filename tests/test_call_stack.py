@@ -14,7 +14,7 @@ import torch
 
 import neusight
 from neusight.forecast import Forecast, Session
-from neusight.integrations.runner import Program, run_program
+from neusight.integrations.program.runner import Program, run_program
 from neusight.predictors.gpu import gpu
 from neusight.predictors.predictor import predictor
 from neusight.recording.call_stack import CallStacks, call_site

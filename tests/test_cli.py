@@ -13,8 +13,8 @@ import pytest
 
 from neusight.integrations import cli, doctor
 from neusight.integrations.cli import _split, main
-from neusight.integrations.exit_codes import ExitCode
-from neusight.integrations.runner import Program
+from neusight.integrations.program.exit_codes import ExitCode
+from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 
 TRAIN = """

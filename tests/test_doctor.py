@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import doctor, landlock
+from neusight.integrations import doctor
 from neusight.integrations.cli import main
 from neusight.integrations.doctor import Finding, examine, report
+from neusight.integrations.program import landlock
 
 
 @pytest.fixture(scope="module")

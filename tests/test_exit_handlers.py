@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from neusight.integrations.exit_handlers import ExitHandlers, collecting_exit_handlers
+from neusight.integrations.program.exit_handlers import ExitHandlers, collecting_exit_handlers
 
 
 def never(*args: object) -> None:
@@ -96,7 +96,7 @@ def test_what_python_registers_is_about_the_process_and_stays() -> None:
 def test_threads_of_a_script_that_was_ended_are_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from neusight.integrations import exit_handlers
+    from neusight.integrations.program import exit_handlers
 
     monkeypatch.setattr(exit_handlers, "GRACE_SECONDS", 0.01)
     handlers, end = ExitHandlers(never, never), threading.Event()

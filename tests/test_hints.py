@@ -10,7 +10,7 @@ import pytest
 
 from neusight.integrations.cli import main
 from neusight.integrations.hints import no_cuda_hint
-from neusight.integrations.runner import Program
+from neusight.integrations.program.runner import Program
 
 #: What was typed, and the command that the hint says to type instead.
 TABLE = [

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import landlock
-from neusight.integrations.landlock import guard_words, is_available, landlock_abi, restrict_writes
+from neusight.integrations.program import landlock
+from neusight.integrations.program.landlock import (
+    guard_words,
+    is_available,
+    landlock_abi,
+    restrict_writes,
+)
 
 needs_landlock = pytest.mark.skipif(
     not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
@@ -20,7 +25,7 @@ needs_landlock = pytest.mark.skipif(
 TRY_ALL = """
 import json, os, sqlite3, subprocess, sys
 from pathlib import Path
-from neusight.integrations.landlock import restrict_writes
+from neusight.integrations.program.landlock import restrict_writes
 home, free = map(Path, sys.argv[1:])
 opened = open(home / "open.txt", "a")
 restrict_writes([str(free), "/dev", str(home / "one.txt"), str(home / "not there")])

@@ -14,7 +14,7 @@ from torch import nn
 import neusight
 from neusight.integrations.cli import _split
 from neusight.integrations.memory_report import MemoryReport, limit_of
-from neusight.integrations.runner import Program
+from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError
 
 MIB, GIB = 2**20, 2**30

@@ -17,9 +17,13 @@ import pytest
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli import main
-from neusight.integrations.landlock import is_available
-from neusight.integrations.program import checked_keep_folder, in_guarded_process, is_guarded
-from neusight.integrations.runner import Program
+from neusight.integrations.program.landlock import is_available
+from neusight.integrations.program.program import (
+    checked_keep_folder,
+    in_guarded_process,
+    is_guarded,
+)
+from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError
 
 pytestmark = pytest.mark.skipif(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations import runner
-from neusight.integrations.runner import telling_progress
+from neusight.integrations.program import runner
+from neusight.integrations.program.runner import telling_progress
 
 
 class Terminal(io.StringIO):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neusight.integrations import cli
-from neusight.integrations.exit_codes import ExitCode
+from neusight.integrations.program.exit_codes import ExitCode
 from neusight.recording import recorder
 
 NET = """

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from neusight.integrations.standard_streams import (
+from neusight.integrations.program.standard_streams import (
     flush_standard_streams,
     settle_standard_streams,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.runner import Program
+from neusight.integrations.program.runner import Program
 from neusight.integrations.sweep import (
     Sweep,
     SweepPoint,

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.integrations.landlock import is_available
+from neusight.integrations.program.landlock import is_available
 
 sys.path.insert(0, str(Path(__file__).parent))
 from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, PYTHON, furnish

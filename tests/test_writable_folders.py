@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.runner import Program
-from neusight.integrations.writable_folders import writable_folders
+from neusight.integrations.program.runner import Program
+from neusight.integrations.program.writable_folders import writable_folders
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ _OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
 @cache
 def _own_folders() -> tuple[str, ...]:
     """Where neusight, its predictors and its integrations are."""
-    found = (find_spec(name) for name in ("neusight", "neusight.predictors", __package__))
+    found = (
+        find_spec(name) for name in ("neusight", "neusight.predictors", "neusight.integrations")
+    )
     return tuple(f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin)
 
 

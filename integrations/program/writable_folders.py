@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from neusight.fake_cuda.overlay.package_caches import package_caches
-from neusight.integrations.runner import Program
+from neusight.integrations.program.runner import Program
 
 __all__ = ["writable_folders"]
 

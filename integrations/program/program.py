@@ -26,9 +26,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from neusight.integrations.landlock import is_available, restrict_writes
-from neusight.integrations.runner import Program, hide_gpus
-from neusight.integrations.writable_folders import writable_folders
+from neusight.integrations.program.landlock import is_available, restrict_writes
+from neusight.integrations.program.runner import Program, hide_gpus
+from neusight.integrations.program.writable_folders import writable_folders
 from neusight.interrupts import INTERRUPTED, RELAY, raises_from_here, take_relayed
 from neusight.predictors.errors import OptionError
 

@@ -19,14 +19,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from neusight.failure import failure_text
-from neusight.integrations.exit_handlers import collecting_exit_handlers
-from neusight.integrations.internal_failure import is_debugging
-from neusight.integrations.script_errors import (
+from neusight.integrations.program.exit_handlers import collecting_exit_handlers
+from neusight.integrations.program.internal_failure import is_debugging
+from neusight.integrations.program.script_errors import (
     error_line,
     is_fault_of_neusight,
     script_traceback,
 )
-from neusight.integrations.stopped_writes import explanation
+from neusight.integrations.program.stopped_writes import explanation
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ _CYTHON = (".pyx", ".pxi", ".pxd")
 def _line_of(error: Exception) -> str:
     """The innermost line of the user's own that led to the error."""
     found = ""
-    foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parent))
+    foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parents[1]))
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename.endswith(_CYTHON):
             continue
