@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.integrations.baseline import Case, figures_text, read_baseline, update_baseline
-from neusight.integrations.check_outputs import (
+from neusight.integrations.check.baseline import Case, figures_text, read_baseline, update_baseline
+from neusight.integrations.check.judgement import judge, parse_tolerances
+from neusight.integrations.check.observation import Observation, digest_of_files, observe
+from neusight.integrations.check.outputs import (
     CaseResult,
     benchmark_json,
     github_annotations,
@@ -25,7 +27,7 @@ from neusight.integrations.check_outputs import (
     report_json,
     words_of,
 )
-from neusight.integrations.observation import Observation, digest_of_files, observe
+from neusight.integrations.check.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.program import (
     checked_keep_folder,
@@ -33,9 +35,7 @@ from neusight.integrations.program.program import (
     is_guarded,
 )
 from neusight.integrations.program.runner import Program, hide_gpus, run_program, telling_progress
-from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.run_command import add_file_arguments, tried, write_json
-from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import gpu

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.integrations.baseline import (
+from neusight.integrations.check.baseline import (
     METRICS,
     Case,
     MemoryRow,
@@ -257,7 +257,7 @@ ADD_CASE = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from neusight.integrations.baseline import read_baseline, update_baseline
+from neusight.integrations.check.baseline import read_baseline, update_baseline
 path, name = Path(sys.argv[1]), sys.argv[2]
 case = read_baseline(path)["first"]
 update_baseline(path, lambda cases: {**cases, name: case})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.baseline import read_baseline
+from neusight.integrations.check.baseline import read_baseline
 from neusight.integrations.cli import main
 
 TRAIN = """

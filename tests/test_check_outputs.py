@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
-from neusight.integrations.check_outputs import (
+from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
+from neusight.integrations.check.judgement import judge
+from neusight.integrations.check.observation import Observation, Wait
+from neusight.integrations.check.outputs import (
     CaseResult,
     amount_text,
     benchmark_json,
@@ -22,8 +24,6 @@ from neusight.integrations.check_outputs import (
     report_json,
     words_of,
 )
-from neusight.integrations.observation import Observation, Wait
-from neusight.integrations.regression import judge
 
 BEFORE = Case(
     gpu="H100-SXM5-80GB",

@@ -108,7 +108,7 @@ def test_a_pure_refactoring_passes(check: Check) -> None:
 
 @pytest.mark.slow
 def test_the_projects_own_tests_pass() -> None:
-    plugin = "neusight.integrations.pytest_plugin"
+    plugin = "neusight.integrations.check.pytest_plugin"
     is_announced = any(found.value == plugin for found in entry_points(group="pytest11"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += [] if is_announced else ["-p", plugin]

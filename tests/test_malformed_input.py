@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from neusight.integrations.baseline import (
+from neusight.integrations.calibration import calibrate
+from neusight.integrations.check.baseline import (
     METRICS,
     Case,
     MemoryRow,
@@ -35,13 +36,12 @@ from neusight.integrations.baseline import (
     baseline_text,
     read_baseline,
 )
-from neusight.integrations.calibration import calibrate
+from neusight.integrations.check.judgement import judge, parse_tolerances
+from neusight.integrations.check.observation import Observation
+from neusight.integrations.check.settings import read_settings
 from neusight.integrations.comparison import compare
 from neusight.integrations.host_costs import costs_of
-from neusight.integrations.observation import Observation
 from neusight.integrations.profile import read_profile
-from neusight.integrations.regression import judge, parse_tolerances
-from neusight.integrations.settings import read_settings
 from neusight.predictors.errors import (
     BaselineError,
     CalibrationError,

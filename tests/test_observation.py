@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.observation import Observation, code_at, digest_of_files, observe, tool
+from neusight.integrations.check.observation import (
+    Observation,
+    code_at,
+    digest_of_files,
+    observe,
+    tool,
+)
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import gpu
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec

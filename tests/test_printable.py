@@ -12,8 +12,10 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.baseline import Case
-from neusight.integrations.check_outputs import (
+from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.judgement import judge, parse_tolerances
+from neusight.integrations.check.observation import observe
+from neusight.integrations.check.outputs import (
     CaseResult,
     github_annotations,
     markdown,
@@ -24,8 +26,6 @@ from neusight.integrations.comparison import _markdown as compared_markdown
 from neusight.integrations.comparison import _plain as compared_table
 from neusight.integrations.doctor import Finding, report
 from neusight.integrations.memory_report import MemoryReport
-from neusight.integrations.observation import observe
-from neusight.integrations.regression import judge, parse_tolerances
 from neusight.integrations.side_by_side import side_by_side, text_table
 from neusight.predictors.gpu import gpu
 from neusight.predictors.printable import printable, printable_lines, printable_text

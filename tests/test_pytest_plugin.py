@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import neusight
-from neusight.integrations.observation import observe
+from neusight.integrations.check.observation import observe
 
 pytest_plugins = ["pytester"]
 
-PLUGIN = "neusight.integrations.pytest_plugin"
+PLUGIN = "neusight.integrations.check.pytest_plugin"
 #: Loads the plugin where the installed package does not announce it yet.
 LOADED = (
     () if any(found.value == PLUGIN for found in entry_points(group="pytest11")) else ("-p", PLUGIN)

@@ -13,9 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neusight
-from neusight.integrations.baseline import Case, OpRow
-from neusight.integrations.observation import Observation, observe
-from neusight.integrations.regression import (
+from neusight.integrations.check.baseline import Case, OpRow
+from neusight.integrations.check.judgement import (
     DEFAULT_TOLERANCES,
     Judgement,
     Tolerance,
@@ -23,6 +22,7 @@ from neusight.integrations.regression import (
     parse_tolerance,
     parse_tolerances,
 )
+from neusight.integrations.check.observation import Observation, observe
 from neusight.predictors.errors import OptionError
 
 HERE = Path(__file__)

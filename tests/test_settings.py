@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.settings import DEFAULT_BASELINE, Settings, read_settings
+from neusight.integrations.check.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.predictors.errors import OptionError
 
 ALL = """

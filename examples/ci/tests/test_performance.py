@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from train import main
 
-from neusight.integrations.pytest_plugin import Forecaster, ForecastRegression
+from neusight.integrations.check.pytest_plugin import Forecaster, ForecastRegression
 
 
 @pytest.mark.latency_budget(gpu="H100", ms=40)

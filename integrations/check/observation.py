@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
-from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
+from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
 from neusight.output.summary import steady_step_of
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from neusight.integrations.baseline import METRICS, Case, MemoryRow, OpRow, folded, unfolded
-from neusight.integrations.observation import Observation
+from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow, folded, unfolded
+from neusight.integrations.check.observation import Observation
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_number, shown
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-from neusight.integrations.baseline import METRICS, Case
-from neusight.integrations.observation import code_at
+from neusight.integrations.check.baseline import METRICS, Case
+from neusight.integrations.check.judgement import Cause, Judgement, MetricChange
+from neusight.integrations.check.observation import code_at
 from neusight.integrations.program.exit_codes import ExitCode
-from neusight.integrations.regression import Cause, Judgement, MetricChange
 from neusight.predictors.printable import printable, printable_text
 
 __all__ = [

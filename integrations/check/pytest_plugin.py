@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast, forecast_on
-    from neusight.integrations.regression import Tolerance
+    from neusight.integrations.check.judgement import Tolerance
 
 __all__ = ["ForecastRegression", "Forecaster", "forecast", "forecast_regression"]
 
@@ -172,7 +172,7 @@ def _write_summary(lines: list[tuple[str, str]]) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return
-    from neusight.integrations.check_outputs import code_text
+    from neusight.integrations.check.outputs import code_text
 
     rows = [f"| {code_text(nodeid)} | {code_text(text)} |" for nodeid, text in lines]
     text = "\n".join(["## Performance forecasts of the tests", "", "| test | forecast |",
@@ -347,9 +347,9 @@ class ForecastRegression:
 
     def _judge(self, found: Forecast, name: str, tolerance: Mapping[str, object]) -> None:
         __tracebackhide__ = True
-        from neusight.integrations.baseline import read_baseline, update_baseline
-        from neusight.integrations.observation import observe
-        from neusight.integrations.regression import judge
+        from neusight.integrations.check.baseline import read_baseline, update_baseline
+        from neusight.integrations.check.judgement import judge
+        from neusight.integrations.check.observation import observe
         from neusight.predictors.errors import BaselineError
 
         config = self._item.config
@@ -384,7 +384,7 @@ class ForecastRegression:
 
 def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
     __tracebackhide__ = True
-    from neusight.integrations.check_outputs import CaseResult, explanation, github_annotations
+    from neusight.integrations.check.outputs import CaseResult, explanation, github_annotations
     from neusight.predictors.errors import RegressionError
 
     folder = item.config.invocation_params.dir
@@ -406,15 +406,15 @@ def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
 
 
 def _tolerances(config: pytest.Config, stated: Mapping[str, object]) -> dict[str, Tolerance]:
-    from neusight.integrations.regression import parse_tolerances
-    from neusight.integrations.settings import read_settings
+    from neusight.integrations.check.judgement import parse_tolerances
+    from neusight.integrations.check.settings import read_settings
 
     return parse_tolerances({**read_settings(config.rootpath).tolerance, **stated})
 
 
 def _files_digest(item: pytest.Item) -> str:
     """Of the project's files that are loaded; of the files of tests only this one."""
-    from neusight.integrations.observation import digest_of_files
+    from neusight.integrations.check.observation import digest_of_files
 
     root = item.config.rootpath
     packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
@@ -449,7 +449,7 @@ class _Budget:
 
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
-        from neusight.integrations.check_outputs import amount_text
+        from neusight.integrations.check.outputs import amount_text
         from neusight.predictors.printable import printable_lines
 
         unit = "us" if self.is_latency else "bytes"
@@ -527,7 +527,7 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
 
 
 def _tell(item: pytest.Item, found: Forecast) -> None:
-    from neusight.integrations.check_outputs import amount_text
+    from neusight.integrations.check.outputs import amount_text
     from neusight.predictors.printable import printable
 
     latency = amount_text(found.step_latency_us.median, "us")
