@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from neusight.integrations.validation import Validation, validate
+from neusight.integrations.profiles.validation import Validation, validate
 from neusight.predictors.errors import DataError
 
 STORED = Path(__file__).with_name("validation_scores.json")

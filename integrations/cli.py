@@ -318,7 +318,7 @@ def _options_without_value(command: str) -> set[str]:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from neusight.integrations.comparison import compare
+    from neusight.integrations.profiles.comparison import compare
     from neusight.predictors.files import write_atomically
 
     comparison = compare(options.forecast, options.real)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neusight.integrations.measurement import (
+from neusight.integrations.profiles.measuring import (
     Outcome,
     Part,
     WorkerProcess,
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
     """Measures, and tells what came out; `start` is the command that runs this one again."""
     if options.worker:
-        from neusight.integrations.measuring_worker import main
+        from neusight.integrations.profiles.measuring_worker import main
 
         return main(options.rehearse)
     if not options.out:

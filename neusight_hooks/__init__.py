@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from neusight._version import __version__ as __version__
     from neusight.forecast import Forecast as Forecast
     from neusight.forecast import forecast_on as forecast_on
-    from neusight.integrations.calibration import calibrate as calibrate
-    from neusight.integrations.comparison import compare as compare
+    from neusight.integrations.profiles.calibration import calibrate as calibrate
+    from neusight.integrations.profiles.comparison import compare as compare
     from neusight.integrations.tensorboard import trace_handler as trace_handler
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
@@ -59,8 +59,8 @@ _HOME = {
     "UnsupportedTorchError": "neusight.predictors.errors",
     "WeightsError": "neusight.predictors.errors",
     "__version__": "neusight._version",
-    "calibrate": "neusight.integrations.calibration",
-    "compare": "neusight.integrations.comparison",
+    "calibrate": "neusight.integrations.profiles.calibration",
+    "compare": "neusight.integrations.profiles.comparison",
     "forecast_on": "neusight.forecast",
     "gpus": "neusight.predictors",
     "register_gpu": "neusight.predictors",

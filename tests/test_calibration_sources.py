@@ -14,9 +14,9 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.calibration import calibrate
 from neusight.integrations.cli import main
-from neusight.integrations.profile import read_profile_events
+from neusight.integrations.profiles.calibration import calibrate
+from neusight.integrations.profiles.reading import read_profile_events
 from neusight.output.trace import trace_events
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
 from neusight.predictors.gpu import gpu

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.integrations.cli import main
-from neusight.integrations.comparison import Comparison, compare, summary_markdown
-from neusight.integrations.kernel_aliases import class_of_name, size_of
-from neusight.integrations.profile import HostOp, Profile, read_profile_events
+from neusight.integrations.profiles.aliases import class_of_name, size_of
+from neusight.integrations.profiles.comparison import Comparison, compare, summary_markdown
+from neusight.integrations.profiles.reading import HostOp, Profile, read_profile_events
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.profile import Profile, read_profile, read_profile_events
+from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
+from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
 from neusight.output.trace import trace_events
 from neusight.predictors.gpu import gpu
 from neusight.timeline.host import PROFILED, HostProfile

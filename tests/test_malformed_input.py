@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from neusight.integrations.calibration import calibrate
 from neusight.integrations.check.baseline import (
     METRICS,
     Case,
@@ -39,9 +38,10 @@ from neusight.integrations.check.baseline import (
 from neusight.integrations.check.judgement import judge, parse_tolerances
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.settings import read_settings
-from neusight.integrations.comparison import compare
-from neusight.integrations.host_costs import costs_of
-from neusight.integrations.profile import read_profile
+from neusight.integrations.profiles.calibration import calibrate
+from neusight.integrations.profiles.comparison import compare
+from neusight.integrations.profiles.host_costs import costs_of
+from neusight.integrations.profiles.reading import read_profile
 from neusight.predictors.errors import (
     BaselineError,
     CalibrationError,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.measurement import (
+from neusight.integrations.profiles.measuring import (
     Outcome,
     Part,
     Reply,

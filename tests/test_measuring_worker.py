@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.measuring_worker import RealBench, Rehearsal, answers, serve
+from neusight.integrations.profiles.measuring_worker import RealBench, Rehearsal, answers, serve
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Sample, sample_from_json
 from neusight.predictors.measuring.probes import Case, prepared

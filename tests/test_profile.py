@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.integrations.profile import Profile, read_profile, read_profile_events
+from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
 from neusight.predictors.errors import TraceError
 
 Event = dict[str, Any]

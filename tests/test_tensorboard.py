@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.profile import read_profile
+from neusight.integrations.profiles.reading import read_profile
 from neusight.integrations.tensorboard_repair import mapped_events, repair
 from neusight.output.trace import write_trace
 from neusight.predictors.errors import TraceError

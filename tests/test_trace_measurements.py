@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.profile import Profile, read_profile, read_profile_events
-from neusight.integrations.trace_measurements import (
+from neusight.integrations.profiles.measurements import (
     TraceMeasurements,
     measurements_of,
     outermost_ops,
 )
+from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
 from neusight.output.trace import trace_events
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import gpu

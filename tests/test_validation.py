@@ -17,7 +17,7 @@ import pytest
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.cli import main
-from neusight.integrations.validation import (
+from neusight.integrations.profiles.validation import (
     Totals,
     Validation,
     WorkloadScore,

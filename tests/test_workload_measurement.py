@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from neusight.forecast import forecast_on
-from neusight.integrations.workload_measurement import (
+from neusight.integrations.profiles.workloads import (
     figures_of_trace,
     measured_workload,
     step_times,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from neusight.forecast import forecast_on
-from neusight.integrations.workload_measurement import loaded
+from neusight.integrations.profiles.workloads import loaded
 from neusight.predictors.errors import DataError
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "workloads"

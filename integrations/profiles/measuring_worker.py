@@ -225,7 +225,7 @@ class RealBench:
         return kernels
 
     def workload(self, name: str, script: Path, arguments: list[str]) -> tuple[Workload, bytes]:
-        from neusight.integrations.workload_measurement import measured_workload
+        from neusight.integrations.profiles.workloads import measured_workload
 
         environment = asdict(self.environment())
         return measured_workload(name, script, arguments, environment=environment)
@@ -377,7 +377,7 @@ class Rehearsal:
         import torch
 
         from neusight.forecast import forecast_on
-        from neusight.integrations.workload_measurement import (
+        from neusight.integrations.profiles.workloads import (
             figures_of_trace,
             loaded,
             step_times,

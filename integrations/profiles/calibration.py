@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neusight.integrations.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.profile import Profile, read_profile
-from neusight.integrations.trace_measurements import measurements_of, told_left_out
+from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
+from neusight.integrations.profiles.measurements import measurements_of, told_left_out
+from neusight.integrations.profiles.reading import Profile, read_profile
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.gpu import gpu as find_gpu

@@ -16,7 +16,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
-from neusight.integrations.profile import DeviceEvent, ProfileStep, read_profile_events
+from neusight.integrations.profiles.reading import DeviceEvent, ProfileStep, read_profile_events
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Workload
 from neusight.timeline.scheduler import HOST_BOUND_IDLE_SHARE

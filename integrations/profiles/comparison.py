@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neusight.integrations.kernel_aliases import (
+from neusight.integrations.profiles.aliases import (
     ALIASES_VERSION,
     ProblemSize,
     class_of_name,
@@ -20,7 +20,7 @@ from neusight.integrations.kernel_aliases import (
     is_auxiliary,
     size_of,
 )
-from neusight.integrations.profile import (
+from neusight.integrations.profiles.reading import (
     DeviceEvent,
     HostOp,
     Profile,

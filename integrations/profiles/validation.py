@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from neusight.integrations.comparison import ComparisonRow, compare, step_figures
-from neusight.integrations.profile import Profile, read_profile
+from neusight.integrations.profiles.comparison import ComparisonRow, compare, step_figures
+from neusight.integrations.profiles.reading import Profile, read_profile
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import gpu as find_gpu
 from neusight.predictors.measuring.calibration import Calibration
@@ -346,7 +346,7 @@ def _task_of_trace(name: str, profile: Profile, script: Path, path: Path, gpu: s
 
 def _script(name: str, beside: Path, scripts: Path | None) -> Path | None:
     """The script of that name: where the user says, beside the measurements, in the checkout."""
-    own = Path(__file__).resolve().parents[1] / "benchmarks" / "workloads"
+    own = Path(__file__).resolve().parents[2] / "benchmarks" / "workloads"
     folders = [scripts] if scripts is not None else [beside, beside.parent, own]
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
