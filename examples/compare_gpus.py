@@ -13,7 +13,7 @@ from train_gpt2 import GPT2, Config
 
 import neusight
 from neusight.advice.advice import advice_for
-from neusight.integrations.side_by_side import side_by_side
+from neusight.integrations.report.side_by_side import side_by_side
 
 GPUS = ("H100", "A100", "L40S")
 #: An hour of each, in any one currency: put in what you pay.

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.integrations.hints import no_cuda_hint
-from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.landlock import guard_words
 from neusight.integrations.program.program import (
@@ -31,7 +30,8 @@ from neusight.integrations.program.runner import (
     run_program,
     telling_progress,
 )
-from neusight.integrations.side_by_side import parse_prices, side_by_side
+from neusight.integrations.report.memory import MemoryReport, limit_of
+from neusight.integrations.report.side_by_side import parse_prices, side_by_side
 from neusight.interrupts import raises_from_here
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.predictors.errors import (
@@ -380,7 +380,7 @@ def _report(
 ) -> list[str]:
     """Writes what was asked for and prints the first screen; returns what could not be written,
     which is told after it, so that nothing computed is lost."""
-    from neusight.integrations.html_report import write_html_report
+    from neusight.integrations.report.html import write_html_report
 
     problems: list[str] = []
     first = forecasts[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.integrations.program.runner import Program
-from neusight.integrations.side_by_side import text_table
+from neusight.integrations.report.side_by_side import text_table
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable
 

@@ -14,7 +14,7 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.forecast import Forecast
-from neusight.integrations.memory_report import MemoryReport
+from neusight.integrations.report.memory import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.predictor import Estimate, predictor

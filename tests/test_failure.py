@@ -14,7 +14,7 @@ from torch import nn
 import neusight
 from neusight.failure import failure_options, failure_text
 from neusight.forecast import Forecast
-from neusight.integrations.html_report import html_report
+from neusight.integrations.report.html import html_report
 from neusight.predictors.errors import ForecastStateError
 from neusight.recording.recorder import RunawayLoop
 from neusight.recording.steps import EnoughSteps

@@ -21,7 +21,7 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
-from neusight.integrations.html_report import _KINDS, html_report, write_html_report
+from neusight.integrations.report.html import _KINDS, html_report, write_html_report
 from neusight.predictors.gpu import GPU, gpu
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording

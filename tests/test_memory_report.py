@@ -13,8 +13,8 @@ from torch import nn
 
 import neusight
 from neusight.integrations.cli import _split
-from neusight.integrations.memory_report import MemoryReport, limit_of
 from neusight.integrations.program.runner import Program
+from neusight.integrations.report.memory import MemoryReport, limit_of
 from neusight.predictors.errors import OptionError
 
 MIB, GIB = 2**20, 2**30

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.html_report import html_report
+from neusight.integrations.report.html import html_report
 from neusight.recording.tensor import ForecastTensor
 
 

@@ -22,11 +22,11 @@ from neusight.integrations.check.outputs import (
     words_of,
 )
 from neusight.integrations.doctor import Finding, report
-from neusight.integrations.memory_report import MemoryReport
 from neusight.integrations.profiles.comparison import Table
 from neusight.integrations.profiles.comparison import _markdown as compared_markdown
 from neusight.integrations.profiles.comparison import _plain as compared_table
-from neusight.integrations.side_by_side import side_by_side, text_table
+from neusight.integrations.report.memory import MemoryReport
+from neusight.integrations.report.side_by_side import side_by_side, text_table
 from neusight.predictors.gpu import gpu
 from neusight.predictors.printable import printable, printable_lines, printable_text
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.side_by_side import parse_prices, side_by_side, text_table
+from neusight.integrations.report.side_by_side import parse_prices, side_by_side, text_table
 from neusight.predictors.errors import OptionError, UnknownGPUError
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
 from neusight.advice.advice import Advice
-from neusight.integrations.memory_report import MemoryReport
-from neusight.integrations.side_by_side import side_by_side
+from neusight.integrations.report.memory import MemoryReport
+from neusight.integrations.report.side_by_side import side_by_side
 from neusight.output.summary import Row, steady_step_of
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -40,7 +40,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _CURVE_LEFT = 1000, 220, 64
 #: Space above the highest value, and how far above the peak the capacity is still shown.
 _HEADROOM, _NEAR = 1.1, 1.6
 
-#: Kinds of work by colour (html_report.css): name, colour, colour of the text upon it.
+#: Kinds of work by colour (html.css): name, colour, colour of the text upon it.
 _KINDS = {
     "gemm": ("#0072b2", "#ffffff"),
     "convolution": ("#56b4e9", "#10202a"),
@@ -112,7 +112,7 @@ def html_report(
     A content security policy lets nothing be loaded and no script run but the page's own, known by
     its hash; all names are escaped besides.
     """
-    style, script = _asset("html_report.css"), _asset("html_report.js")
+    style, script = _asset("html.css"), _asset("html.js")
     first = forecasts[0]
     title = first.recording.script or "forecast"
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
@@ -137,7 +137,7 @@ def html_report(
 
 @cache
 def _asset(name: str) -> str:
-    return (files("neusight.integrations") / name).read_text(encoding="utf-8")
+    return (files("neusight.integrations.report") / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

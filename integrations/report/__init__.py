@@ -1,0 +1,1 @@
+"""Forecasts laid out for reading: HTML, tables of several GPUs, memory."""
