@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_lightning import VOCABULARY, LanguageModel
 
 import neusight
-from neusight.integrations.lightning import ForecastCallback
+from neusight.integrations.frameworks.lightning import ForecastCallback
 
 
 def main() -> None:

@@ -523,7 +523,7 @@ def _document(
 
 
 def _write_traces(folder: str, forecasts: list[Forecast]) -> list[str]:
-    from neusight.integrations.tensorboard import trace_handler
+    from neusight.integrations.frameworks.tensorboard import trace_handler
 
     problems: list[str] = []
     for forecast in forecasts:

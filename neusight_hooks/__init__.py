@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from neusight._version import __version__ as __version__
     from neusight.forecast import Forecast as Forecast
     from neusight.forecast import forecast_on as forecast_on
+    from neusight.integrations.frameworks.tensorboard import trace_handler as trace_handler
     from neusight.integrations.profiles.calibration import calibrate as calibrate
     from neusight.integrations.profiles.comparison import compare as compare
-    from neusight.integrations.tensorboard import trace_handler as trace_handler
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
     from neusight.predictors import gpus as gpus
@@ -66,7 +66,7 @@ _HOME = {
     "register_gpu": "neusight.predictors",
     "register_op": "neusight.ops",
     "register_predictor": "neusight.predictors",
-    "trace_handler": "neusight.integrations.tensorboard",
+    "trace_handler": "neusight.integrations.frameworks.tensorboard",
 }
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)

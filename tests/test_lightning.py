@@ -13,7 +13,7 @@ from neusight.predictors.errors import OptionError
 
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
 
-from neusight.integrations.lightning import ForecastCallback
+from neusight.integrations.frameworks.lightning import ForecastCallback
 
 UNUSED: Any = None
 

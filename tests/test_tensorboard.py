@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import neusight
+from neusight.integrations.frameworks.tensorboard_repair import mapped_events, repair
 from neusight.integrations.profiles.reading import read_profile
-from neusight.integrations.tensorboard_repair import mapped_events, repair
 from neusight.output.trace import write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import Kernel
@@ -127,7 +127,7 @@ class Client:
         from tensorboard.plugins import base_plugin
         from torch_tb_profiler.plugin import TorchProfilerPlugin
 
-        from neusight.integrations import tensorboard_repair
+        from neusight.integrations.frameworks import tensorboard_repair
 
         tensorboard_repair.repair()
         plugin = TorchProfilerPlugin(base_plugin.TBContext(logdir=str(logdir)))

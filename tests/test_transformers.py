@@ -13,7 +13,7 @@ from neusight.predictors.errors import OptionError
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from neusight.integrations.transformers import ForecastCallback
+from neusight.integrations.frameworks.transformers import ForecastCallback
 
 
 def test_each_step_ends_one_and_the_last_the_training() -> None:

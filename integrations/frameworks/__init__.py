@@ -1,0 +1,1 @@
+"""Forecasts inside other people's tools: TensorBoard, Lightning, transformers."""
