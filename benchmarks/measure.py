@@ -43,7 +43,7 @@ class SourceTree(MetaPathFinder):
 def main() -> int:
     """The command."""
     sys.meta_path.insert(0, SourceTree())
-    from neusight.integrations import measure_command
+    from neusight.integrations.cli import measure as measure_command
     from neusight.integrations.program.exit_codes import ExitCode
     from neusight.predictors.errors import NeusightError
 

@@ -13,7 +13,7 @@ def main() -> int:
     """The command, from its first moment on ended by Ctrl-C in a line; its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
-    from neusight.integrations import cli
+    from neusight.integrations.cli import main as cli
 
     try:
         return cli.main()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML reads the files")
 

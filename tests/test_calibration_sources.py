@@ -14,7 +14,7 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.reading import read_profile_events
 from neusight.output.trace import trace_events

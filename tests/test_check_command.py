@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from neusight.integrations.check.baseline import read_baseline
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 
 TRAIN = """
 import sys

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 
 PROJECT = Path(__file__).parents[1] / "examples" / "ci"
 Check = Callable[..., tuple[int, dict[str, Any], str]]

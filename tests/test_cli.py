@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import cli, doctor
-from neusight.integrations.cli import _split, main
+from neusight.integrations.cli import doctor
+from neusight.integrations.cli import main as cli
+from neusight.integrations.cli.main import _split, main
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neusight
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.aliases import class_of_name, size_of
 from neusight.integrations.profiles.comparison import Comparison, compare, summary_markdown
 from neusight.integrations.profiles.reading import HostOp, Profile, read_profile_events
@@ -413,7 +413,7 @@ def test_the_command_tells_what_is_no_trace(
 def test_comparing_traces_needs_no_torch(tmp_path: Path) -> None:
     ours, real = files(tmp_path)
     program = (
-        "import sys; from neusight.integrations.cli import main; "
+        "import sys; from neusight.integrations.cli.main import main; "
         f"main(['compare', {ours!r}, {real!r}]); sys.exit('torch' in sys.modules)"
     )
 

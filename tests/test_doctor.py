@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import doctor
-from neusight.integrations.cli import main
-from neusight.integrations.doctor import Finding, examine, report
+from neusight.integrations.cli import doctor
+from neusight.integrations.cli.doctor import Finding, examine, report
+from neusight.integrations.cli.main import main
 from neusight.integrations.program import landlock
 
 

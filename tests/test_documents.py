@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli import _parser, _split
+from neusight.integrations.cli.main import _parser, _split
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md")])
@@ -89,7 +89,7 @@ def runnable() -> list[str]:
 #: Runs commands one after the other in one process, which loads torch once; prints what failed.
 RUN_ALL = """
 import json, sys
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 failed = [words for words in json.loads(sys.argv[1]) if main(words) != 0]
 sys.exit(f"failed: {failed}" if failed else 0)
 """

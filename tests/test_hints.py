@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli import main
-from neusight.integrations.hints import no_cuda_hint
+from neusight.integrations.cli.hints import no_cuda_hint
+from neusight.integrations.cli.main import main
 from neusight.integrations.program.runner import Program
 
 #: What was typed, and the command that the hint says to type instead.
@@ -86,7 +86,9 @@ def test_what_a_hint_says_is_taken_without_another(
     instead: str, project: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from neusight.integrations import check_command, cli, run_command
+    from neusight.integrations.cli import check as check_command
+    from neusight.integrations.cli import main as cli
+    from neusight.integrations.cli import run as run_command
 
     (project / "package").mkdir()
     (project / "train.py").touch()
@@ -144,7 +146,7 @@ def test_a_word_like_no_command_names_the_list(capsys: pytest.CaptureFixture[str
 
 
 def test_options_of_the_script_stay_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neusight.integrations import run_command
+    from neusight.integrations.cli import run as run_command
 
     seen: list[Program] = []
 

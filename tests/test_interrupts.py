@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.interrupts import INTERRUPTED, Interrupts
 
 #: Lines of opening and of closing at which a fault is tried; all of them where this is set.

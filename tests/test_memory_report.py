@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.cli import _split
+from neusight.integrations.cli.main import _split
 from neusight.integrations.program.runner import Program
 from neusight.integrations.report.memory import MemoryReport, limit_of
 from neusight.predictors.errors import OptionError

@@ -21,7 +21,7 @@ from neusight.integrations.check.outputs import (
     markdown,
     words_of,
 )
-from neusight.integrations.doctor import Finding, report
+from neusight.integrations.cli.doctor import Finding, report
 from neusight.integrations.profiles.comparison import Table
 from neusight.integrations.profiles.comparison import _markdown as compared_markdown
 from neusight.integrations.profiles.comparison import _plain as compared_table

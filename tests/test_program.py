@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.integrations.program.landlock import is_available
 from neusight.integrations.program.program import (
     checked_keep_folder,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli import _parser, _split
+from neusight.integrations.cli.main import _parser, _split
+from neusight.integrations.cli.run import _check_command, _coloured, command_of
 from neusight.integrations.program.runner import Program
-from neusight.integrations.run_command import _check_command, _coloured, command_of
 
 SCREEN = "T4: does not fit, 5 ms\nA100: fits, 2 ms\n  note      a NOTE\nL4  NO  yes\n"
 

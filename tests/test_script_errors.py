@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations import cli
+from neusight.integrations.cli import main as cli
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.recording import recorder
 

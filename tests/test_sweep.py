@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program.runner import Program
-from neusight.integrations.sweep import (
+from neusight.integrations.cli.sweep import (
     Sweep,
     SweepPoint,
     parse_sweep,
@@ -18,6 +17,7 @@ from neusight.integrations.sweep import (
     swept,
     with_argument,
 )
+from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError
 
 GIB = 2**30

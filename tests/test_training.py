@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.predictors import Kernel, gpu
 from neusight.predictors.errors import DataError
 from neusight.predictors.learned.correction import Trained, load_folder

@@ -187,7 +187,7 @@ DRIVER = """
 import contextlib, os, sys
 import torch
 import neusight.forecast, neusight.fake_cuda.session
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 
 for folder in sys.argv[1:]:
     pid = os.fork()

@@ -16,7 +16,7 @@ import pytest
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.cli import main
+from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.validation import (
     Totals,
     Validation,

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
-from neusight.integrations import (
-    calibrate_command,
-    check_command,
-    doctor,
-    measure_command,
-    run_command,
-    validate_command,
-)
-from neusight.integrations.hints import (
+from neusight.integrations.cli import calibrate as calibrate_command
+from neusight.integrations.cli import check as check_command
+from neusight.integrations.cli import doctor
+from neusight.integrations.cli import measure as measure_command
+from neusight.integrations.cli import run as run_command
+from neusight.integrations.cli import validate as validate_command
+from neusight.integrations.cli.hints import (
     command_hint,
     missing_gpu_hint,
     missing_program_hint,
     option_hint,
     script_problem,
 )
+from neusight.integrations.cli.run import tried, write_json
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.internal_failure import (
     DEBUG_OPTION,
@@ -38,7 +37,6 @@ from neusight.integrations.program.standard_streams import (
     flush_standard_streams,
     settle_standard_streams,
 )
-from neusight.integrations.run_command import tried, write_json
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import (
     NeusightError,

@@ -28,6 +28,7 @@ from neusight.integrations.check.outputs import (
     words_of,
 )
 from neusight.integrations.check.settings import DEFAULT_BASELINE, Settings, read_settings
+from neusight.integrations.cli.run import add_file_arguments, tried, write_json
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.program import (
     checked_keep_folder,
@@ -35,7 +36,6 @@ from neusight.integrations.program.program import (
     is_guarded,
 )
 from neusight.integrations.program.runner import Program, hide_gpus, run_program, telling_progress
-from neusight.integrations.run_command import add_file_arguments, tried, write_json
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import gpu

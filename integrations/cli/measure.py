@@ -25,7 +25,7 @@ __all__ = ["add_arguments", "run"]
 
 DEFAULT_MINUTES = 8.0
 #: The workloads of the source tree.
-WORKLOADS = Path(__file__).parents[1] / "benchmarks" / "workloads"
+WORKLOADS = Path(__file__).parents[2] / "benchmarks" / "workloads"
 
 #: How `neusight measure` is started again as a measuring process.
 MEASURE = (sys.executable, "-m", "neusight", "measure")

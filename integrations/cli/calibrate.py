@@ -25,8 +25,8 @@ def add_arguments(calibrate: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints what was learnt and what it gains, and writes the file."""
+    from neusight.integrations.cli.run import tried
     from neusight.integrations.profiles.calibration import calibrate
-    from neusight.integrations.run_command import tried
 
     if options.predictor is not None and options.predictor not in predictors():
         raise OptionError(

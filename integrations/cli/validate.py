@@ -29,8 +29,8 @@ def add_arguments(validate: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the scores; 0, or 2 where nothing could be judged or written."""
+    from neusight.integrations.cli.run import tried, write_json
     from neusight.integrations.profiles.validation import validate
-    from neusight.integrations.run_command import tried, write_json
     from neusight.predictors.gpu import gpu
 
     if options.predictor is not None and options.predictor not in predictors():

@@ -55,7 +55,7 @@ def add_arguments(doctor: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the findings; 0 where forecasts work here, 1 where they do not."""
-    from neusight.integrations.run_command import tried, write_json
+    from neusight.integrations.cli.run import tried, write_json
 
     findings = examine()
     print(report(findings))
@@ -138,7 +138,7 @@ def _neusight(name: str) -> Finding:
             f"{__version__}, and {', '.join(others)} installs a package of that name too",
             f"pip uninstall {others[0]}, or use a virtual environment for each.",
         )
-    return Finding(name, "ok", f"{__version__} ({Path(__file__).parents[1]})")
+    return Finding(name, "ok", f"{__version__} ({Path(__file__).parents[2]})")
 
 
 def _predictor(name: str) -> Finding:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
-from neusight.integrations.hints import no_cuda_hint
+from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.landlock import guard_words
 from neusight.integrations.program.program import (
@@ -185,7 +185,7 @@ def _learnt(options: argparse.Namespace, target: GPU) -> Calibration | None:
 
 
 def _sweep(options: argparse.Namespace, program: Program) -> int:
-    from neusight.integrations.sweep import parse_sweep, sweep_table, swept
+    from neusight.integrations.cli.sweep import parse_sweep, sweep_table, swept
 
     raises_from_here()
     sweep = parse_sweep(options.sweep)
