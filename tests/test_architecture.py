@@ -6,12 +6,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from places import ROOT
+
 ROOMS = {
     "predictors": "neusight.predictors",
     "neusight_hooks": "neusight",

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from neusight.integrations.cli.main import _parser, _split
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md")])
 #: A command in a block of its own, or between backquotes.
 _IN_BLOCK = re.compile(r"^(?:    |\t)?(?:\$ )?(?:.*&& )?(neusight [^#\n]*)$", re.MULTILINE)

@@ -22,6 +22,7 @@ from torch import nn
 import neusight
 from neusight.integrations.cli.main import main
 from neusight.interrupts import INTERRUPTED, Interrupts
+from places import ROOT
 
 #: Lines of opening and of closing at which a fault is tried; all of them where this is set.
 EVERY_LINE = bool(os.environ.get("NEUSIGHT_EVERY_LINE"))
@@ -30,7 +31,6 @@ SAMPLED_LINES = 24
 #: Loops that only an interrupt ends give up after this, in seconds: far above what any needs.
 GIVE_UP_S = 300
 
-ROOT = Path(__file__).parents[1]
 ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("neusight_hooks", "integrations", "predictors"))
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import neusight
 from neusight._version import __version__
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = ("neusight_hooks", "predictors", "integrations")
 RUNTIME = ["torch", "torch-tb-profiler", "numpy", "tensorboard", "typing-extensions"]
 

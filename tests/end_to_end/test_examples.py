@@ -1,0 +1,108 @@
+"""The examples run as they stand, each in a process of its own, and print what they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from places import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(*words: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def forecast(script: str, *arguments: str, cwd: Path, gpu: str = "H100") -> dict[str, object]:
+    run("-m", "neusight", "run", "--quiet", "--gpu", gpu, "--steps", "2", "--json", "o.json",
+        str(EXAMPLES / script), *arguments, cwd=cwd)  # fmt: skip
+    document: dict[str, object] = json.loads((cwd / "o.json").read_text())
+    return document
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [package for package in packages if find_spec(package) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def test_a_new_gpu_is_a_file_or_a_value(tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "new_gpu.py"), cwd=tmp_path)
+
+    first, second = printed.splitlines()
+    assert first.startswith("A30-24GB: ")
+    assert first.endswith("constants: prior")
+    assert second.startswith("A30 with twice the bandwidth: ")
+
+
+def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
+    document = forecast(
+        "train_gpt2.py", "--batch", "1", "--seq", "64", cwd=tmp_path, gpu=str(EXAMPLES / "a30.json")
+    )
+
+    assert document["gpu"] == "A30-24GB"
+    assert document["unmapped"] == []
+
+
+def test_gpus_are_compared_with_their_costs(tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "compare_gpus.py"), cwd=tmp_path)
+
+    assert [line.split()[0] for line in printed.splitlines()[1:4]] == [
+        "H100-SXM5-80GB", "A100-SXM4-80GB", "L40S",
+    ]  # fmt: skip
+    assert "cheapest a step: " in printed
+
+
+def test_a_trace_is_written_where_tensorboard_finds_it(tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "view_in_tensorboard.py"), "logs", cwd=tmp_path)
+
+    assert "tensorboard --logdir logs" in printed
+    assert list((tmp_path / "logs").glob("*.pt.trace.json.gz"))
+
+
+def test_a_custom_op_is_priced_as_registered(tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "custom_op.py"), cwd=tmp_path)
+
+    assert printed.startswith("swiglu: ")
+    assert printed.endswith("unmapped ops: []\n")
+
+
+@needs("lightning")
+def test_lightning_trains_under_a_forecast(tmp_path: Path) -> None:
+    document = forecast(
+        "train_lightning.py", "--batch", "4", "--seq", "32", "--width", "128", "--layers", "2",
+        cwd=tmp_path,
+    )  # fmt: skip
+
+    assert document["tokens_per_step"] == 4 * 32
+    assert document["unmapped"] == []
+
+
+@needs("lightning")
+def test_lightnings_callback_ends_the_training(tmp_path: Path) -> None:
+    assert "per training step" in run(str(EXAMPLES / "forecast_lightning.py"), cwd=tmp_path)
+
+
+@needs("transformers", "accelerate")
+def test_the_trainer_trains_under_a_forecast(tmp_path: Path) -> None:
+    document = forecast(
+        "train_hf_trainer.py", "--batch", "2", "--seq", "32", "--width", "128", "--layers", "2",
+        "--accumulate", "2", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert document["tokens_per_step"] == 2 * 2 * 32
+    assert document["unmapped"] == []

@@ -1,0 +1,250 @@
+"""Nothing of the user's changes, whatever a script does; and it reads back what it would have."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import neusight
+from neusight.integrations.program.landlock import is_available
+from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, PYTHON, furnish
+
+PREAMBLE = """
+import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging
+import logging.handlers, lzma, mmap, multiprocessing, os, pickle, shelve, shutil, sqlite3
+import subprocess, sys, tarfile, tempfile, weakref, zipfile
+from pathlib import Path
+import numpy as np
+import torch
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+"""
+
+WORKER = """
+log = open('log.csv', 'a')
+
+def work():
+    open('notes.txt', 'a').write('child')
+    open('new.txt', 'w').write('n')
+"""
+
+GROUPS = {"python": PYTHON, "C libraries": C_LIBRARIES, "moves": MOVES_AND_REMOVALS}
+WAYS = [
+    pytest.param(code, id=f"{group}: {name}")
+    for group, ways in GROUPS.items()
+    for name, code in ways.items()
+]
+
+
+class Standing(NamedTuple):
+    """What stands at a path."""
+
+    mode: int
+    inode: int
+    modified_ns: int
+    digest: str
+
+
+def standing(folder: Path) -> dict[str, Standing]:
+    """All that stands below a folder; of folders the mode and the inode."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.parts:
+            continue
+        status = path.lstat()
+        digest = ""
+        if path.is_symlink():
+            digest = os.readlink(path)
+        elif path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        modified = 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
+        found[str(path.relative_to(folder))] = Standing(
+            status.st_mode, status.st_ino, modified, digest
+        )
+    return found
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def seen_by(code: str, folder: Path) -> Any:
+    names: dict[str, Any] = {"__name__": "way"}
+    # torch.jit.script reads the source of a class.
+    exec(compile(PREAMBLE, str(Path(__file__).parent / "way_preamble.py"), "exec"), names)
+    names["Twice"] = Twice
+    with working_in(folder):
+        exec(compile(code, "way.py", "exec"), names)
+    seen = names["seen"]
+    return (
+        sorted(seen) if isinstance(seen, list) and all(isinstance(s, str) for s in seen) else seen
+    )
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+IGNORED = (
+    "ignore:unclosed file", "ignore:no CUDA work", "ignore:torch.distributed is",
+    "ignore:Detected an existing",
+    "ignore:.*is deprecated", "ignore:.*torch.package", "ignore:.*unclosed",
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:Duplicate name",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings(*IGNORED)
+@pytest.mark.parametrize("code", WAYS)
+def test_in_a_block_the_files_stay_and_the_script_reads_what_it_wrote(
+    code: str, tmp_path: Path
+) -> None:
+    for name in ("real", "forecast"):
+        furnish(tmp_path / name)
+    real = neusight.forecast_on("H100", allow_writes=True) if "cuda" in code else nullcontext()
+    with real:
+        expected = seen_by(code, tmp_path / "real")
+    before = standing(tmp_path / "forecast")
+
+    with neusight.forecast_on("H100"):
+        torch.ones(2, device="cuda")
+        seen = seen_by(code, tmp_path / "forecast")
+
+    assert repr(seen).replace("forecast", "real") == repr(expected)
+    assert standing(tmp_path / "forecast") == before
+
+
+def all_ways(ways: dict[str, str]) -> str:
+    """A script that tries each way in a folder of its own, and prints what it reads back."""
+    lines = [PREAMBLE, "torch.ones(2, device='cuda')", "start = os.getcwd()"]
+    for number, code in enumerate(ways.values()):
+        lines += [f"os.chdir(os.path.join(start, 'way-{number}'))", code, "os.chdir(start)"]
+        lines += [f"print({number}, repr(sorted(seen) if type(seen) is list and all("
+                  "type(item) is str for item in seen) else seen))"]  # fmt: skip
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
+@pytest.mark.filterwarnings(*IGNORED)
+@pytest.mark.parametrize("group", GROUPS)
+def test_behind_the_guard_too(group: str, tmp_path: Path) -> None:
+    ways = GROUPS[group]
+    for number in range(len(ways)):
+        furnish(tmp_path / "real" / f"way-{number}")
+        furnish(tmp_path / "way" / f"way-{number}")
+    (tmp_path / "way" / "script.py").write_text(all_ways(ways))
+    before = standing(tmp_path / "way")
+    expected = {}
+    for number, code in enumerate(ways.values()):
+        real = neusight.forecast_on("H100", allow_writes=True) if "cuda" in code else nullcontext()
+        with real:
+            expected[number] = repr(seen_by(code, tmp_path / "real" / f"way-{number}"))
+
+    done = neusight_run("script.py", tmp_path / "way")
+
+    seen = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line[:1].isdigit())
+    assert done.returncode == 0, done.stderr
+    assert {int(n): text.replace(f"{tmp_path}/way/", f"{tmp_path}/real/")
+            for n, text in seen.items()} == expected  # fmt: skip
+    assert standing(tmp_path / "way") == before
+
+
+#: Spawned children import the script.
+CUDA_WORK = "if __name__ == '__main__': torch.ones(2, device='cuda')"
+
+
+def neusight_run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "neusight", "run", "--quiet", "--gpu", "H100"]
+    return subprocess.run([*command, script], cwd=folder, capture_output=True, text=True)
+
+
+#: Runs `neusight run SCRIPT` for each folder named, in a fork of one process that has torch.
+DRIVER = """
+import contextlib, os, sys
+import torch
+import neusight.forecast, neusight.fake_cuda.session
+from neusight.integrations.cli.main import main
+
+for folder in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(folder)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), number)
+        sys.argv = ["neusight", "run", "--quiet", "--gpu", "H100", "script.py"]
+        sys.path[0] = folder
+        code = 70
+        try:
+            code = main()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(folder, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
+def test_children_and_exits_share_the_store_and_leave_all_as_it_was(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    folders = {name: tmp_path / f"way-{n}" for n, name in enumerate(CHILDREN_AND_EXIT)}
+    for name, folder in folders.items():
+        furnish(folder)
+        (folder / "worker.py").write_text(WORKER)
+        code, _ = CHILDREN_AND_EXIT[name]
+        (folder / "script.py").write_text(f"{PREAMBLE}\n{CUDA_WORK}\n{code}\n")
+    before = {name: standing(folder) for name, folder in folders.items()}
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DRIVER, *map(str, folders.values())],
+        capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
+
+    codes = {line.split(" ")[0]: int(line.split(" ")[1]) for line in done.stdout.splitlines()}
+    for name, folder in folders.items():
+        told = (name, Path(f"{folder}.out").read_text(), Path(f"{folder}.err").read_text())
+        _, wanted = CHILDREN_AND_EXIT[name]
+        assert codes.get(str(folder)) == wanted, told
+        assert standing(folder) == before[name], told
+        for text in READ_BACK.get(name, ()):
+            assert text in told[1], told
+    assert list(temporary.glob("neusight-*")) == []
+
+
+READ_BACK = {
+    "a forked child writes": ["0 precious notes\nchild n"],
+    "a forked child removes": ["0 False"],
+    "a spawned child writes": ["0 precious notes\nchild", "'new.txt'"],
+    "a child of a fork server writes": ["0 precious notes\nchild", "'new.txt'"],
+    "a child sees what was written before": ["beforechild"],
+    "os.fork": ["child"],
+    "a forked child that leaves by sys.exit": ["child True"],
+    "a pool of processes": ["[0, 1, 2, 3]", "['part-0', 'part-1', 'part-2', 'part-3']"],
+    "workers of a DataLoader": ["6\n", "['0', '1', '1,2.0', '2', '3', 'step,loss']"],
+    "threads": ["'19'", "'1,2.0'"],
+    "another program reads what is new": ["for cat"],
+    "a write in finally": ["finally"],
+    "a handle opened by an import": ["step,loss\n1,2.0\nline"],
+}

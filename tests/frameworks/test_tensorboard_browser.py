@@ -1,0 +1,302 @@
+"""TensorBoard in a real browser: every view of the profiler plugin shows the forecast.
+
+Needs Chromium and its driver (Debian: chromium, chromium-driver), and a stand-in for the chart
+library that the plugin loads from the network. Screenshots go to the folder that
+NEUSIGHT_SCREENSHOTS names, else to the test's temporary one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.output.trace import write_trace
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.predictor import Estimate
+from neusight.recording.recording import (
+    Entry,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    TensorSpec,
+)
+from neusight.timeline.host import PLAIN
+from neusight.timeline.scheduler import schedule
+from places import SHARED, TESTS
+
+CHARTS = SHARED / "tools" / "google_charts_stub.js"
+#: No page takes that long, however loaded the machine: it hangs.
+HANGS_AFTER_S = 900.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHARTS.exists(), reason="no stand-in for the chart library is at hand"),
+    pytest.mark.skipif(
+        not (shutil.which("chromium") and shutil.which("chromedriver")),
+        reason="chromium and chromedriver are not installed (Debian: chromium chromium-driver)",
+    ),
+]
+
+
+def wait_for(what: Callable[[], Any], describe: Callable[[], str]) -> Any:
+    """The first true answer; fails with a description after a while."""
+    deadline = time.monotonic() + HANGS_AFTER_S
+    while not (answer := what()):
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.1)
+    return answer
+
+
+class Browser:
+    """Headless Chromium, driven by the WebDriver protocol."""
+
+    def __init__(self) -> None:
+        self._driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True,
+        )  # fmt: skip
+        assert self._driver.stdout is not None
+        port = ""
+        while not port:  # "ChromeDriver was started successfully on port 12345."
+            line = self._driver.stdout.readline()
+            assert line, "chromedriver ended"
+            if "successfully on port" in line:
+                port = line.rpartition(" ")[2].strip(". \n")
+        self._address = f"http://127.0.0.1:{port}"
+        options = {"args": ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage",
+                            "--disable-gpu", "--window-size=1500,1200"]}  # fmt: skip
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options}
+        session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/session/{session['sessionId']}"
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            self._address + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=HANGS_AFTER_S) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(error.read().decode()[:500]) from None
+
+    def open(self, address: str) -> None:
+        self._ask("POST", f"{self._session}/url", {"url": address})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        body = {"script": script, "args": arguments}
+        return self._ask("POST", f"{self._session}/execute/sync", body)
+
+    def text(self) -> str:
+        return str(self.run("return document.body.innerText"))
+
+    def wait_for_text(self, *texts: str) -> str:
+        wait_for(
+            lambda: all(text in self.text() for text in texts),
+            lambda: f"{texts} are not all in the page:\n{self.text()[:3000]}",
+        )
+        return self.text()
+
+    def choose(self, label: str, option: str, *, nth: int = 0) -> None:
+        """Picks an option of the select box below the nth label of that name."""
+        opened = """
+            const labels = [...document.querySelectorAll("*")].filter(
+                e => e.children.length === 0 && e.textContent.trim() === arguments[0]);
+            let box = labels[arguments[1]];
+            while (box && !box.querySelector(".MuiSelect-root")) box = box.nextElementSibling
+                || box.parentElement;
+            box.querySelector(".MuiSelect-root").dispatchEvent(
+                new MouseEvent("mousedown", {bubbles: true, button: 0}));
+        """
+        picked = """
+            const [item] = [...document.querySelectorAll("li[role=option]")].filter(
+                e => e.textContent === arguments[0]);
+            if (item) item.click();
+            return Boolean(item);
+        """
+        self.run(opened, label, nth)
+        wait_for(lambda: self.run(picked, option), lambda: f"{label} offers no {option}")
+        wait_for(
+            lambda: not self.run("return document.querySelector('li[role=option]') !== null"),
+            lambda: f"the list of {label} stays open",
+        )
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._ask("GET", f"{self._session}/screenshot")))
+
+    def close(self) -> None:
+        try:
+            self._ask("DELETE", self._session)
+        finally:
+            self._driver.terminate()
+            self._driver.communicate()
+
+
+# -- what is shown
+
+
+def train() -> None:
+    model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(5):
+        model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def write_two_ranks(folder: Path) -> None:
+    spec = TensorSpec((64,), (1,), "float32")
+
+    def op(name: str) -> OpCall:
+        signature = OpSignature(name, "default", (("x", spec),), (spec,))
+        return OpCall(signature, MathMode(), "", "backward", 0, 0, "MmBackward0")
+
+    def price(call: OpCall) -> tuple[tuple[Kernel, Estimate], ...]:
+        estimate = Estimate(50, 50, 50, "memory", "physics", "test")
+        product = Kernel.gemm(512, 512, 512)
+        reduction = Kernel.collective("all_reduce", 2**22, 2)
+        return ((product if call.signature.op == "aten::mm" else reduction, estimate),)
+
+    entries: tuple[Entry, ...] = (op("aten::mm"), op("c10d::allreduce_")) * 3
+    recording = Recording((Step("train", entries, 4),), gpu="H100", torch_version="2")
+    timeline = schedule(recording, price, PLAIN)
+    folder.mkdir()
+    for rank in range(2):
+        path = folder / f"host_{rank}.1.pt.trace.json.gz"
+        write_trace(path, timeline, None, gpu("H100"), rank=rank, world_size=2)
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    handler = neusight.trace_handler(folder / "forecast", worker_name="host_0")
+    with neusight.forecast_on("H100", on_trace_ready=handler) as forecast:
+        train()
+    neusight.trace_handler(folder / "on-a100", worker_name="host_0")(forecast.on("A100"))
+    write_two_ranks(folder / "ranks")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(logdir: Path) -> Iterator[str]:
+    """TensorBoard with what is installed, entry points and all, until the tests are done."""
+    server = subprocess.Popen(
+        [sys.executable, str(TESTS / "tensorboard_server.py"), str(logdir), str(CHARTS)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    try:
+        url = server.stdout.readline().strip()
+        assert url, "TensorBoard did not start"
+
+        def loaded() -> bool:
+            with urllib.request.urlopen(f"{url}data/plugin/pytorch_profiler/runs") as answer:
+                return len(json.load(answer)["runs"]) == 3
+
+        wait_for(loaded, lambda: "the plugin did not load the runs")
+        yield url
+    finally:
+        server.communicate("")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("NEUSIGHT_SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Browser:
+    browser.open(f"{address}data/plugin/pytorch_profiler/index.html")
+    browser.wait_for_text("Runs", "Views", "Configuration")
+    return browser
+
+
+def test_tensorboard_offers_the_plugin(browser: Browser, address: str, screenshots: Path) -> None:
+    browser.open(address)
+
+    browser.wait_for_text("PYTORCH_PROFILER")
+    browser.screenshot(screenshots / "tensorboard.png")
+
+
+#: For each view what its page must say.
+VIEWS = {
+    "Overview": ("NVIDIA H100 80GB HBM3", "GPU Utilization", "Average Step Time", "Kernel"),
+    "Operator": ("Device Self Time (us)", "aten::addmm", "Tensor Cores Eligible"),
+    "GPU Kernel": ("Total Time (us)", "Tensor Cores Utilization", "sgemm", "Calls"),
+    "Memory": ("Memory View", "GPU0", "aten::addmm", "Peak Memory Usage"),
+    "Module": ("Module View", "Sequential_0", "Linear_1", "GELU_0"),
+}
+
+
+@pytest.mark.parametrize("view", sorted(VIEWS))
+def test_the_view_shows_the_forecast(page: Browser, view: str, screenshots: Path) -> None:
+    page.choose("Runs", "forecast")
+    page.wait_for_text("host_0")
+    if view != "Overview":
+        page.choose("Views", view)
+
+    page.wait_for_text(*VIEWS[view])
+    page.screenshot(screenshots / f"{view.lower().replace(' ', '-')}.png")
+
+
+def test_the_trace_is_embedded(page: Browser, screenshots: Path) -> None:
+    page.choose("Runs", "forecast")
+    page.choose("Views", "Trace")
+
+    frame = "return document.querySelector('iframe')?.getAttribute('src')"
+    source = wait_for(lambda: page.run(frame), lambda: "no trace viewer is embedded")
+    assert "trace_embedding.html" in source
+    page.screenshot(screenshots / "trace.png")
+
+
+def test_ranks_are_laid_beside_each_other(page: Browser, screenshots: Path) -> None:
+    page.choose("Runs", "ranks")
+    page.choose("Views", "Distributed")
+
+    page.wait_for_text(
+        "Device Information", "Computation/Communication Overview", "nccl:all_reduce", "GPU1"
+    )
+    page.screenshot(screenshots / "distributed.png")
+
+
+def test_two_forecasts_are_laid_beside_each_other(page: Browser, screenshots: Path) -> None:
+    page.run("[...document.querySelectorAll('[role=tab]')].pop().click()")
+    page.wait_for_text("Baseline", "Experimental")
+    for nth, run in enumerate(("forecast", "on-a100")):
+        page.choose("Runs", run, nth=nth)
+        page.choose("Workers", "host_0", nth=nth)
+        page.choose("Spans", "1", nth=nth)
+
+    page.wait_for_text("Baseline", "Experimental", "aten::addmm")
+    page.screenshot(screenshots / "diff.png")

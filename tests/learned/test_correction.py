@@ -1,0 +1,230 @@
+"""The trained correction: what it covers, what it leaves alone, and the bounds that stay."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors import Kernel, KernelClass, Tiled, gpu, gpus, predict
+from neusight.predictors.learned.correction import (
+    FAMILIES,
+    UNSEEN,
+    architecture_of,
+    family_of,
+    knowledge_of,
+    load_folder,
+    shipped,
+)
+from neusight.predictors.learned.features import BLOCK_SCALED, GEMM_FEATURES, gemm_features
+from neusight.predictors.physics.roofline import flop_roofline_us
+from places import ROOT
+
+WEIGHTS = ROOT / "predictors" / "weights"
+
+
+def test_measured_layouts_are_trained_and_the_others_stay_physics() -> None:
+    def origin(kernel: Kernel) -> str:
+        return predict([kernel], "H100")[0].origin
+
+    assert origin(Kernel.gemm(4096, 4096, 4096)) == "trained"
+    assert origin(Kernel.gemm(4096, 4096, 4096, layout="nn")) == "physics"
+    assert origin(Kernel.gemm(4096, 4096, 4096, layout="tn")) == "physics"
+    assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float32")) == "physics"
+    assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float32", compute="tf32")) == "physics"
+    assert origin(Kernel.gemm(64, 64, 64, batch=8)) == "physics"
+    assert origin(Kernel.gemm(64, 64, 64, dtype="bfloat16", batch=8, layout="nn")) == "physics"
+    assert origin(Kernel.gemm(4096, 4096, 4096, dtype="float8_e4m3fn")) == "trained"
+
+
+def test_fp32_products_are_trained_where_they_were_measured() -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096, dtype="float32")
+
+    origins = {name: predict([kernel], name)[0].origin for name in ("V100", "A100", "H100", "L4")}
+
+    assert origins == {"V100": "trained", "A100": "trained", "H100": "physics", "L4": "physics"}
+
+
+def test_attention_is_trained_where_its_library_was_measured() -> None:
+    def origin(name: str, gpu_name: str, *, backward: bool = False) -> str:
+        kernel = Kernel.attention(
+            4, 16, 16, 1024, 1024, 64, causal=True, dtype="bfloat16", name=name, backward=backward
+        )
+        return predict([kernel], gpu_name)[0].origin
+
+    assert origin("flash_attention", "A100") == "trained"
+    assert origin("flash_attention", "H100") == "physics"
+    assert origin("flash_attention_3", "H100") == "trained"
+    assert origin("cudnn_attention", "B200") == "trained"
+    assert origin("efficient_attention", "A100") == "physics"
+    assert origin("flash_attention", "A100", backward=True) == "physics"
+
+
+def test_collectives_are_trained_on_switched_links_within_a_host() -> None:
+    def origin(gpu_name: str, ranks: int = 8, nodes: int = 1) -> str:
+        kernel = Kernel.collective("all_reduce", 10**7, ranks, num_nodes=nodes)
+        return predict([kernel], gpu_name)[0].origin
+
+    assert origin("H100") == "trained"
+    assert origin("H100", ranks=16, nodes=2) == "physics"
+    assert origin("L40S") == "physics"
+
+
+def test_unmeasured_layouts_have_wider_intervals() -> None:
+    def width(layout: str) -> float:
+        [found] = predict([Kernel.gemm(4096, 4096, 4096, layout=layout)], "H100")  # type: ignore[arg-type]  # a literal
+        return found.high_us / found.latency_us
+
+    assert width("nn") > width("nt")
+    assert width("tn") > 1.2
+
+
+def test_the_interval_widens_from_known_over_unseen_to_unmeasured_gpus() -> None:
+    def width(name: str) -> float:
+        [found] = predict([Kernel.gemm(4096, 4096, 4096)], name)
+        return found.high_us / found.latency_us
+
+    assert width("H100") < width("H100-PCIE")
+
+
+def test_unseen_gpus_are_told_apart_by_architecture_and_constants() -> None:
+    general = load_folder(WEIGHTS)["gemm_16bit" + UNSEEN]
+    fitted = replace(gpu("H100"), name="H123", constants_origin="fitted on something")
+    prior = replace(fitted, constants_origin="prior")
+    new = replace(fitted, compute_capability=(13, 0))
+
+    rows = [knowledge_of(item, general) for item in (fitted, prior, new)]
+
+    assert rows == [0, 1, 2]
+    assert (np.diff(general.spreads[[0, 1, 3]], axis=0) >= 0).all()
+
+
+def test_what_does_not_carry_over_to_unseen_gpus_stays_physics() -> None:
+    softmax = Kernel.rows(
+        KernelClass.SOFTMAX,
+        "softmax",
+        4096,
+        2048,
+        dtype="float32",
+        bytes_read=2**25,
+        bytes_written=2**25,
+    )
+
+    seen, unseen = (predict([softmax], name)[0] for name in ("V100-PCIE-32GB", "L4"))
+
+    assert (seen.origin, unseen.origin) == ("trained", "physics")
+    [plain] = Tiled(correction=None).predict([softmax], gpu("L4"))
+    assert unseen.latency_us == plain.latency_us
+
+
+def test_block_scaled_products_stay_physics_on_other_architectures() -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096, dtype="float8_e4m3fn", name=BLOCK_SCALED)
+
+    origins = [predict([kernel], name)[0].origin for name in ("H200", "H100-NVL", "RTX-5090")]
+
+    assert origins == ["trained", "trained", "physics"]
+
+
+def test_gpus_are_alike_by_architecture() -> None:
+    names = ("P4", "V100", "T4", "A100", "A10", "L4", "H100", "B200", "RTX-5090", "MI210")
+
+    found = [architecture_of(gpu(name)) for name in names]
+
+    assert found == ["Pascal", "Volta", "Turing", "Ampere", "Ampere", "Ada", "Hopper",
+                     "Blackwell", "Blackwell RTX", "AMD"]  # fmt: skip
+
+
+def test_shapes_outside_the_training_are_told() -> None:
+    inside, outside = predict([Kernel.gemm(512, 4096, 4096), Kernel.gemm(2**24, 4096, 512)], "H100")
+
+    assert (inside.in_range, outside.in_range) == (True, False)
+    assert outside.high_us / outside.latency_us > inside.high_us / inside.latency_us
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(
+    st.sampled_from(gpus()),
+    st.integers(0, 2**31),
+    st.integers(0, 2**20),
+    st.integers(0, 2**20),
+    st.sampled_from(["bfloat16", "float16"]),
+)
+def test_corrected_times_stay_finite_and_above_the_roofline(
+    name: str, m: int, n: int, k: int, dtype: str
+) -> None:
+    kernel = Kernel.gemm(m, n, k, dtype=dtype)
+
+    [found] = predict([kernel], name)
+
+    assert math.isfinite(found.latency_us) and math.isfinite(found.high_us)
+    assert found.latency_us >= flop_roofline_us(kernel, gpu(name)) * (1 - 1e-9) - 1e-3
+    assert 0 < found.low_us <= found.latency_us <= found.high_us
+
+
+def test_without_a_correction_the_physics_is_left_alone() -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096)
+
+    [plain] = Tiled(correction=None).predict([kernel], gpu("H100"))
+
+    assert plain.origin == "physics"
+    assert not plain.in_range
+
+
+def test_other_vendors_and_other_classes_have_no_family() -> None:
+    kernel = Kernel.gemm(64, 64, 64)
+
+    assert family_of(kernel, gpu("MI210")) is None
+    assert family_of(Kernel.elementwise("add", 100, dtype="bfloat16"), gpu("H100")) is None
+    assert family_of(Kernel.gemm(0, 64, 64), gpu("H100")) is None
+
+
+def test_features_are_named_and_finite() -> None:
+    kernels = [Kernel.gemm(1, 1, 1), Kernel.gemm(2**31, 8, 8), Kernel.gemm(77, 4096, 65536)]
+    timings = Tiled(correction=None).timings(kernels, gpu("B200"))
+
+    table = gemm_features(kernels, timings, gpu("B200"), "bf16")
+
+    assert table.shape == (3, len(GEMM_FEATURES))
+    assert all(math.isfinite(value) for value in table.ravel())
+
+
+def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> None:
+    files = sorted(WEIGHTS.glob("*.npz"))
+    networks = load_folder(WEIGHTS)
+
+    assert {path.stem for path in files} == set(networks)
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+    assert set(FAMILIES) <= set(networks)
+    assert set(networks) <= {family + kind for family in FAMILIES for kind in ("", UNSEEN)}
+    for name, network in networks.items():
+        assert network.features == FAMILIES[name.removesuffix(UNSEEN)].names
+        assert {"data", "commit", "date", "seed", "mape"} <= set(network.provenance)
+
+
+def test_shipped_weights_are_read_once_and_not_at_import() -> None:
+    code = (
+        "import neusight.predictors.tiled as t, neusight.predictors.learned.correction as c;"
+        "print(c.shipped.cache_info().currsize)"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert shown.stdout.strip() == "0"
+    assert shipped() is shipped()
+
+
+@pytest.mark.parametrize("kernel_class", [KernelClass.ELEMENTWISE, KernelClass.SOFTMAX])
+def test_what_no_network_covers_is_priced_by_physics(kernel_class: KernelClass) -> None:
+    kernel = Kernel.rows(
+        kernel_class, "x", 64, 64, dtype="bfloat16", bytes_read=8192, bytes_written=8192
+    )
+
+    [found] = predict([kernel], "H100")
+
+    assert found.origin == "physics"

@@ -1,0 +1,164 @@
+"""The physics of matrix products: bounds, monotony, strange sizes, accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import Kernel, Layout
+from neusight.predictors.physics.gemm import gemm_timings, is_unaligned
+from neusight.predictors.physics.roofline import flop_roofline_us, roofline_us
+from neusight.predictors.predictor import predict
+from places import SHARED
+
+SIZES = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 2**33))
+GPUS = st.sampled_from(["H100", "A100", "V100", "L40S", "P4", "MI210", "B200"])
+DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "float64"])
+LAYOUTS = st.sampled_from(["nt", "nn", "tn"])
+
+
+def time_us(name: str, dtype: str, layout: Layout, batch: int, m: int, n: int, k: int) -> float:
+    kernel = Kernel.gemm(m, n, k, batch=batch, dtype=dtype, layout=layout)
+    [timing] = gemm_timings([kernel], gpu(name), sustained=False)
+    return timing.time_us
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    GPUS, DTYPES, LAYOUTS, st.tuples(st.integers(2, 64), SIZES, SIZES, SIZES),
+    st.integers(0, 3), st.one_of(st.integers(1, 200), st.integers(1, 10**6)),
+)  # fmt: skip
+def test_more_work_is_never_faster(
+    name: str, dtype: str, layout: Layout, size: tuple[int, ...], axis: int, more: int
+) -> None:
+    larger = list(size)
+    larger[axis] += more
+
+    before = time_us(name, dtype, layout, *size)
+    after = time_us(name, dtype, layout, *larger)
+
+    assert after >= before * (1 - 1e-9)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(GPUS, DTYPES, LAYOUTS, SIZES, SIZES, SIZES)
+def test_finite_positive_and_above_the_flop_bound(
+    name: str, dtype: str, layout: Layout, m: int, n: int, k: int
+) -> None:
+    kernel = Kernel.gemm(m, n, k, dtype=dtype, layout=layout)
+
+    [timing] = gemm_timings([kernel], gpu(name), sustained=False)
+
+    assert math.isfinite(timing.time_us)
+    assert timing.time_us >= gpu(name).floor_us * 0.5
+    assert timing.time_us >= flop_roofline_us(kernel, gpu(name))
+    if kernel.num_bytes > 4 * gpu(name).l2_bytes:  # beyond the L2 the bytes bind too
+        assert timing.time_us >= roofline_us(kernel, gpu(name))
+
+
+def test_a_batch_of_two_is_not_faster_than_one() -> None:
+    assert time_us("H100", "bfloat16", "nn", 2, 512, 512, 512) >= time_us(
+        "H100", "bfloat16", "nn", 1, 512, 512, 512
+    )
+
+
+def test_a_deep_product_of_a_small_result_splits_k() -> None:
+    [timing] = gemm_timings([Kernel.gemm(128, 128, 65536)], gpu("H100"), sustained=False)
+
+    assert timing.split_k > 1
+    assert timing.num_ctas > 1
+
+
+def test_fp8_is_faster_than_bf16_and_fp32_slower() -> None:
+    times = [
+        gemm_timings([Kernel.gemm(8192, 8192, 8192, dtype=dtype)], gpu("H100"), sustained=False)[0]
+        for dtype in ("float8_e4m3fn", "bfloat16", "float32")
+    ]
+    tf32 = Kernel.gemm(8192, 8192, 8192, dtype="float32", compute="tf32")
+    [tf32_timing] = gemm_timings([tf32], gpu("H100"), sustained=False)
+
+    assert times[0].time_us < times[1].time_us < tf32_timing.time_us < times[2].time_us
+
+
+def test_sustained_clocks_slow_large_products_only() -> None:
+    def ratio(size: int) -> float:
+        kernels = [Kernel.gemm(size, size, size)]
+        [burst] = gemm_timings(kernels, gpu("H200"), sustained=False)
+        [sustained] = gemm_timings(kernels, gpu("H200"), sustained=True)
+        return sustained.time_us / burst.time_us
+
+    assert ratio(8192) == pytest.approx(1 / 0.88, abs=0.02)
+    assert ratio(64) < 1.03
+
+
+@pytest.mark.skipif(not (SHARED / "data/modern/gemm.parquet").exists(), reason="no measured data")
+@pytest.mark.parametrize(("name", "limit"), [("h100_sxm", 0.12), ("a100_sxm", 0.14)])
+def test_measured_bf16_products_are_met(name: str, limit: float) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = ["gpu", "dtype", "m", "n", "k", "consensus_us", "primary", "clock_regime"]
+    filters = [("gpu", "==", name), ("dtype", "==", "bf16"), ("clock_regime", "==", "burst")]
+    path = SHARED / "data/modern/gemm.parquet"
+    rows = pandas.read_parquet(path, columns=columns, filters=filters)
+    rows = rows[rows.primary & rows.consensus_us.notna()].sample(500, random_state=0)
+    kernels = [Kernel.gemm(int(row.m), int(row.n), int(row.k)) for row in rows.itertuples()]
+
+    timings = gemm_timings(kernels, gpu(name), sustained=False)
+
+    errors = [
+        abs(timing.time_us / measured - 1)
+        for timing, measured in zip(timings, rows.consensus_us, strict=True)
+    ]
+    assert sum(errors) / len(errors) < limit
+
+
+def test_batched_fp32_products_take_the_one_tile_of_their_library() -> None:
+    kernels = [
+        Kernel.gemm(40, 40, 512, batch=batch, dtype="float32", layout="nn") for batch in (1, 64)
+    ]
+
+    single, batched = gemm_timings(kernels, gpu("A100"), sustained=False)
+
+    assert single.tile != (128, 128)
+    assert (batched.tile, batched.split_k) == ((128, 128), 1)
+
+
+def test_the_fp32_share_of_peak_is_the_sustained_one_already() -> None:
+    kernel = Kernel.gemm(8192, 8192, 8192, dtype="float32")
+
+    burst, sustained = (
+        gemm_timings([kernel], gpu("A100"), sustained=sustained)[0] for sustained in (False, True)
+    )
+
+    assert burst.time_us == sustained.time_us
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "expected"),
+    [
+        ("nt", (77, 50304, 768), False),
+        ("nt", (77, 50257, 768), True),
+        ("nt", (77, 50304, 767), True),
+        ("nn", (77, 768, 50257), True),
+        ("tn", (50257, 768, 4096), True),
+        ("tn", (768, 3072, 77), False),
+    ],
+)
+def test_rows_that_start_between_sixteen_bytes_are_unaligned(
+    layout: Layout, size: tuple[int, int, int], expected: bool
+) -> None:
+    kernel = Kernel.gemm(*size, layout=layout)
+
+    assert is_unaligned(kernel, gpu("H100")) is expected
+    assert not is_unaligned(Kernel.gemm(*size, layout=layout, dtype="float32"), gpu("H100"))
+
+
+def test_padding_a_vocabulary_pays_and_its_price_is_no_measurement() -> None:
+    odd, padded = predict([Kernel.gemm(8192, n, 768) for n in (50257, 50304)], "A100")
+
+    assert odd.latency_us > 1.5 * padded.latency_us
+    assert (odd.origin, padded.origin) == ("physics", "trained")
+    assert odd.high_us / odd.latency_us > padded.high_us / padded.latency_us

@@ -1,0 +1,108 @@
+"""The costs of a host, read back from a timeline that was made with known ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
+from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
+from neusight.output.trace import trace_events
+from neusight.predictors.gpu import gpu
+from neusight.timeline.host import PROFILED, HostProfile
+from places import SHARED
+
+TRACES = SHARED / "traces"
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
+)
+
+
+def profile_on(host: HostProfile) -> Profile:
+    """A host-bound model as a profiler would show it on that host."""
+    with neusight.forecast_on("H100", host=host) as forecast:
+        model = nn.Sequential(
+            *(nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(8))
+        ).cuda()
+        for _ in range(3):
+            with torch.no_grad():
+                out = model(torch.randn(4, 64, device="cuda"))
+                for _ in range(4):
+                    out = out.transpose(0, 1) * 2
+            torch.cuda.synchronize()
+            forecast.step()
+    return read_profile_events(trace_events(forecast.timeline, forecast.memory, forecast.gpu))
+
+
+READ = ("op_us", "gemm_us", "launch_us", "launch_latency_us")
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_known_costs_come_back(factor: float) -> None:
+    host = PROFILED.scaled(factor, name="this host")
+
+    costs = costs_of(profile_on(host), gpu("H100"))
+
+    assert costs is not None
+    for name in READ:
+        expected = getattr(host, name)
+        assert costs[name] == pytest.approx(expected, rel=0.1), name
+
+
+def test_what_a_profile_does_not_show_follows_the_speed_of_the_host() -> None:
+    costs = costs_of(profile_on(PROFILED.scaled(2.0, name="slow")), gpu("H100"))
+
+    assert costs is not None
+    assert costs["convolution_us"] == pytest.approx(2.0 * PROFILED.convolution_us, rel=0.25)
+    assert costs["backward_share"] == PROFILED.backward_share
+    assert costs["kernel_gap_us"] == PROFILED.kernel_gap_us
+
+
+def test_the_costs_make_a_host_profile() -> None:
+    costs = costs_of(profile_on(PROFILED), gpu("H100"))
+
+    assert costs is not None
+    assert set(costs) == set(asdict(PROFILED)) - {"name"}
+    assert HostProfile(name="measured", **costs).launch_us == costs["launch_us"]
+
+
+def test_a_profile_without_launches_says_nothing() -> None:
+    event: dict[str, Any] = {
+        "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0,
+        "args": {},
+    }  # fmt: skip
+
+    assert costs_of(read_profile_events({"traceEvents": [event]}), gpu("H100")) is None
+
+
+def test_costs_of_several_profiles_are_merged_by_their_median() -> None:
+    found = [{"op_us": value} for value in (5.0, 6.0, 90.0)]
+
+    assert merged_costs([*found, None]) == {"op_us": 6.0}
+    assert merged_costs([None]) is None
+
+
+def test_a_scaled_host_keeps_what_belongs_to_the_device() -> None:
+    costs = {"op_us": 6.0, "kernel_gap_us": 1.1, "backward_share": 0.8}
+
+    assert scaled_costs(costs, 0.5) == {"op_us": 3.0, "kernel_gap_us": 1.1, "backward_share": 0.8}
+
+
+@needs_traces
+def test_public_profiles_of_one_machine_tell_one_host() -> None:
+    both = []
+    for name in ("bert-small", "nsfw_image"):
+        [path] = TRACES.glob(f"h100__*{name}*")
+        both.append(costs_of(read_profile(path), gpu("H100")))
+
+    first, second = both
+    assert first is not None and second is not None
+    for field in READ:
+        # One of the two was cold in places.
+        assert first[field] == pytest.approx(second[field], rel=0.6)
+        assert second[field] == pytest.approx(getattr(PROFILED, field), rel=0.15)

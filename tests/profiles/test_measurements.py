@@ -1,0 +1,318 @@
+"""Operators of a profile, called again in a forecast, tell which kernels took the time."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.integrations.profiles.measurements import (
+    TraceMeasurements,
+    measurements_of,
+    outermost_ops,
+)
+from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
+from neusight.output.trace import trace_events
+from neusight.predictors.errors import CalibrationError
+from neusight.predictors.gpu import gpu
+from neusight.predictors.kernel import GemmSize, KernelClass
+from neusight.predictors.predictor import predict
+from places import SHARED
+
+TRACES = SHARED / "traces"
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
+)
+
+#: Dims, type, strides and value of an argument, as profiles write them.
+Input = tuple[Any, str, Any, str]
+
+KERNEL = "ampere_bf16_gemm"
+
+
+def call(
+    name: str,
+    inputs: list[Input],
+    *kernels: tuple[str, float],
+    category: str = "kernel",
+) -> dict[str, Any]:
+    """An operator: dims, type, strides and value of each input; names and µs of its kernels."""
+    return {
+        "name": name,
+        "args": {
+            "Input Dims": [item[0] for item in inputs],
+            "Input type": [item[1] for item in inputs],
+            "Input Strides": [item[2] for item in inputs],
+            "Concrete Inputs": [item[3] for item in inputs],
+        },
+        "kernels": kernels,
+        "category": category,
+    }
+
+
+def profile_of(calls: list[dict[str, Any]], device: str = "NVIDIA H100 80GB HBM3") -> Profile:
+    """A profile of those operators, one after the other."""
+    events: list[dict[str, Any]] = []
+    time_us = 10.0
+    for number, item in enumerate(calls, start=1):
+        events.append(
+            {"ph": "X", "cat": "cpu_op", "name": item["name"], "pid": 1, "tid": 1, "ts": time_us,
+             "dur": 8.0, "args": {"External id": number, **item["args"]}}
+        )  # fmt: skip
+        for place, (kernel, duration) in enumerate(item["kernels"]):
+            correlation = 100 * number + place
+            ids = {"correlation": correlation, "External id": number}
+            events.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
+                 "ts": time_us + 1 + place, "dur": 0.5, "args": ids}
+            )  # fmt: skip
+            events.append(
+                {"ph": "X", "cat": item["category"], "name": kernel, "pid": 0, "tid": 7,
+                 "ts": time_us + 20, "dur": duration, "args": {**ids, "stream": 7, "device": 0}}
+            )  # fmt: skip
+        time_us += 1000.0
+    trace = {"deviceProperties": [{"id": 0, "name": device}], "traceEvents": events}
+    return read_profile_events(trace, keep_arguments=True)
+
+
+def matrix(rows: int, columns: int, dtype: str = "c10::BFloat16") -> Input:
+    return [rows, columns], dtype, [columns, 1], ""
+
+
+NUMBER: Input = ([], "Scalar", [], "1")
+MM = call("aten::mm", [matrix(64, 128), matrix(128, 256)], (KERNEL, 5.0))
+
+
+def measured(*calls: dict[str, Any]) -> TraceMeasurements:
+    return measurements_of(profile_of(list(calls)), gpu("H100"))
+
+
+class Model(nn.Module):
+    """Embedding, product, norm, attention, convolution, softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 256)
+        self.linear = nn.Linear(256, 512)
+        self.norm = nn.LayerNorm(512)
+        self.convolution = nn.Conv1d(512, 64, 3, padding=1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(nn.functional.gelu(self.linear(self.embedding(tokens))))
+        heads = hidden.view(4, -1, 8, 64).transpose(1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        image = mixed.transpose(1, 2).flatten(2).transpose(1, 2)
+        result: torch.Tensor = self.convolution(image).softmax(-1).mean()
+        return result
+
+
+@cache
+def training_trace() -> dict[str, Any]:
+    """Three training steps as a profile would show them, were the forecast the truth."""
+    with neusight.forecast_on("H100", host="profiled") as forecast:
+        model = Model().cuda().to(torch.bfloat16)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randint(0, 100, (4, 128), device="cuda")).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    trace = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    return {key: value for key, value in trace.items() if key != "neusight"}
+
+
+def test_every_kernel_of_a_training_step_is_described_again_as_it_was_priced() -> None:
+    profile = read_profile_events(training_trace(), keep_arguments=True)
+
+    found = measurements_of(profile, gpu("H100"))
+
+    assert found.share > 0.97
+    for item in found.measurements:
+        priced = sum(estimate.latency_us for estimate in predict(item.launches, "H100"))
+        assert item.latency_us == pytest.approx(priced, rel=0.25, abs=0.5), item.launches
+    near = [
+        abs(item.latency_us - sum(e.latency_us for e in predict(item.launches, "H100"))) < 0.01
+        for item in found.measurements
+    ]
+    assert sum(near) >= 0.85 * len(near)
+    classes = {kernel.kernel_class for item in found.measurements for kernel in item.launches}
+    assert {
+        KernelClass.GEMM,
+        KernelClass.ATTENTION,
+        KernelClass.CONVOLUTION,
+        KernelClass.NORMALIZATION,
+        KernelClass.GATHER,
+        KernelClass.OPTIMIZER,
+    } <= classes
+
+
+def test_shapes_strides_and_types_make_the_kernel() -> None:
+    transposed = ([128, 256], "c10::BFloat16", [1, 128], "")
+    found = measured(call("aten::mm", [matrix(64, 128), transposed], (KERNEL, 5.0)))
+
+    [item] = found.measurements
+    [kernel] = item.launches
+    assert kernel.size == GemmSize(1, 64, 256, 128)
+    assert (kernel.dtype, kernel.layout, item.latency_us) == ("bfloat16", "nt", 5.0)
+    assert found.share == 1.0 and found.notes == ()
+
+
+def test_equal_calls_are_one_measurement_with_their_median() -> None:
+    calls = [{**MM, "kernels": ((KERNEL, time_us),)} for time_us in (5.25, 6.5, 30.0)]
+
+    [item] = measured(*calls).measurements
+
+    assert item.latency_us == 6.5
+
+
+def test_times_in_whole_microseconds_are_averaged() -> None:
+    calls = [{**MM, "kernels": ((KERNEL, time_us),)} for time_us in (5.0, 5.0, 6.0, 6.0, 6.0)]
+
+    [item] = measured(*calls).measurements
+
+    assert item.latency_us == pytest.approx(5.6)
+
+
+def test_all_kernels_of_an_operator_count_together() -> None:
+    item = {**MM, "kernels": ((KERNEL, 5.5), ("splitKreduce_kernel", 2.0))}
+
+    assert measured(item).measurements[0].latency_us == 7.5
+
+
+def test_a_kernel_in_tf32_is_told_by_its_name() -> None:
+    inputs = [matrix(64, 128, "float"), matrix(128, 256, "float")]
+    plain = call("aten::mm", inputs, ("ampere_sgemm_128x64_nn", 5.0))
+    tf32 = call("aten::mm", inputs, ("ampere_tf32_s1688gemm_128x64_nn", 2.0))
+
+    found = measured(plain, tf32).measurements
+
+    assert {item.launches[0].compute: item.latency_us for item in found} == {
+        "fp32": 5.0,
+        "tf32": 2.0,
+    }
+
+
+def test_numbers_and_expanded_tensors_are_taken_as_they_were() -> None:
+    expanded = ([64, 128], "float", [0, 0], "")
+    by_number = call("aten::mul", [expanded, ([], "double", [], "")], ("elementwise", 3.0))
+    added = call("aten::add", [expanded, matrix(64, 128, "float"), NUMBER], ("elementwise", 4.0))
+
+    found = measured(by_number, added)
+
+    assert [item.launches[0].name for item in found.measurements] == ["mul", "add"]
+    assert found.measurements[0].launches[0].bytes_read == 4
+
+
+def test_settings_are_read_from_their_numbers() -> None:
+    nothing: Input = ([], "", [], "")
+    copied = call(
+        "aten::_to_copy",
+        [matrix(64, 128, "float"), ([], "Scalar", [], "15"), nothing, nothing, nothing,
+         ([], "Scalar", [], "False"), nothing],
+        ("copy", 3.0),
+    )  # fmt: skip
+
+    [kernel] = measured(copied).measurements[0].launches
+
+    assert (kernel.dtype, kernel.out_dtype) == ("float32", "bfloat16")
+
+
+def test_lists_of_tensors_take_the_type_that_all_others_have() -> None:
+    lists: Input = ([[64, 128], [64, 128]], "TensorList", [], "")
+    cat = call("aten::cat", [lists, ([], "Scalar", [], "1")], ("CatArrayBatchedCopy", 3.0))
+
+    [item] = [
+        item
+        for item in measured(cat, MM).measurements
+        if item.launches[0].kernel_class is KernelClass.COPY
+    ]
+
+    assert item.launches[0].dtype == "bfloat16"
+    mixed = measured(cat, MM, call("aten::relu", [matrix(64, 128, "float")], ("relu", 1.0)))
+    assert any("lists of tensors whose types" in note for note in mixed.notes)
+
+
+def test_what_cannot_be_told_is_left_out_and_said() -> None:
+    convolution = {
+        **call("aten::conv2d", [([1, 3, 8, 8], "float", [], "")], ("scudnn", 40.0)),
+        "name": "aten::convolution",
+        "args": {
+            "Input Dims": [[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+            "Input type": ["float", "float", "", *["GenericList"] * 3, "Bool", "GenericList",
+                           "Int"],
+        },
+    }  # fmt: skip
+    unknown = call("vendor::op", [matrix(8, 8)], ("magic", 30.0))
+    reduced = call("c10d::allreduce_", [matrix(8, 8)], ("ncclDevKernel_AllReduce", 20.0))
+    copied = call(
+        "aten::copy_",
+        [matrix(8, 8), matrix(8, 8), ([], "Scalar", [], "False")],
+        ("Memcpy HtoD (Pageable -> Device)", 10.0),
+        category="gpu_memcpy",
+    )
+
+    found = measured(MM, convolution, unknown, reduced, copied)
+
+    assert found.share == pytest.approx(5 / 105)
+    text = "\n".join(found.notes)
+    for reason in (
+        "38.1% of the kernel time was left out: operators without the values",
+        "28.6% of the kernel time was left out: kernels of operators that neusight does not know",
+        "19.0% of the kernel time was left out: collectives",
+        "9.5% of the kernel time was left out: copies to and from the host",
+    ):
+        assert reason in text
+
+
+def test_a_call_that_torch_refuses_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    found = measured(call("aten::mm", [matrix(64, 128), matrix(99, 256)], (KERNEL, 5.0)))
+
+    assert found.measurements == ()
+    assert "aten::mm cannot be called again" in found.notes[0]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_outermost_known_operator_owns_what_lies_within() -> None:
+    trace = {
+        "traceEvents": [
+            {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
+             "args": {}}
+            for name, ts, dur in (
+                ("aten::linear", 0, 50), ("aten::t", 1, 5), ("aten::addmm", 10, 30),
+                ("MyNode", 60, 30), ("aten::clone", 61, 20), ("aten::copy_", 65, 10),
+                ("aten::copy_", 95, 4),
+            )
+        ]
+    }  # fmt: skip
+    profile = read_profile_events(trace)
+
+    owners = outermost_ops(profile)
+
+    names = [profile.ops[owner].name if owner >= 0 else "" for owner in owners]
+    assert names == ["", "aten::t", "aten::addmm", "", "aten::clone", "aten::clone", "aten::copy_"]
+
+
+def test_a_forecast_a_trace_without_kernels_and_one_without_shapes_are_refused() -> None:
+    forecast = {**training_trace(), "neusight": {"forecast": True}}
+    with pytest.raises(CalibrationError, match="is a forecast itself"):
+        measurements_of(read_profile_events(forecast, keep_arguments=True), gpu("H100"))
+    with pytest.raises(CalibrationError, match=r"holds no kernels.*ProfilerActivity\.CUDA"):
+        measurements_of(profile_of([{**MM, "kernels": ()}]), gpu("H100"))
+    with pytest.raises(CalibrationError, match=r"keep_arguments=True"):
+        measurements_of(read_profile_events(training_trace()), gpu("H100"))
+    with pytest.raises(CalibrationError, match=r"has no shapes.*record_shapes=True"):
+        measurements_of(profile_of([{**MM, "args": {}}]), gpu("H100"))
+
+
+@needs_traces
+@pytest.mark.parametrize("name", ["bert-small", "nsfw_image"])
+def test_public_profiles_of_inference_are_understood_whole(name: str) -> None:
+    [path] = TRACES.glob(f"h100__*{name}*")
+
+    found = measurements_of(read_profile(path, keep_arguments=True), gpu("H100"))
+
+    assert found.share > 0.99
+    assert len(found.measurements) >= 12

@@ -1,0 +1,152 @@
+"""Workloads: what is kept of a trace, and which figures are read from it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from neusight.forecast import forecast_on
+from neusight.integrations.profiles.workloads import (
+    figures_of_trace,
+    measured_workload,
+    step_times,
+    trimmed,
+    zipped,
+)
+from neusight.predictors.errors import DataError
+from places import ROOT
+
+WORKLOADS = ROOT / "benchmarks" / "workloads"
+
+
+def span(category: str, name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": start,
+        "dur": duration,
+        "pid": 1,
+        "tid": 1,
+        "args": args,
+    }
+
+
+def a_trace(num_steps: int = 3, *, text: str = "") -> dict[str, Any]:
+    """Steps of 100 us: two kernels of 20 us, 2 us apart, then nothing to do for the GPU."""
+    events: list[dict[str, Any]] = []
+    for step in range(num_steps):
+        start = 1000.0 + 100 * step
+        events.append(span("user_annotation", f"ProfilerStep#{step}", start, 99))
+        for index in range(2):
+            number = 10 * step + index + 1
+            events += [
+                span("cpu_op", "aten::mm", start + 2 * index, 1, **{"Call stack": "/home/me.py"}),
+                span("cuda_runtime", "cudaLaunchKernel", start + 2 * index, 1, correlation=number),
+                span(
+                    "kernel", f"gemm_{index}{text}", start + 10 + 22 * index, 20,
+                    correlation=number, device=0, stream=7,
+                ),
+            ]  # fmt: skip
+        events.append(span("python_function", "secret.py(3): main", start, 90))
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "a GPU", "uuid": "GPU-1234", "numSms": 132}],
+        "distributedInfo": {"hostname": "my-host"},
+        "traceName": "/home/me/trace.json",
+        "traceEvents": [
+            *events,
+            {"ph": "M", "name": "process_name", "args": {"name": "python train.py --key 1"}},
+            {"ph": "i", "name": "[memory]", "ts": 1001.0, "args": {"Total Allocated": 5}},
+        ],
+    }
+
+
+def test_nothing_private_is_kept() -> None:
+    text = json.dumps(trimmed(a_trace()))
+
+    for private in ("my-host", "/home", "GPU-1234", "secret", "--key", "hostname"):
+        assert private not in text
+    for kept in ("ProfilerStep#2", "gemm_1", "cudaLaunchKernel", "aten::mm", "[memory]", "numSms"):
+        assert kept in text
+
+
+def test_the_figures_are_those_of_the_median_step() -> None:
+    figures = figures_of_trace(trimmed(a_trace()), step_us=43.0)
+
+    assert figures == {
+        "num_kernels": 2,
+        "gpu_busy_us": 40.0,
+        "host_bound": False,
+        "kernels": (
+            {"name": "gemm_0", "count": 1, "time_us": 20.0},
+            {"name": "gemm_1", "count": 1, "time_us": 20.0},
+        ),
+    }
+
+
+@pytest.mark.parametrize(("step_us", "host_bound"), [(50.0, False), (57.0, True), (100.0, True)])
+def test_a_step_is_host_bound_where_its_gpu_idles_for_a_quarter(
+    step_us: float, host_bound: bool
+) -> None:
+    # 40 us of kernels, and 2 us between them that are the stream's own.
+    assert figures_of_trace(trimmed(a_trace()), step_us=step_us)["host_bound"] is host_bound
+
+
+def test_large_traces_lose_steps_but_never_all() -> None:
+    import random
+
+    draw = random.Random(0)
+    text = "".join(draw.choice("abcdefghij") for _ in range(400_000))
+
+    data = zipped(trimmed(a_trace(text=text)))
+
+    kept = json.loads(gzip.decompress(data))
+    steps = [event for event in kept["traceEvents"] if "ProfilerStep" in event["name"]]
+    assert [step["name"] for step in steps] == ["ProfilerStep#0"]
+    assert len(data) < len(gzip.compress(json.dumps(a_trace(text=text)).encode()))
+
+
+def test_small_traces_are_kept_whole_and_equal_ones_give_equal_bytes() -> None:
+    trace = trimmed(a_trace())
+
+    assert json.loads(gzip.decompress(zipped(trace))) == trace
+    assert zipped(trace) == zipped(trimmed(a_trace()))
+
+
+def test_a_profile_without_kernels_says_what_may_be_wrong() -> None:
+    trace = {"traceEvents": [span("cpu_op", "aten::mm", 1, 1)]}
+
+    with pytest.raises(DataError, match="holds no kernel: may the profiler read"):
+        figures_of_trace(trace, step_us=1.0)
+
+
+def test_step_times_give_the_middle_of_the_runs() -> None:
+    times = step_times([float(value) for value in range(1, 22)])
+
+    assert (times["median"], times["low"], times["high"]) == (11.0, 3.0, 19.0)
+    assert len(times["samples"]) == 21
+
+
+def test_without_kernels_in_its_profile_a_workload_is_timed_by_events() -> None:
+    """On a forecast, whose profile has no kernels: the whole way, but for the figures of a trace.
+
+    The virtual host takes no time where the script looks at its clock, so the step is all GPU.
+    """
+    arguments = ["--batch", "64", "--seq", "32"]
+
+    with forecast_on("H100", predictor="roofline") as forecast:
+        workload, trace = measured_workload(
+            "lstm", WORKLOADS / "lstm.py", arguments, environment={"gpu": "H100"}
+        )
+
+    assert (workload.num_kernels, workload.kernels, workload.trace, trace) == (0, (), "", b"")
+    assert (workload.command, workload.mode) == (("lstm.py", *arguments), "train")
+    assert workload.arguments["seq"] == 32
+    assert len(workload.step_us["samples"]) >= 10
+    assert workload.peak_allocated_bytes > 4 * 33278 * 1024 * 4
+    assert workload.gpu_busy_us <= workload.step_us["median"]
+    assert sum(step["count"] for step in forecast.steps) >= 15

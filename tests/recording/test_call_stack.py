@@ -1,0 +1,214 @@
+"""The program's own lines are told from torch's, and by names that give no machine away."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import neusight
+from neusight.forecast import Forecast, Session
+from neusight.integrations.program.runner import Program, run_program
+from neusight.predictors.gpu import gpu
+from neusight.predictors.predictor import predictor
+from neusight.recording.call_stack import CallStacks, call_site
+from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
+from neusight.timeline.host import PLAIN
+from places import ROOT
+
+HERE = Path(__file__).name
+
+
+def program(stacks: CallStacks) -> list[tuple[str, ...]]:
+    return [stacks.here() for _ in range(2)]
+
+
+def train() -> None:
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters())
+    loss = forward(layer).sum()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+
+
+def forward(layer: torch.nn.Module) -> torch.Tensor:
+    out: torch.Tensor = layer(torch.ones(8, 8, device="cuda"))
+    return out
+
+
+def line_of(text: str) -> str:
+    lines = Path(__file__).read_text().splitlines()
+    return f"{HERE}:{next(i for i, line in enumerate(lines, 1) if text in line)}"
+
+
+def recorded(*, with_stack: bool = True) -> Recording:
+    with neusight.forecast_on("H100", with_stack=with_stack) as forecast:
+        train()
+    return forecast.recording
+
+
+def calls(recording: Recording) -> list[OpCall]:
+    return [e for step in recording.steps for e in step.entries if isinstance(e, OpCall)]
+
+
+def test_a_stack_ends_at_the_caller_and_names_files_relative_to_the_folder() -> None:
+    caller = sys._getframe().f_code
+    stacks = CallStacks(folder=ROOT, caller=caller)
+
+    first, second = program(stacks)
+
+    assert len(first) == 1 or sys.version_info < (3, 12)  # before, a comprehension is a frame
+    assert all(line.startswith(f"tests/{HERE}:") for line in first)
+    assert first is second
+
+
+def test_a_file_elsewhere_goes_by_its_name_alone(tmp_path: Path) -> None:
+    stacks = CallStacks(folder=tmp_path)
+
+    assert stacks.here()[0].startswith(f"{HERE}:")
+
+
+def test_the_call_site_is_the_innermost_line_of_the_program() -> None:
+    assert call_site().startswith(f"{HERE}:")
+
+
+def test_a_forward_op_knows_every_line_that_led_to_it() -> None:
+    addmm = next(call for call in calls(recorded()) if call.signature.op == "aten::addmm")
+
+    lines = [place.rpartition("/")[2] for place in addmm.stack]
+    assert lines[:2] == [line_of("out: torch.Tensor ="), line_of("loss = forward(layer)")]
+
+
+def test_a_backward_op_knows_the_lines_of_its_forward_op() -> None:
+    found = calls(recorded())
+    forward_op = next(call for call in found if call.signature.op == "aten::addmm")
+
+    backward = [call for call in found if call.signature.op == "aten::mm"]
+
+    assert backward
+    assert {call.stack for call in backward} == {forward_op.stack}
+
+
+def test_allocations_and_waits_know_their_lines() -> None:
+    entries = [entry for step in recorded().steps for entry in step.entries]
+
+    waits = [entry for entry in entries if isinstance(entry, Synchronize)]
+    made = [e for e in entries if isinstance(e, Alloc) and e.op == "aten::addmm"]
+
+    assert waits[-1].stack[0].rpartition("/")[2] == line_of("loss.item()")
+    assert made[0].stack[0].rpartition("/")[2] == line_of("out: torch.Tensor =")
+
+
+def test_without_stacks_the_recording_is_the_same() -> None:
+    plain, with_stack = recorded(with_stack=False), recorded()
+
+    assert {call.stack for call in calls(plain)} == {()}
+    assert plain == with_stack
+
+
+def test_a_module_knows_the_line_that_made_it() -> None:
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8),  # made here
+        ).cuda()
+        model(torch.ones(8, 8, device="cuda"))
+
+    [place, *_] = forecast.recording.made["Sequential.0"]
+    assert place.rpartition("/")[2] == line_of("model = torch.nn.Sequential(")
+
+
+def test_a_script_that_is_run_is_where_stacks_end(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.ones(3, device='cuda')\n")
+    forecast = Forecast(gpu("H100"), predictor("roofline"), PLAIN)
+    session = Session(forecast, with_stack=True, folder=tmp_path)
+
+    run_program(Program(str(script), ()), session)
+
+    [call] = calls(forecast.recording)
+    assert call.stack == ("script.py:2",)
+
+
+CELL = """
+def make():
+    return torch.nn.Linear(8, 8).cuda()
+
+def run():
+    with neusight.forecast_on("H100", with_stack=True) as forecast:
+        layer = make()
+        loss = layer(torch.randn(4, 8, device="cuda")).sum()
+        loss.backward()
+        loss.item()
+    return forecast
+
+forecast = run()
+"""
+
+
+def forecast_of_cell(filename: str) -> Forecast:
+    """What a notebook forecasts whose cell is compiled under that name."""
+    names: dict[str, Any] = {"torch": torch, "neusight": neusight}
+    exec(compile(CELL, filename, "exec"), names)
+    made = names["forecast"]
+    assert isinstance(made, Forecast)
+    return made
+
+
+@pytest.mark.parametrize(
+    "filename", ["<ipython-input-3-0123456789ab>", "/tmp/ipykernel_1234/987654321.py"]
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_lines_of_a_notebook_are_those_of_its_cells(
+    filename: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {filename: ("Cell", "In[3]")} if is_known else {}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    cell = "In[3]" if is_known else "cell"
+
+    forecast = forecast_of_cell(filename)
+
+    recording = forecast.recording
+    waits = [e for step in recording.steps for e in step.entries if isinstance(e, Synchronize)]
+    stacks = {call.stack for call in calls(recording)}
+    assert {wait.source for wait in waits} == {f"{cell}:3", f"{cell}:10"}
+    assert (f"{cell}:8",) in {stack[:1] for stack in stacks}
+    assert (f"{cell}:3", f"{cell}:7") in {stack[:2] for stack in stacks}
+    assert all(line.startswith(f"{cell}:") for stack in stacks for line in stack)
+    assert any(f"invented at: {cell}:10" in text for text in forecast.warnings)
+
+
+def test_timed_cells_are_named_by_their_magic() -> None:
+    assert any(
+        "invented at: %%time:10" in text for text in forecast_of_cell("<timed exec>").warnings
+    )
+
+
+def test_a_folder_that_looks_like_a_kernels_is_not_one() -> None:
+    forecast = forecast_of_cell("/home/me/ipykernel_notes/train.py")
+
+    assert any("invented at: train.py:10" in text for text in forecast.warnings)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
+def test_ipython_tells_lines_of_its_cells() -> None:
+    program = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "shell.run_cell('import torch, neusight', store_history=True)\n"
+        f"shell.run_cell({CELL.strip()!r}, store_history=True)\n"
+        "print(shell.user_ns['forecast'].warnings)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert "invented at: In[2]:9" in done.stdout
