@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.ops import collective, copy, elementwise, fft, gather, optimizer, views
+from neusight.ops import collective, fft, optimizer
+from neusight.ops.elements import copy, elementwise, gather, views
 from neusight.ops.products import attention, convolution, gemm, linear_cross_entropy, recurrent
 from neusight.ops.registry import (
     Formula,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from neusight.ops.copy import move
+from neusight.ops.elements.copy import move
 from neusight.ops.operands import (
     ceil_div,
     gpu_tensors,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.ops import kernels_of, map_op, mapped_ops
-from neusight.ops.elementwise import FILLS, POINTWISE, RANDOM
+from neusight.ops.elements.elementwise import FILLS, POINTWISE, RANDOM
 from neusight.ops.operands import is_dense, layout_of
 from neusight.ops.optimizer import FOREACH, launches
 from neusight.ops.rows.reduction import REDUCTIONS
