@@ -545,13 +545,14 @@ class Session:
 
     def _enter(self, caller: CodeType) -> None:
         from neusight.fake_cuda.session import enter_fake_cuda
+        from neusight.ops import why_unmapped
         from neusight.recording.call_stack import CallStacks
         from neusight.recording.recorder import Recorder
 
         recorder = Recorder(
             steady_steps=self._steady_steps,
             max_ops=self._max_ops,
-            strict=self._strict,
+            why_unmapped=why_unmapped if self._strict else None,
             stacks=CallStacks(self._folder, caller) if self._with_stack else None,
         )
         self._undo.callback(setattr, Session, "_current", None)

@@ -20,15 +20,19 @@ ROOMS = {
 #: What works with torch's own objects. All else loads without torch, and so `import neusight`,
 #: the command line's help and pytest's start, which loads our plugin, stay quick.
 NEEDS_TORCH = (
-    "neusight.recording.attribution",
     "neusight.fake_cuda",
     "neusight.forecast",
     "neusight.integrations.frameworks.lightning",
     "neusight.integrations.frameworks.transformers",
+    "neusight.ops.launched",
     "neusight.questions",
+    "neusight.recording.attribution",
+    "neusight.recording.dispatch",
     "neusight.recording.recorder",
     "neusight.recording.signature",
     "neusight.recording.steps",
+    "neusight.recording.tensor",
+    "neusight.recording.values",
 )
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
 FRONT_DOORS = ("neusight", "neusight.__main__")

@@ -219,7 +219,7 @@ class RealBench:
         return nullcontext(self._stopwatch)
 
     def describe(self, call: Call) -> tuple[Kernel, ...]:
-        from neusight.recording.signature import kernels_launched_by
+        from neusight.ops.launched import kernels_launched_by
 
         kernels, _ = kernels_launched_by(call)
         return kernels
@@ -354,7 +354,7 @@ class Rehearsal:
             yield _ForecastStopwatch(self)
 
     def describe(self, call: Call) -> tuple[Kernel, ...]:
-        from neusight.recording.signature import kernels_launched_by
+        from neusight.ops.launched import kernels_launched_by
 
         kernels, _ = kernels_launched_by(call)
         return kernels
@@ -448,7 +448,7 @@ class _ForecastProfiling:
 
     @contextmanager
     def mark(self, label: str) -> Iterator[None]:
-        from neusight.recording.signature import kernels_of_calls, listening
+        from neusight.ops.launched import kernels_of_calls, listening
 
         with listening() as calls:
             yield

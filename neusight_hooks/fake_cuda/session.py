@@ -15,7 +15,6 @@ from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.core import enter_cuda_core
-from neusight.fake_cuda.eager_errors import quiet_fake_kernels
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
@@ -25,6 +24,7 @@ from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
+from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:

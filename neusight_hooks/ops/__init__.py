@@ -15,6 +15,7 @@ from neusight.ops.registry import (
     mapped_ops,
     register_op,
     unregister_op,
+    why_unmapped,
 )
 from neusight.ops.rows import normalization, pooling, reduction, softmax, sort
 
@@ -29,6 +30,7 @@ __all__ = [
     "mapped_ops",
     "register_op",
     "unregister_op",
+    "why_unmapped",
 ]
 
 #: The modules that register the ops torch brings; importing them fills the registry.

@@ -19,6 +19,7 @@ __all__ = [
     "mapped_ops",
     "register_op",
     "unregister_op",
+    "why_unmapped",
 ]
 
 #: What `register_op` registers: a pure function of shapes.
@@ -113,6 +114,11 @@ def map_op(signature: OpSignature, math: MathMode) -> Mapping:
         return Mapping(tuple(formula(signature, math)), True)
     except Exception as error:  # a forecast goes on, and reports what it could not map
         return Mapping((_unknown(signature),), False, f"{type(error).__name__}: {error}")
+
+
+def why_unmapped(signature: OpSignature) -> str:
+    """Why nobody knows the kernels of an op; "" where they are known."""
+    return map_op(signature, MathMode()).reason
 
 
 def _formula_of(op: str, overload: str) -> Formula | None:

@@ -20,11 +20,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neusight.fake_cuda.eager_errors import eager_error, refused_by_cuda
-from neusight.ops import map_op
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.dispatch.eager_errors import eager_error, refused_by_cuda
 from neusight.recording.recording import (
     Entry,
     EventRecord,
@@ -115,7 +114,8 @@ class Recorder:
     """Runs ops on forecast tensors without data and writes down what a GPU would be asked to do.
 
     One recorder serves one forecast. It is a listener of its tensors (`ForecastMode`), a source of
-    values (`Values`) and fills steps, equal ones folded. All threads record into it, in turn.
+    values (`Values`) and fills steps, equal ones folded. All threads record into it, in turn. With
+    `why_unmapped`, which gives the reason why an op has no kernels, it raises at the first of them.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Recorder:
         device_count: int = 1,
         steady_steps: int | None = None,
         max_ops: int | None = None,
-        strict: bool = False,
+        why_unmapped: Callable[[OpSignature], str] | None = None,
         stacks: CallStacks | None = None,
     ) -> None:
         self.is_open = False
@@ -149,7 +149,7 @@ class Recorder:
         self._stops_at = sys.maxsize if max_ops is None else max_ops
         self._handled: dict[Any, _Known] = {}
         self._main = threading.get_ident()
-        self._strict = strict
+        self._why_unmapped = why_unmapped
         self.stacks = stacks
         self._last_stack: CallStack = ()
         self._lock = threading.RLock()
@@ -439,8 +439,8 @@ class Recorder:
         if self.stacks is not None:
             here = self.stacks.here()
             self._last_stack = attribution.stack_of_op(phase, sequence, here)
-        if self._strict:
-            self._require_mapped(known.signature)
+        if self._why_unmapped is not None:
+            self._require_mapped(known.signature, self._why_unmapped)
         self.open_entries.append(
             (
                 known.signature,
@@ -521,13 +521,14 @@ class Recorder:
             mode = self._math_modes[key] = MathMode(*key)
         return mode
 
-    def _require_mapped(self, signature: OpSignature) -> None:
+    def _require_mapped(
+        self, signature: OpSignature, why_unmapped: Callable[[OpSignature], str]
+    ) -> None:
         if id(signature) in self._mapped:
             return
-        mapping = map_op(signature, self._default_math)
-        if not mapping.is_mapped:
+        if reason := why_unmapped(signature):
             raise UnmappedOpError(
-                f"{signature.op} at {call_site()} has no kernels registered ({mapping.reason}). "
+                f"{signature.op} at {call_site()} has no kernels registered ({reason}). "
                 f'Register them with neusight.register_op("{signature.op}"), or leave out strict.'
             )
         self._mapped[id(signature)] = signature

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neusight.forecast import forecast_on
+from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.predictors.measuring.probes import (
@@ -16,7 +17,6 @@ from neusight.predictors.measuring.probes import (
     sample,
     sustained_sample,
 )
-from neusight.recording.signature import kernels_launched_by
 
 #: About what a run measures before all but the first workloads.
 FIRST_ROUND = 240

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from neusight.forecast import forecast_on
+from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Sample
@@ -26,7 +27,6 @@ from neusight.predictors.measuring.stopwatch import (
     measured_cases,
     quick_of,
 )
-from neusight.recording.signature import kernels_launched_by
 
 GELU = Case.parse("gelu dtype=fp32 numel=64")
 MUL = Case.parse("mul dtype=fp32 numel=64")
