@@ -17,9 +17,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neusight
-from neusight.forecast import Forecast, Session, host_profile
-from neusight.predictors.gpu import gpu
-from neusight.predictors.predictor import predictor
+from neusight.forecast import Forecast, forecast_options
+from neusight.session import Session, SessionOptions
 
 STEPS = 4
 #: What the profiled script fed: its 512 characters are this many tokens.
@@ -90,12 +89,9 @@ def forecast_of(name: str, *, host: str | None = "profiled") -> Forecast:
     trains = name == "resnet50"
     # The profiled torch took flash attention; today's would take cuDNN's on an H100.
     attention = nullcontext() if trains else sdpa_kernel(SDPBackend.FLASH_ATTENTION)
-    target = gpu(gpu_name)
-    forecast = Forecast(target, predictor(), host_profile(host, target))
     # As `neusight run` does it: time is virtual, so the loader's sleep takes no time here.
-    session = Session(forecast, virtual_time=True)
-    session.open()
-    try:
+    options = SessionOptions(forecast_options(gpu_name, host=host), virtual_time=True)
+    with Session(options) as forecast:
         step = build()
         with attention, nullcontext() if trains else torch.inference_mode():
             for _ in range(STEPS):
@@ -103,8 +99,6 @@ def forecast_of(name: str, *, host: str | None = "profiled") -> Forecast:
                 if not trains:
                     torch.cuda.synchronize()
                 forecast.step()
-    finally:
-        session.close()
     return forecast
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neusight._version import __version__ as __version__
     from neusight.forecast import Forecast as Forecast
-    from neusight.forecast import forecast_on as forecast_on
     from neusight.integrations.frameworks.tensorboard import trace_handler as trace_handler
     from neusight.integrations.profiles.calibration import calibrate as calibrate
     from neusight.integrations.profiles.comparison import compare as compare
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from neusight.predictors.errors import UnsupportedKernelError as UnsupportedKernelError
     from neusight.predictors.errors import UnsupportedTorchError as UnsupportedTorchError
     from neusight.predictors.errors import WeightsError as WeightsError
+    from neusight.session import forecast_on as forecast_on
 
 # Names only: importing neusight must not import torch (a test tool that loads our pytest plugin
 # pays for it in every run).
@@ -61,7 +61,7 @@ _HOME = {
     "__version__": "neusight._version",
     "calibrate": "neusight.integrations.profiles.calibration",
     "compare": "neusight.integrations.profiles.comparison",
-    "forecast_on": "neusight.forecast",
+    "forecast_on": "neusight.session",
     "gpus": "neusight.predictors",
     "register_gpu": "neusight.predictors",
     "register_op": "neusight.ops",

@@ -1,22 +1,15 @@
-"""The front door: `forecast_on` opens a block, `Forecast` is what it tells."""
+"""What people hold: a `Forecast` is a recording, priced and placed on a GPU."""
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import sys
-import warnings as python_warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import Any
 
-from neusight.failure import FAILURE_OPTION, failure_options, ran_out
-from neusight.interrupts import Interrupts, runs_the_program
+from neusight.failure import FAILURE_OPTION, ran_out
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.output.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
@@ -28,7 +21,7 @@ from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable
-from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording
 from neusight.timeline.host import (
     OLDER,
@@ -50,77 +43,84 @@ from neusight.timeline.pricing import (
 )
 from neusight.timeline.scheduler import Timeline, schedule
 
-if TYPE_CHECKING:
-    from neusight.fake_cuda.store.folder_watch import FolderWatch
-    from neusight.fake_cuda.store.store import Store
-    from neusight.recording.recorder import Recorder
-
-__all__ = ["Forecast", "Session", "forecast_on", "host_profile", "open_forecast"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 
 _HOSTS = {host.name: host for host in (PLAIN, PROFILED, OLDER, PROFILED_OLDER)}
 
-#: Changed paths that a warning names.
-_PATHS_SHOWN = 5
 
-#: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
-_MOSTLY_CPU = 0.9
+@dataclass(frozen=True)
+class ForecastOptions:
+    """On which GPU, priced by whom (calibration included), with which host; and what a trace and
+    the events of it show."""
+
+    gpu: GPU
+    predictor: Predictor
+    host: HostProfile
+    record_shapes: bool = True
+    profile_memory: bool = True
+    with_modules: bool = True
+
+
+def forecast_options(
+    gpu: str | GPU,
+    *,
+    predictor: str | Predictor | None = None,
+    calibration: Calibration | str | Path | None = None,
+    host: str | HostProfile | None = None,
+    record_shapes: bool = True,
+    profile_memory: bool = True,
+    with_modules: bool = True,
+) -> ForecastOptions:
+    """What names and files stand for; UnknownGPUError, CalibrationError (of another GPU, predictor
+    or version), ValueError for a predictor or host that nobody knows."""
+    target = find_gpu(gpu)
+    learnt = read_calibration(calibration)
+    return ForecastOptions(
+        target,
+        calibrated(find_predictor(predictor), target, learnt),
+        host_profile(host, target, learnt),
+        record_shapes=record_shapes,
+        profile_memory=profile_memory,
+        with_modules=with_modules,
+    )
 
 
 class Forecast:
-    """What a program does on a GPU: latency, memory and timeline of a recording.
-
-    Inside its block only `step()` is of use; the rest is computed when it is first asked for.
-    """
+    """What a program does on a GPU: latency, memory and timeline of a recording, each computed
+    when it is first asked for."""
 
     def __init__(
-        self,
-        gpu: GPU,
-        predictor: Predictor,
-        host: HostProfile,
-        *,
-        record_shapes: bool = True,
-        profile_memory: bool = True,
-        with_modules: bool = True,
+        self, recording: Recording, options: ForecastOptions, *, pricer: Pricer | None = None
     ) -> None:
-        self.gpu = gpu
-        self.host = host
+        self.options = options
         self.trace_path: str | None = None
-        self._pricer = Pricer(gpu, predictor)
-        self._options = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_modules": with_modules,
-        }
-        self._recorder: Recorder | None = None
-        self._recording: Recording | None = None
-
-    # -- inside the block -----------------------------------------------------------------------
+        self.pricer = pricer or Pricer(options.gpu, options.predictor)
+        self._recording = recording
 
     def step(self) -> None:
-        """Says that a step of the program ends here; from then on only these calls end steps."""
-        if self._recorder is None:
-            raise ForecastStateError("Forecast.step() is for inside its forecast_on block.")
-        self._recorder.cutter.explicit_step()
-
-    # -- what was heard ---------------------------------------------------------------------------
+        """Says that a step of the program ends here: for inside a `forecast_on` block."""
+        raise ForecastStateError("Forecast.step() is for inside its forecast_on block.")
 
     @property
     def recording(self) -> Recording:
-        """All that was recorded; ForecastStateError while the block is open."""
-        if self._recording is None:
-            raise ForecastStateError(
-                "The forecast is known when its block has ended. Read it after the with statement."
-            )
+        """All that was recorded."""
         return self._recording
+
+    @property
+    def gpu(self) -> GPU:
+        """The GPU it is for."""
+        return self.options.gpu
+
+    @property
+    def host(self) -> HostProfile:
+        """What the host was taken to cost."""
+        return self.options.host
 
     @cached_property
     def timeline(self) -> Timeline:
         """Every op and kernel placed in time; of equal steps the first few."""
-        self._pricer.prepare(self.recording)
-        return schedule(self.recording, self._pricer, self.host)
+        self.pricer.prepare(self.recording)
+        return schedule(self.recording, self.pricer, self.host)
 
     @cached_property
     def memory(self) -> MemoryTimeline:
@@ -135,17 +135,17 @@ class Forecast:
     @property
     def predictor(self) -> Predictor:
         """Who prices the kernels, calibration included."""
-        return self._pricer.predictor
+        return self.options.predictor
 
     @property
     def predictor_name(self) -> str:
         """Who priced the kernels."""
-        return self._pricer.predictor.name
+        return self.predictor.name
 
     @property
     def calibration(self) -> Calibration | None:
         """What measurements taught the predictor and the host, if anything."""
-        return calibration_of(self._pricer.predictor)
+        return calibration_of(self.predictor)
 
     @property
     def step_latency_us(self) -> StepLatency:
@@ -207,7 +207,7 @@ class Forecast:
     def unmapped(self) -> list[str]:
         """Ops that nobody mapped to kernels, priced as bytes over bandwidth."""
         self.timeline  # noqa: B018  (pricing fills the list)
-        return sorted(self._pricer.unmapped)
+        return sorted(self.pricer.unmapped)
 
     @property
     def flops_per_step(self) -> int:
@@ -257,21 +257,18 @@ class Forecast:
         learnt = read_calibration(calibration)
         if learnt is None and predictor is None and target == self.gpu:
             learnt = self.calibration
-        chosen = find_predictor(self._pricer.predictor if predictor is None else predictor)
-        other = Forecast(
-            target,
-            calibrated(uncalibrated(chosen), target, learnt),
-            host_profile(host, target, learnt),
-            **self._options,
+        chosen = find_predictor(self.predictor if predictor is None else predictor)
+        there = replace(
+            self.options,
+            gpu=target,
+            predictor=calibrated(uncalibrated(chosen), target, learnt),
+            host=host_profile(host, target, learnt),
         )
-        return other.of(self.recording)
+        return Forecast(self.recording, there)
 
     def of(self, recording: Recording) -> Forecast:
         """The forecast of another recording, such as this one changed, priced alike."""
-        other = Forecast(self.gpu, self._pricer.predictor, self.host, **self._options)
-        other._pricer = self._pricer
-        other._recording = recording
-        return other
+        return Forecast(recording, self.options, pricer=self.pricer)
 
     def save(self, path: str | Path) -> None:
         """Writes the recording, to be priced again later: JSON, gzip where the name ends in .gz."""
@@ -280,13 +277,13 @@ class Forecast:
             self.recording,
             path,
             gpu=self.gpu.name,
-            predictor=uncalibrated(self._pricer.predictor).name,
+            predictor=uncalibrated(self.predictor).name,
             host=self.host.name,
             **({} if learnt is None else {"calibration": json.dumps(learnt.to_json())}),
         )
 
-    @classmethod
-    def load(cls, path: str | Path) -> Forecast:
+    @staticmethod
+    def load(path: str | Path) -> Forecast:
         """A forecast from what `save` wrote; RecordingError where that cannot be read."""
         recording, extra = load_recording(path)
         try:
@@ -303,9 +300,7 @@ class Forecast:
             except (CalibrationError, ValueError) as error:
                 told = f"priced without the calibration it was saved with: {error}"
                 recording = replace(recording, warnings=(*recording.warnings, told))
-        forecast = cls(target, priced_by, host)
-        forecast._recording = recording
-        return forecast
+        return Forecast(recording, ForecastOptions(target, priced_by, host))
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
@@ -317,7 +312,9 @@ class Forecast:
             self.memory,
             self.gpu,
             world_size=self.recording.world_size,
-            **self._options,
+            record_shapes=self.options.record_shapes,
+            profile_memory=self.options.profile_memory,
+            with_modules=self.options.with_modules,
         )
 
     def export_memory_snapshot(self, path: str | Path) -> None:
@@ -335,7 +332,7 @@ class Forecast:
         """The ops as torch.profiler's function events, with their kernels' time and memory."""
         from neusight.output.events import event_list
 
-        memory = self.memory if self._options["profile_memory"] else None
+        memory = self.memory if self.options.profile_memory else None
         return event_list(self.timeline, self.gpu, memory)
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:
@@ -347,364 +344,8 @@ class Forecast:
         return to_json(self)
 
     def __repr__(self) -> str:
-        if self._recording is None:
-            return printable(f"<Forecast on {self.gpu.name}, recording>")
         told = self.failure.partition("\n")[0] or self.verdict.headline(self.gpu)
         return printable(f"<Forecast on {self.gpu.name}: {told}>")
-
-
-class forecast_on:  # a context manager reads as a verb
-    """Forecasts what the block (or the decorated function) would do on a GPU.
-
-    `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
-    `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
-    `HostProfile` (default: what machines with that GPU usually have); `calibration` what
-    `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
-    with the forecast when the block ends; `on_out_of_memory="raise"` raises
-    torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
-    each op and allocation; `strict` raises UnmappedOpError at the first op
-    that nobody mapped to kernels.
-
-    Files that were there before are not changed: what the block writes, moves and removes it sees
-    itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
-    it; with `allow_writes` the block writes where it says.
-
-    UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
-    CalibrationError (of another GPU, predictor or version).
-    """
-
-    def __init__(
-        self,
-        gpu: str | GPU,
-        *,
-        predictor: str | Predictor | None = None,
-        calibration: Calibration | str | Path | None = None,
-        host: str | HostProfile | None = None,
-        on_trace_ready: Callable[[Forecast], object] | None = None,
-        on_out_of_memory: Literal["report", "raise"] = "report",
-        record_shapes: bool = True,
-        profile_memory: bool = True,
-        with_stack: bool = False,
-        with_modules: bool = True,
-        strict: bool = False,
-        allow_writes: bool = False,
-        keep_writes: str | Path | None = None,
-    ) -> None:
-        if on_out_of_memory not in ("report", "raise"):
-            raise ValueError(
-                f'on_out_of_memory is {on_out_of_memory!r}; it must be "report" or "raise".'
-            )
-        target = find_gpu(gpu)
-        learnt = read_calibration(calibration)
-        self._arguments = (
-            target,
-            calibrated(find_predictor(predictor), target, learnt),
-            host_profile(host, target, learnt),
-        )
-        self._options: dict[str, Any] = {
-            "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_modules": with_modules,
-        }
-        self._on_trace_ready = on_trace_ready
-        self._raises = on_out_of_memory == "raise"
-        self._strict = strict
-        self._with_stack = with_stack
-        self._writes: dict[str, Any] = {"allow_writes": allow_writes, "keep_writes": keep_writes}
-        self._session: Session | None = None
-
-    def __enter__(self) -> Forecast:
-        return self.open(caller=_caller_of(sys._getframe(1)))
-
-    def open(self, *, caller: CodeType | None, folder: Path | None = None) -> Forecast:
-        """Enters the block for a tool that runs programs: call stacks end at `caller`, and name
-        files relative to `folder` (default: the working directory)."""
-        forecast = Forecast(*self._arguments, **self._options)
-        session = Session(
-            forecast,
-            strict=self._strict,
-            raise_out_of_memory=self._raises,
-            with_stack=self._with_stack,
-            **self._writes,
-            caller=caller,
-            folder=folder,
-        )
-        self._session = session
-        try:
-            session.open()
-            return forecast
-        except BaseException:
-            session.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        session, self._session = self._session, None
-        assert session is not None
-        session.note_failure(kind, error, traceback)
-        session.close()
-        for text in session.forecast.warnings if kind is None else ():
-            if text.startswith("no CUDA work"):
-                python_warnings.warn(text, stacklevel=2)
-        if self._on_trace_ready is not None and session.forecast.recording.steps:
-            self._on_trace_ready(session.forecast)
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: each call is a forecast, kept as `function.forecast`."""
-        if not callable(function):
-            raise TypeError(
-                f"forecast_on({self._arguments[0].name!r}) decorates a function or opens a block: "
-                f"with neusight.forecast_on(...): — not {function!r}."
-            )
-
-        @functools.wraps(function)
-        def forecasted(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self as forecast:
-                forecasted.forecast = forecast  # type: ignore[attr-defined]
-                return function(*args, **kwargs)
-
-        runs_the_program(forecasted)
-        return forecasted
-
-
-class Session:
-    """One open block: what `forecast_on` and `neusight run` both enter and leave."""
-
-    _current: Session | None = None
-
-    def __init__(
-        self,
-        forecast: Forecast,
-        *,
-        strict: bool = False,
-        raise_out_of_memory: bool = False,
-        virtual_time: bool = False,
-        allow_writes: bool = False,
-        keep_writes: str | Path | None = None,
-        store: Store | None = None,
-        steady_steps: int | None = None,
-        max_ops: int | None = None,
-        script: str = "",
-        options: Mapping[str, str] | None = None,
-        with_stack: bool = False,
-        caller: CodeType | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.forecast = forecast
-        self._strict = strict
-        self._with_stack = with_stack
-        self._caller = caller
-        self._folder = folder
-        self._settings = {
-            "raise_out_of_memory": raise_out_of_memory,
-            "virtual_time": virtual_time,
-        }
-        self._allow_writes = allow_writes
-        self._keep_writes = keep_writes
-        self._store = store
-        self._steady_steps = steady_steps
-        self._max_ops = max_ops
-        self._script = script
-        self._options = dict(options or {})
-        self.interrupts = Interrupts()
-        self._undo = ExitStack()
-        self._questions: dict[str, str] = {}
-        self._failure: dict[str, str] = {}
-        self._recorder: Recorder | None = None
-
-    def open(self) -> None:
-        """Enters the block."""
-        if Session._current is not None:
-            raise ForecastStateError(
-                f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
-                "before you begin another. Forecast.on(gpu) prices one recording for several GPUs."
-            )
-        caller = self._caller or sys._getframe(1).f_code
-        self._undo.callback(self.interrupts.put_back)
-        try:
-            self._prove()
-            self.interrupts.hold()
-            self._enter(caller)
-            self.interrupts.release()
-        except BaseException:
-            self.close()
-            raise
-
-    def _prove(self) -> None:
-        """Imports torch, which must be whole or not at all, and proves that it can be patched: the
-        first time that takes seconds, in which nothing has to be held."""
-        self.interrupts.hold()
-        from neusight.fake_cuda.core import self_check
-
-        self.interrupts.put_back()
-        self_check()
-
-    def _enter(self, caller: CodeType) -> None:
-        from neusight.fake_cuda.session import enter_fake_cuda
-        from neusight.ops import why_unmapped
-        from neusight.recording.call_stack import CallStacks
-        from neusight.recording.recorder import Recorder
-
-        recorder = Recorder(
-            steady_steps=self._steady_steps,
-            max_ops=self._max_ops,
-            why_unmapped=why_unmapped if self._strict else None,
-            stacks=CallStacks(self._folder, caller) if self._with_stack else None,
-        )
-        self._undo.callback(setattr, Session, "_current", None)
-        Session._current = self
-        self._undo.callback(self._keep)
-        enter_fake_cuda(
-            self._undo,
-            recorder,
-            self.forecast.gpu,
-            price=self.forecast._pricer,
-            host=self.forecast.host,
-            asked=self._asked,
-            store=self._enter_files(recorder),
-            **self._settings,
-        )
-        self._undo.callback(recorder.cutter.finish)
-        self._undo.callback(self.interrupts.hold)
-        self._recorder = self.forecast._recorder = self.interrupts.recorder = recorder
-
-    def _enter_files(self, recorder: Recorder) -> Store | None:
-        """The store for what the program does to files: one that was given is left as it is, an
-        own one is gone afterwards."""
-        from neusight.fake_cuda.store.folder_watch import FolderWatch
-        from neusight.fake_cuda.store.store import Store
-
-        if self._allow_writes:
-            return None
-        store = self._store or Store.create()
-        if self._store is None:
-            store.watch = FolderWatch()
-            store.watch.touch(str(Path.cwd()))
-            self._undo.callback(_tell_of_changes, recorder, store.watch)
-            keep = None if self._keep_writes is None else str(self._keep_writes)
-            if keep is not None:
-                Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the program's
-            self._undo.callback(_tell_what_is_lost, recorder, store)
-            self._undo.callback(store.close, keep=keep)
-        self._undo.callback(_tell_of_files, recorder, store)
-        return store
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Ops on the GPU and steps heard so far; may be asked from another thread."""
-        recorder = self._recorder
-        if recorder is None:
-            return 0, 0
-        return recorder.gpu_ops, sum(step.count for step in recorder.cutter.steps)
-
-    def _asked(self, question: str, answer: object) -> None:
-        self._questions[question] = repr(answer)
-
-    def note_failure(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Keeps what ended the program early, if anything but the user did."""
-        if not self.interrupts.count:
-            self._failure = failure_options(error)
-
-    def close(self) -> None:
-        """Leaves the block, whatever happened in it, and keeps what was recorded. A Ctrl-C that
-        comes meanwhile is passed on when all is done."""
-        self._undo.close()
-
-    def _keep(self) -> None:
-        recorder = self._recorder
-        self.forecast._recorder = None
-        if recorder is None:  # it was never open
-            return
-        import torch
-
-        self.forecast._recording = Recording(
-            steps=tuple(recorder.cutter.steps),
-            gpu=self.forecast.gpu.name,
-            torch_version=torch.__version__,
-            questions=tuple(sorted(self._questions.items())),
-            warnings=tuple(_warnings_of(recorder)),
-            script=self._script,
-            options={
-                **self._options,
-                **recorder.options,
-                STEP_OPTION: recorder.cutter.step_is,
-                **self._failure,
-            },
-            made=recorder.attribution.made,
-        )
-
-
-def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
-    """What a C library or another program changed past the overlay; files into which standard
-    output goes are meant to."""
-    streams = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
-    changed = watch.changes(expected=streams)
-    if changed:
-        shown = ", ".join(changed[:_PATHS_SHOWN]) + (", …" if len(changed) > _PATHS_SHOWN else "")
-        recorder.warn_once(
-            f"past neusight's overlay, by a C library or another program, changed: {shown}; "
-            "`neusight run` stops such writes where the kernel has Landlock"
-        )
-
-
-def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:
-    if store.not_kept:
-        recorder.warn_once(f"keep_writes could not keep {', '.join(store.not_kept)}")
-
-
-def _tell_of_files(recorder: Recorder, store: Store) -> None:
-    summary = store.summary_line()
-    if summary:
-        recorder.warn_once(summary)
-
-
-def _caller_of(frame: FrameType) -> CodeType | None:
-    """What called the function that opens a block: the program does not reach further out."""
-    return None if frame.f_back is None else frame.f_back.f_code
-
-
-def open_forecast() -> Forecast | None:
-    """The forecast whose block is open, for code deep inside it; None outside of any.
-
-    >>> open_forecast() is None
-    True
-    """
-    session = Session._current
-    return None if session is None else session.forecast
-
-
-def _warnings_of(recorder: Recorder) -> list[str]:
-    found = list(recorder.warnings)
-    if recorder.gpu_ops == 0:
-        found.append(
-            "no CUDA work was recorded: the block did none, or the device was chosen before it was "
-            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
-        )
-    elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
-        found.append(
-            f"{recorder.cpu_ops} of {recorder.cpu_ops + recorder.gpu_ops} ops ran on the CPU; if "
-            "the device was chosen before the block, move that inside, or use `neusight run`."
-        )
-    values = recorder.values
-    if values.invented_reads:
-        sites = sorted(values.invented_reads)
-        shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
-        found.append(f"values that only a GPU can compute were read and invented at: {shown}")
-    if values.materialised_bytes:
-        found.append(
-            f"{values.materialised_bytes / 2**20:.1f} MiB of parameters were filled with seeded "
-            "random values, because CPU code computed on them"
-        )
-    return found
 
 
 def host_profile(

@@ -33,6 +33,7 @@ NEEDS_TORCH = (
     "neusight.recording.steps",
     "neusight.recording.tensor",
     "neusight.recording.values",
+    "neusight.session",
 )
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
 FRONT_DOORS = ("neusight", "neusight.__main__")

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, overload
 import pytest
 
 if TYPE_CHECKING:
-    from neusight.forecast import Forecast, forecast_on
+    from neusight.forecast import Forecast
     from neusight.integrations.check.judgement import Tolerance
+    from neusight.session import forecast_on
 
 __all__ = ["ForecastRegression", "Forecaster", "forecast", "forecast_regression"]
 
@@ -234,7 +235,7 @@ class Forecaster:
         self, gpu: Any, *, caller: Any = None, is_judged: bool = False, **options: Any
     ) -> _Block:
         """A block whose forecast is kept; `caller` is what called the program."""
-        from neusight.forecast import forecast_on
+        from neusight.session import forecast_on
 
         folder = self._item.config.invocation_params.dir
         block = forecast_on(gpu, **{"with_stack": True, **options})

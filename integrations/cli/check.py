@@ -313,23 +313,22 @@ def _observe(
 ) -> _Seen:
     """Records the program on the first GPU and prices it on all; `again` where it must run anew.
     With a store, in a process that is the program's alone."""
-    from neusight.forecast import Forecast, Session, host_profile
-    from neusight.predictors.predictor import predictor
+    from neusight.forecast import forecast_options
+    from neusight.session import Session, SessionOptions
 
-    target = gpu(gpus[0])
-    forecast = Forecast(target, predictor(choices.predictor), host_profile(choices.host, target))
-    before = set(sys.modules)
-    session = Session(
-        forecast,
+    options = SessionOptions(
+        forecast_options(gpus[0], predictor=choices.predictor, host=choices.host),
         virtual_time=True,
         steady_steps=None if choices.steps == "all" else int(choices.steps),
         max_ops=_MAX_OPS,
         script=_command_text(program),
         with_stack=True,
         allow_writes=choices.allow_writes,
-        keep_writes=choices.keep_writes if store is None else None,
-        store=store,
+        keep_writes=choices.keep_writes,
     )
+    before = set(sys.modules)
+    session = Session(options, store=store)
+    forecast = session.forecast
     with telling_progress(session, quiet=choices.quiet):
         outcome = run_program(program, session, is_guarded=store is not None)
     if outcome.is_interrupted:

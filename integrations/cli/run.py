@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from neusight.ops.own_ops import OwnOps
     from neusight.predictors.gpu import GPU
     from neusight.recording.recording import Recording
+    from neusight.session import SessionOptions
 
 __all__ = ["add_arguments", "add_file_arguments", "command_of", "run", "tried", "write_json"]
 
@@ -224,59 +225,69 @@ def _teller(options: argparse.Namespace) -> Callable[[str], object]:
 
 
 def _record(options: argparse.Namespace, program: Program) -> tuple[Forecast, Outcome]:
-    from neusight.forecast import Forecast, host_profile
+    from neusight.forecast import Forecast
     from neusight.ops.own_ops import register_own_ops
-    from neusight.predictors.predictor import predictor
-    from neusight.timeline.pricing import calibrated
 
-    target = find_gpu(options.gpu[0])
-    learnt = _learnt(options, target)
-    forecast = Forecast(
-        target,
-        calibrated(predictor(options.predictor), target, learnt),
-        host_profile(options.host, target, learnt),
-    )
+    recorded_with = _session_options(options, program)
+    priced_with = recorded_with.forecast
     if not _is_guarded(options):
-        return forecast, _recorded(options, program, forecast)[1]
+        recording, outcome, _ = _recorded(options, program, recorded_with)
+        return Forecast(recording, priced_with), outcome
     ended = in_guarded_process(
-        lambda store: _recorded(options, program, forecast, store),
+        lambda store: _recorded(options, program, recorded_with, store),
         program,
         keep=options.keep_writes,
     )
     if ended.answer is None:
         outcome = Outcome(failure=ended.failure, exit_code=ended.exit_code, is_lost=True)
-        return forecast.of(_nothing(options, program)), outcome
+        return Forecast(_nothing(options, program), priced_with), outcome
     recording, outcome, ops = ended.answer
     register_own_ops(ops)
-    return forecast.of(recording), outcome
+    return Forecast(recording, priced_with), outcome
 
 
-def _recorded(
-    options: argparse.Namespace, program: Program, forecast: Forecast, store: Store | None = None
-) -> tuple[Recording, Outcome, OwnOps]:
-    """Records in this process; with a store, in one that is the program's alone."""
-    from neusight.forecast import Session
-    from neusight.ops import formulas
-    from neusight.ops.own_ops import own_ops
+def _session_options(options: argparse.Namespace, program: Program) -> SessionOptions:
+    from neusight.forecast import forecast_options
+    from neusight.session import SessionOptions
 
-    before = formulas()
-    session = Session(
-        forecast,
+    target = find_gpu(options.gpu[0])
+    return SessionOptions(
+        forecast_options(
+            target,
+            predictor=options.predictor,
+            calibration=_learnt(options, target),
+            host=options.host,
+        ),
         strict=options.strict,
-        raise_out_of_memory=options.out_of_memory == "raise",
+        on_out_of_memory=options.out_of_memory,
         virtual_time=True,
         allow_writes=options.allow_writes,
-        keep_writes=options.keep_writes if store is None else None,
-        store=store,
+        keep_writes=options.keep_writes,
         steady_steps=None if options.steps == "all" else int(options.steps),
         max_ops=options.max_ops,
         script=_script_of(program),
         with_stack=options.max_memory is not None,
-        options=_stated(options),
+        stated=_stated(options),
     )
+
+
+def _recorded(
+    options: argparse.Namespace,
+    program: Program,
+    recorded_with: SessionOptions,
+    store: Store | None = None,
+) -> tuple[Recording, Outcome, OwnOps]:
+    """Records in this process; with a store, in one that is the program's alone."""
+    from neusight.ops import formulas
+    from neusight.ops.own_ops import own_ops
+    from neusight.session import Session
+
+    before = formulas()
+    session = Session(recorded_with, store=store)
     with telling_progress(session, quiet=options.quiet):
         outcome = run_program(program, session, is_guarded=store is not None)
-    return forecast.recording, outcome, own_ops(forecast.recording, before)
+    recording = session.forecast.recording
+    return recording, outcome, own_ops(recording, before)
 
 
 def _is_guarded(options: argparse.Namespace) -> bool:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback
 
-from neusight.forecast import open_forecast
 from neusight.predictors.errors import OptionError
+from neusight.session import open_forecast
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from neusight.forecast import open_forecast
 from neusight.predictors.errors import OptionError
+from neusight.session import open_forecast
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -251,27 +251,21 @@ def _described(calls: Sequence[_Call], gpu: GPU) -> list[tuple[Kernel, ...] | st
     """The kernels of each call, or why they cannot be told."""
     import torch
 
-    from neusight.forecast import Forecast, Session
-    from neusight.predictors.predictor import predictor
+    from neusight.forecast import forecast_options
+    from neusight.session import Session, SessionOptions
 
     dtypes = _Dtypes(calls)
     reasons: dict[int, str] = {}
-    forecast = Forecast(gpu, predictor(), _any_host())
-    session = Session(forecast)
-    session.open()
-    try:
-        with torch.no_grad(), _quiet():
-            for number, call in enumerate(calls):
-                try:
-                    overload, arguments, options = _bound(call, dtypes)
-                    with torch.profiler.record_function(f"{_MARK}{number}"):
-                        overload(*arguments, **options)
-                except _Unusable as error:
-                    reasons[number] = str(error)
-                except Exception as error:  # torch refuses what was not recorded whole
-                    reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
-    finally:
-        session.close()
+    with Session(SessionOptions(forecast_options(gpu))) as forecast, torch.no_grad(), _quiet():
+        for number, call in enumerate(calls):
+            try:
+                overload, arguments, options = _bound(call, dtypes)
+                with torch.profiler.record_function(f"{_MARK}{number}"):
+                    overload(*arguments, **options)
+            except _Unusable as error:
+                reasons[number] = str(error)
+            except Exception as error:  # torch refuses what was not recorded whole
+                reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
     heard = _heard(forecast.recording)
     return [reasons.get(n) or _kernels(calls[n], heard.get(n, [])) for n in range(len(calls))]
 
@@ -285,13 +279,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = was
-
-
-def _any_host() -> Any:
-    """Kernels are asked for here, not times: the host does not matter."""
-    from neusight.timeline.host import PLAIN
-
-    return PLAIN
 
 
 def _heard(recording: Recording) -> dict[int, list[OpCall]]:

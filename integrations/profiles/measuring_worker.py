@@ -348,7 +348,7 @@ class Rehearsal:
 
     @contextmanager
     def stopwatch(self) -> Iterator[Stopwatch]:
-        from neusight.forecast import forecast_on
+        from neusight.session import forecast_on
 
         with forecast_on(self._gpu, predictor="roofline", on_out_of_memory="raise"):
             yield _ForecastStopwatch(self)
@@ -376,7 +376,6 @@ class Rehearsal:
     def workload(self, name: str, script: Path, arguments: list[str]) -> tuple[Workload, bytes]:
         import torch
 
-        from neusight.forecast import forecast_on
         from neusight.integrations.profiles.workloads import (
             figures_of_trace,
             loaded,
@@ -384,6 +383,7 @@ class Rehearsal:
             trimmed,
             zipped,
         )
+        from neusight.session import forecast_on
 
         with loaded(script) as module, forecast_on(self._gpu) as forecast:
             settings = module.parser().parse_args(arguments)

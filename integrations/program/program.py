@@ -166,7 +166,7 @@ def _temporary_folder(store: str) -> Iterator[str]:
 def _prepare() -> None:
     """What takes long is loaded here, once, for this process and the child."""
     import neusight.fake_cuda.session
-    import neusight.forecast  # noqa: F401
+    import neusight.session  # noqa: F401
     from neusight.fake_cuda.core import self_check
 
     self_check()

@@ -30,7 +30,7 @@ from neusight.integrations.program.stopped_writes import explanation
 from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
-    from neusight.forecast import Session
+    from neusight.session import Session
 
 __all__ = ["Outcome", "Program", "hide_gpus", "run_program", "telling_progress"]
 

@@ -182,7 +182,7 @@ def neusight_run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 DRIVER = """
 import contextlib, os, sys
 import torch
-import neusight.forecast, neusight.fake_cuda.session
+import neusight.session, neusight.fake_cuda.session
 from neusight.integrations.cli.main import main
 
 for folder in sys.argv[1:]:

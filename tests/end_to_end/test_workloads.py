@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from neusight.forecast import forecast_on
 from neusight.integrations.profiles.workloads import loaded
 from neusight.predictors.errors import DataError
+from neusight.session import forecast_on
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks" / "workloads"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neusight.forecast import forecast_on
 from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
@@ -17,6 +16,7 @@ from neusight.predictors.measuring.probes import (
     sample,
     sustained_sample,
 )
+from neusight.session import forecast_on
 
 #: About what a run measures before all but the first workloads.
 FIRST_ROUND = 240

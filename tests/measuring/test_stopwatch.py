@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neusight.forecast import forecast_on
 from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
@@ -27,6 +26,7 @@ from neusight.predictors.measuring.stopwatch import (
     measured_cases,
     quick_of,
 )
+from neusight.session import forecast_on
 
 GELU = Case.parse("gelu dtype=fp32 numel=64")
 MUL = Case.parse("mul dtype=fp32 numel=64")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from neusight.forecast import forecast_on
 from neusight.integrations.profiles.workloads import (
     figures_of_trace,
     measured_workload,
@@ -17,6 +16,7 @@ from neusight.integrations.profiles.workloads import (
     zipped,
 )
 from neusight.predictors.errors import DataError
+from neusight.session import forecast_on
 from places import ROOT
 
 WORKLOADS = ROOT / "benchmarks" / "workloads"

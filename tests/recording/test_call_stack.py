@@ -13,13 +13,11 @@ import pytest
 import torch
 
 import neusight
-from neusight.forecast import Forecast, Session
+from neusight.forecast import Forecast, forecast_options
 from neusight.integrations.program.runner import Program, run_program
-from neusight.predictors.gpu import gpu
-from neusight.predictors.predictor import predictor
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
-from neusight.timeline.host import PLAIN
+from neusight.session import Session, SessionOptions
 from places import ROOT
 
 HERE = Path(__file__).name
@@ -127,12 +125,12 @@ def test_a_module_knows_the_line_that_made_it() -> None:
 def test_a_script_that_is_run_is_where_stacks_end(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.ones(3, device='cuda')\n")
-    forecast = Forecast(gpu("H100"), predictor("roofline"), PLAIN)
-    session = Session(forecast, with_stack=True, folder=tmp_path)
+    options = SessionOptions(forecast_options("H100", predictor="roofline"), with_stack=True)
+    session = Session(options, folder=tmp_path)
 
     run_program(Program(str(script), ()), session)
 
-    [call] = calls(forecast.recording)
+    [call] = calls(session.forecast.recording)
     assert call.stack == ("script.py:2",)
 
 

@@ -52,7 +52,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
     target = replace(gpu("H100"), name=f"H100 {HOSTILE}", aliases=(), driver_name=HOSTILE)
     recording = program(target).recording
     named = replace(recording, script=HOSTILE, warnings=(HOSTILE,))
-    return Forecast(target, program().predictor, program().host).of(named)
+    return Forecast(named, replace(program().options, gpu=target))
 
 
 class Elements(HTMLParser):

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neusight.forecast import forecast_on
 from neusight.recording.dispatch.eager_errors import eager_error, quiet_fake_kernels
+from neusight.session import forecast_on
 
 
 class Operands:

@@ -1,0 +1,452 @@
+"""The session that records: `forecast_on` opens a block, and what it yields is a `Forecast`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings as python_warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+from neusight.failure import failure_options
+from neusight.forecast import Forecast, ForecastOptions, forecast_options
+from neusight.interrupts import Interrupts, runs_the_program
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.predictor import Predictor
+from neusight.predictors.printable import printable
+from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.timeline.host import HostProfile
+
+if TYPE_CHECKING:
+    from neusight.fake_cuda.store.folder_watch import FolderWatch
+    from neusight.fake_cuda.store.store import Store
+    from neusight.recording.recorder import Recorder
+
+__all__ = [
+    "OpenForecast",
+    "Session",
+    "SessionOptions",
+    "forecast_on",
+    "open_forecast",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Changed paths that a warning names.
+_PATHS_SHOWN = 5
+
+#: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
+_MOSTLY_CPU = 0.9
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a forecast is made with, and how the program is recorded.
+
+    `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
+    ends after `steady_steps` equal steps or `max_ops` ops (None: by itself).
+    """
+
+    forecast: ForecastOptions
+    on_out_of_memory: Literal["report", "raise"] = "report"
+    strict: bool = False
+    with_stack: bool = False
+    virtual_time: bool = False
+    allow_writes: bool = False
+    keep_writes: str | Path | None = None
+    steady_steps: int | None = None
+    max_ops: int | None = None
+    script: str = ""
+    stated: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.on_out_of_memory not in ("report", "raise"):
+            raise ValueError(
+                f'on_out_of_memory is {self.on_out_of_memory!r}; it must be "report" or "raise".'
+            )
+
+
+class OpenForecast(Forecast):
+    """The forecast of a block: `step()` is of use inside it, all else after it."""
+
+    def __init__(self, options: ForecastOptions) -> None:
+        super().__init__(Recording((), options.gpu.name, torch_version=""), options)
+        self._recorder: Recorder | None = None
+        self._is_recorded = False
+
+    @property
+    def recording(self) -> Recording:
+        """All that was recorded; ForecastStateError while the block is open."""
+        if not self._is_recorded:
+            raise ForecastStateError(
+                "The forecast is known when its block has ended. Read it after the with statement."
+            )
+        return self._recording
+
+    def step(self) -> None:
+        """Says that a step of the program ends here; from then on only these calls end steps."""
+        if self._recorder is None:
+            super().step()
+        else:
+            self._recorder.cutter.explicit_step()
+
+    def listen(self, recorder: Recorder) -> None:
+        """The block is open: `step()` is for this recorder."""
+        self._recorder = recorder
+
+    def keep(self, recording: Recording | None) -> None:
+        """The block has ended, with what it recorded (None: it was never open)."""
+        self._recorder = None
+        if recording is not None:
+            self._recording, self._is_recorded = recording, True
+
+    def __repr__(self) -> str:
+        if not self._is_recorded:
+            return printable(f"<Forecast on {self.gpu.name}, recording>")
+        return super().__repr__()
+
+
+class Session:
+    """One block in which a program is recorded: what `forecast_on`, `neusight run` and all others
+    enter and leave.
+
+    What the program does to files goes to `store` (default: an own one). Call stacks end at
+    `caller` (default: what called the function with the block) and name files relative to `folder`
+    (default: the working directory).
+    """
+
+    _current: Session | None = None
+
+    def __init__(
+        self,
+        options: SessionOptions,
+        *,
+        store: Store | None = None,
+        caller: CodeType | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.options = options
+        self.forecast = OpenForecast(options.forecast)
+        self.interrupts = Interrupts()
+        self._store = store
+        self._caller = caller
+        self._folder = folder
+        self._undo = ExitStack()
+        self._questions: dict[str, str] = {}
+        self._failure: dict[str, str] = {}
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> OpenForecast:
+        self._caller = self._caller or _caller_of(sys._getframe(1))
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.note_failure(kind, error, traceback)
+        self.close()
+
+    def open(self) -> OpenForecast:
+        """Enters the block, for a tool that runs programs."""
+        if Session._current is not None:
+            raise ForecastStateError(
+                f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
+                "before you begin another. Forecast.on(gpu) prices one recording for several GPUs."
+            )
+        caller = self._caller or sys._getframe(1).f_code
+        self._undo.callback(self.interrupts.put_back)
+        try:
+            self._prove()
+            self.interrupts.hold()
+            self._enter(caller)
+            self.interrupts.release()
+            return self.forecast
+        except BaseException:
+            self.close()
+            raise
+
+    def _prove(self) -> None:
+        """Imports torch, which must be whole or not at all, and proves that it can be patched: the
+        first time that takes seconds, in which nothing has to be held."""
+        self.interrupts.hold()
+        from neusight.fake_cuda.core import self_check
+
+        self.interrupts.put_back()
+        self_check()
+
+    def _enter(self, caller: CodeType) -> None:
+        from neusight.fake_cuda.session import enter_fake_cuda
+        from neusight.ops import why_unmapped
+        from neusight.recording.call_stack import CallStacks
+        from neusight.recording.recorder import Recorder
+
+        options, forecast = self.options, self.forecast
+        recorder = Recorder(
+            steady_steps=options.steady_steps,
+            max_ops=options.max_ops,
+            why_unmapped=why_unmapped if options.strict else None,
+            stacks=CallStacks(self._folder, caller) if options.with_stack else None,
+        )
+        self._undo.callback(setattr, Session, "_current", None)
+        Session._current = self
+        self._undo.callback(self._keep)
+        enter_fake_cuda(
+            self._undo,
+            recorder,
+            forecast.gpu,
+            price=forecast.pricer,
+            host=forecast.host,
+            asked=self._asked,
+            store=self._enter_files(recorder),
+            raise_out_of_memory=options.on_out_of_memory == "raise",
+            virtual_time=options.virtual_time,
+        )
+        self._undo.callback(recorder.cutter.finish)
+        self._undo.callback(self.interrupts.hold)
+        self._recorder = self.interrupts.recorder = recorder
+        forecast.listen(recorder)
+
+    def _enter_files(self, recorder: Recorder) -> Store | None:
+        """The store for what the program does to files: one that was given is left as it is, an
+        own one is gone afterwards."""
+        from neusight.fake_cuda.store.folder_watch import FolderWatch
+        from neusight.fake_cuda.store.store import Store
+
+        if self.options.allow_writes:
+            return None
+        store = self._store or Store.create()
+        if self._store is None:
+            store.watch = FolderWatch()
+            store.watch.touch(str(Path.cwd()))
+            self._undo.callback(_tell_of_changes, recorder, store.watch)
+            keep = None if self.options.keep_writes is None else str(self.options.keep_writes)
+            if keep is not None:
+                Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the program's
+            self._undo.callback(_tell_what_is_lost, recorder, store)
+            self._undo.callback(store.close, keep=keep)
+        self._undo.callback(_tell_of_files, recorder, store)
+        return store
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Ops on the GPU and steps heard so far; may be asked from another thread."""
+        recorder = self._recorder
+        if recorder is None:
+            return 0, 0
+        return recorder.gpu_ops, sum(step.count for step in recorder.cutter.steps)
+
+    def _asked(self, question: str, answer: object) -> None:
+        self._questions[question] = repr(answer)
+
+    def note_failure(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Keeps what ended the program early, if anything but the user did."""
+        if not self.interrupts.count:
+            self._failure = failure_options(error)
+
+    def close(self) -> None:
+        """Leaves the block, whatever happened in it, and keeps what was recorded. A Ctrl-C that
+        comes meanwhile is passed on when all is done."""
+        self._undo.close()
+
+    def _keep(self) -> None:
+        recorder = self._recorder
+        self.forecast.keep(None if recorder is None else self._recording_of(recorder))
+
+    def _recording_of(self, recorder: Recorder) -> Recording:
+        import torch
+
+        return Recording(
+            steps=tuple(recorder.cutter.steps),
+            gpu=self.forecast.gpu.name,
+            torch_version=torch.__version__,
+            questions=tuple(sorted(self._questions.items())),
+            warnings=tuple(_warnings_of(recorder)),
+            script=self.options.script,
+            options={
+                **self.options.stated,
+                **recorder.options,
+                STEP_OPTION: recorder.cutter.step_is,
+                **self._failure,
+            },
+            made=recorder.attribution.made,
+        )
+
+
+class forecast_on:  # a context manager reads as a verb
+    """Forecasts what the block (or the decorated function) would do on a GPU.
+
+    `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
+    `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
+    `HostProfile` (default: what machines with that GPU usually have); `calibration` what
+    `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
+    with the forecast when the block ends; `on_out_of_memory="raise"` raises
+    torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
+    each op and allocation; `strict` raises UnmappedOpError at the first op
+    that nobody mapped to kernels.
+
+    Files that were there before are not changed: what the block writes, moves and removes it sees
+    itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
+    it; with `allow_writes` the block writes where it says.
+
+    UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
+    CalibrationError (of another GPU, predictor or version).
+    """
+
+    def __init__(
+        self,
+        gpu: str | GPU,
+        *,
+        predictor: str | Predictor | None = None,
+        calibration: Calibration | str | Path | None = None,
+        host: str | HostProfile | None = None,
+        on_trace_ready: Callable[[Forecast], object] | None = None,
+        on_out_of_memory: Literal["report", "raise"] = "report",
+        record_shapes: bool = True,
+        profile_memory: bool = True,
+        with_stack: bool = False,
+        with_modules: bool = True,
+        strict: bool = False,
+        allow_writes: bool = False,
+        keep_writes: str | Path | None = None,
+    ) -> None:
+        self._options = SessionOptions(
+            forecast_options(
+                gpu,
+                predictor=predictor,
+                calibration=calibration,
+                host=host,
+                record_shapes=record_shapes,
+                profile_memory=profile_memory,
+                with_modules=with_modules,
+            ),
+            on_out_of_memory=on_out_of_memory,
+            strict=strict,
+            with_stack=with_stack,
+            allow_writes=allow_writes,
+            keep_writes=keep_writes,
+        )
+        self._on_trace_ready = on_trace_ready
+        self._session: Session | None = None
+
+    def __enter__(self) -> OpenForecast:
+        return self.open(caller=_caller_of(sys._getframe(1)))
+
+    def open(self, *, caller: CodeType | None, folder: Path | None = None) -> OpenForecast:
+        """Enters the block for a tool that runs programs: call stacks end at `caller`, and name
+        files relative to `folder` (default: the working directory)."""
+        self._session = Session(self._options, caller=caller, folder=folder)
+        return self._session.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        session, self._session = self._session, None
+        assert session is not None
+        session.note_failure(kind, error, traceback)
+        session.close()
+        for text in session.forecast.warnings if kind is None else ():
+            if text.startswith("no CUDA work"):
+                python_warnings.warn(text, stacklevel=2)
+        if self._on_trace_ready is not None and session.forecast.recording.steps:
+            self._on_trace_ready(session.forecast)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: each call is a forecast, kept as `function.forecast`."""
+        if not callable(function):
+            name = self._options.forecast.gpu.name
+            raise TypeError(
+                f"forecast_on({name!r}) decorates a function or opens a block: "
+                f"with neusight.forecast_on(...): — not {function!r}."
+            )
+
+        @functools.wraps(function)
+        def forecasted(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self as forecast:
+                forecasted.forecast = forecast  # type: ignore[attr-defined]
+                return function(*args, **kwargs)
+
+        runs_the_program(forecasted)
+        return forecasted
+
+
+def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
+    """What a C library or another program changed past the overlay; files into which standard
+    output goes are meant to."""
+    streams = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
+    changed = watch.changes(expected=streams)
+    if changed:
+        shown = ", ".join(changed[:_PATHS_SHOWN]) + (", …" if len(changed) > _PATHS_SHOWN else "")
+        recorder.warn_once(
+            f"past neusight's overlay, by a C library or another program, changed: {shown}; "
+            "`neusight run` stops such writes where the kernel has Landlock"
+        )
+
+
+def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:
+    if store.not_kept:
+        recorder.warn_once(f"keep_writes could not keep {', '.join(store.not_kept)}")
+
+
+def _tell_of_files(recorder: Recorder, store: Store) -> None:
+    summary = store.summary_line()
+    if summary:
+        recorder.warn_once(summary)
+
+
+def _caller_of(frame: FrameType) -> CodeType | None:
+    """What called the function that opens a block: the program does not reach further out."""
+    return None if frame.f_back is None else frame.f_back.f_code
+
+
+def open_forecast() -> Forecast | None:
+    """The forecast whose block is open, for code deep inside it; None outside of any.
+
+    >>> open_forecast() is None
+    True
+    """
+    session = Session._current
+    return None if session is None else session.forecast
+
+
+def _warnings_of(recorder: Recorder) -> list[str]:
+    found = list(recorder.warnings)
+    if recorder.gpu_ops == 0:
+        found.append(
+            "no CUDA work was recorded: the block did none, or the device was chosen before it was "
+            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
+        )
+    elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
+        found.append(
+            f"{recorder.cpu_ops} of {recorder.cpu_ops + recorder.gpu_ops} ops ran on the CPU; if "
+            "the device was chosen before the block, move that inside, or use `neusight run`."
+        )
+    values = recorder.values
+    if values.invented_reads:
+        sites = sorted(values.invented_reads)
+        shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
+        found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+    if values.materialised_bytes:
+        found.append(
+            f"{values.materialised_bytes / 2**20:.1f} MiB of parameters were filled with seeded "
+            "random values, because CPU code computed on them"
+        )
+    return found
