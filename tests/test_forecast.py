@@ -133,72 +133,9 @@ def test_an_attention_kernel_that_another_gpu_chooses_differently_forbids_repric
     forecast.on("H200")
 
 
-def test_as_a_decorator_each_call_is_a_forecast() -> None:
-    @neusight.forecast_on("H100")
-    def work(rows: int) -> int:
-        return int(torch.ones(rows, device="cuda").shape[0])
-
-    assert work(7) == 7
-    forecast = work.forecast  # type: ignore[attr-defined]
-    assert [kernel.name for kernel, _ in forecast.kernels] == ["fill"]
-
-
-def test_a_decorator_without_brackets_explains_itself() -> None:
-    with pytest.raises(TypeError, match="decorates a function or opens a block"):
-        neusight.forecast_on("H100")(3)  # type: ignore[arg-type]
-
-
 def test_an_unknown_gpu_names_near_misses() -> None:
     with pytest.raises(UnknownGPUError, match=r"Did you mean 'H100'"):
         neusight.forecast_on("H10")
-
-
-def test_blocks_do_not_nest() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        with pytest.raises(ForecastStateError, match="open already"), neusight.forecast_on("A100"):
-            pass
-        train(steps=1)
-
-    assert forecast.recording.num_ops > 0
-
-
-def test_an_open_forecast_refuses_to_be_read() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        with pytest.raises(ForecastStateError, match="after the with statement"):
-            forecast.summary()
-        train(steps=1)
-    with pytest.raises(ForecastStateError, match="inside its forecast_on block"):
-        forecast.step()
-
-
-def test_a_block_without_cuda_work_says_what_to_do() -> None:
-    with (
-        pytest.warns(UserWarning, match="no CUDA work was recorded"),
-        neusight.forecast_on("H100") as forecast,
-    ):
-        torch.ones(3) + 1
-
-    assert "nothing to forecast" in forecast.summary()
-    assert forecast.to_json()["num_ops"] == 0
-
-
-def test_a_block_mostly_on_the_cpu_says_so() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        x = torch.ones(3)
-        for _ in range(100):
-            x = x + 1
-        x.cuda()
-
-    assert any("ran on the CPU" in text for text in forecast.warnings)
-
-
-def test_what_was_recorded_before_an_exception_is_kept() -> None:
-    with pytest.raises(RuntimeError, match="broken"), neusight.forecast_on("H100") as forecast:
-        train()
-        raise RuntimeError("broken")
-
-    assert "failure   RuntimeError: broken" in forecast.summary()
-    assert any(step["kind"] == "train" for step in forecast.steps)
 
 
 def test_strict_raises_at_an_unmapped_op() -> None:
@@ -229,35 +166,6 @@ def test_out_of_memory_is_reported_with_op_and_module() -> None:
     assert failure is not None
     assert failure.op == "aten::addmm"
     assert failure.module == "Sequential.0"
-
-
-def test_out_of_memory_raises_where_asked() -> None:
-    with neusight.forecast_on("T4", on_out_of_memory="raise") as forecast:
-        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-            torch.empty(2**40, device="cuda")
-        torch.empty(2**20, device="cuda")
-
-    assert forecast.fits
-
-
-def test_wrong_options_are_refused_at_the_door() -> None:
-    with pytest.raises(ValueError, match="on_out_of_memory"):
-        neusight.forecast_on("H100", on_out_of_memory="maybe")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="host is"):
-        neusight.forecast_on("H100", host="fast")
-    with pytest.raises(ValueError, match="predictor"):
-        neusight.forecast_on("H100", predictor="oracle")
-
-
-def test_the_trace_handler_writes_where_tensorboard_looks(tmp_path: Path) -> None:
-    handler = neusight.trace_handler(tmp_path / "runs", worker_name="laptop_1")
-    with neusight.forecast_on("H100", on_trace_ready=handler) as forecast:
-        train()
-
-    assert [path.name for path in (tmp_path / "runs").glob("*.gz")] == [
-        "laptop_1.1.pt.trace.json.gz"
-    ]
-    assert forecast.trace_path is not None
 
 
 def test_key_averages_prints_torch_profilers_table() -> None:
