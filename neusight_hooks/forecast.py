@@ -41,7 +41,8 @@ from neusight.timeline.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.timeline.scheduler import Timeline, schedule
+from neusight.timeline.scheduler import schedule
+from neusight.timeline.spans import Timeline
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 

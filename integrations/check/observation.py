@@ -29,7 +29,7 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.timeline.host import dispatch_us
-from neusight.timeline.scheduler import KernelSpan, StepSpan
+from neusight.timeline.spans import KernelSpan, StepSpan
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

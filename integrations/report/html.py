@@ -20,7 +20,7 @@ from neusight.integrations.report.side_by_side import side_by_side
 from neusight.output.summary import Row, steady_step_of
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.timeline.scheduler import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
 if TYPE_CHECKING:
     from neusight.advice.memory import MemoryAdvice

@@ -30,7 +30,7 @@ from neusight.recording.recorder import Recorder, RecordingMode
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.timeline.host import HostProfile
-    from neusight.timeline.scheduler import Pricing
+    from neusight.timeline.launches import Pricing
 
 __all__ = ["enter_fake_cuda", "fake_cuda"]
 

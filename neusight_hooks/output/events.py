@@ -10,7 +10,8 @@ from neusight.memory.placement import MemoryTimeline
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
-from neusight.timeline.scheduler import HostSpan, StepSpan, Timeline, is_pinned_copy
+from neusight.timeline.launches import is_pinned_copy
+from neusight.timeline.spans import HostSpan, StepSpan, Timeline
 
 __all__ = ["event_list"]
 

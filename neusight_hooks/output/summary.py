@@ -14,7 +14,8 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable_lines
 from neusight.recording.recording import STEP_OPTION, OpCall, Recording, Synchronize
-from neusight.timeline.scheduler import KernelSpan, StepSpan, Timeline, bound_of
+from neusight.timeline.scheduler import bound_of
+from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -28,15 +28,10 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
-from neusight.timeline.scheduler import (
-    COMMUNICATION_STREAM,
-    GRAPH_LAUNCH,
-    HostSpan,
-    KernelSpan,
-    StepSpan,
-    Timeline,
-    is_pinned_copy,
-)
+from neusight.timeline.launches import is_pinned_copy
+from neusight.timeline.scheduler import GRAPH_LAUNCH
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.streams import COMMUNICATION_STREAM
 
 __all__ = ["TraceOptions", "save_trace", "trace_events", "write_trace"]
 

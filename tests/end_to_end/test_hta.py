@@ -33,7 +33,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import KernelSpan, Timeline, schedule
+from neusight.timeline.scheduler import schedule
+from neusight.timeline.spans import KernelSpan, Timeline
 from places import ROOT
 
 HERE = Path(__file__).parent

@@ -34,7 +34,9 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import COMMUNICATION_STREAM, Timeline, schedule
+from neusight.timeline.scheduler import schedule
+from neusight.timeline.spans import Timeline
+from neusight.timeline.streams import COMMUNICATION_STREAM
 from places import SHARED
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"

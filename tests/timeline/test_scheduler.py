@@ -30,16 +30,9 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN, HostProfile
-from neusight.timeline.scheduler import (
-    COMMUNICATION_STREAM,
-    GRAPH_LAUNCH,
-    LAUNCH_QUEUE_DEPTH,
-    KernelSpan,
-    Scheduler,
-    Timeline,
-    bound_of,
-    schedule,
-)
+from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler, bound_of, schedule
+from neusight.timeline.spans import KernelSpan, Timeline
+from neusight.timeline.streams import COMMUNICATION_STREAM, LAUNCH_QUEUE_DEPTH
 
 #: Round numbers: an op 8 us before, 2 us after its launch of 3 us.
 ROUND = replace(

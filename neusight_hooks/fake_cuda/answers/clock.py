@@ -16,7 +16,7 @@ from neusight.timeline.scheduler import Scheduler
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
     from neusight.timeline.host import HostProfile
-    from neusight.timeline.scheduler import Pricing
+    from neusight.timeline.launches import Pricing
 
 __all__ = ["LiveClock", "install_virtual_time"]
 

@@ -1,0 +1,144 @@
+"""What an op of one signature always costs the host, and the kernels that it always launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.predictor import Estimate
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase
+from neusight.timeline.host import HostProfile, dispatch_us
+
+__all__ = ["Launch", "OpPlan", "OpPlans", "Pricing", "is_pinned_copy", "nanoseconds"]
+
+#: The kernels that an op launches, in order, with their estimates. It must answer equal calls
+#: equally; it is asked once for each (signature, math mode, phase).
+Pricing = Callable[[OpCall], tuple[tuple[Kernel, Estimate], ...]]
+
+#: Bytes of a copy from pageable memory that the driver takes over at once; of a larger one the
+#: host's call lasts as long as the copy (CUDA's "API synchronization behavior"; V100, 19.3 MB: the
+#: call takes 2.02 ms, the copy 1.94).
+STAGED_BYTES = 2**16
+#: Share of an op's dispatch that lies before its first launch (aten::add on H100: 6.5 of 7.6 us).
+DISPATCH_BEFORE_LAUNCH = 0.85
+
+_COPIES = {"memcpy_h2d", "memcpy_d2h", "memcpy_d2d", "memset"}
+#: Ops that make their stream wait for the collectives before.
+_WAITS = ("::wait_tensor", "c10d::wait")
+
+
+class Launch(NamedTuple):
+    """A kernel as an op of one signature always launches it: `name` is the runtime's call, which
+    takes the host `call_ns`."""
+
+    kernel: Kernel
+    estimate: Estimate
+    duration_ns: int
+    call_ns: int
+    name: str
+    is_collective: bool
+    is_staged: bool  # the host itself brings the bytes to where the GPU can copy them
+
+
+class OpPlan(NamedTuple):
+    """What an op of one signature always costs the host before, between and after its launches.
+
+    It keeps alive what its key in `OpPlans` identifies: the signature and the math mode.
+    """
+
+    before_ns: int
+    between_ns: int
+    after_ns: int
+    launches: tuple[Launch, ...]
+    is_asynchronous: bool
+    waits_for_collectives: bool
+    signature: OpSignature
+    math: MathMode
+
+
+class OpPlans:
+    """The plan of each op call, made once for equal calls."""
+
+    def __init__(self, price: Pricing, host: HostProfile) -> None:
+        self._price = price
+        self._host = host
+        self._plans: dict[tuple[int, int, Phase], OpPlan] = {}
+        self._launch_ns = nanoseconds(host.launch_us)
+        self._memcpy_ns = nanoseconds(host.memcpy_us)
+
+    def plan_of(self, call: OpCall) -> OpPlan:
+        """What the call costs, and what it launches."""
+        key = (id(call.signature), id(call.math), call.phase)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(call)
+        return plan
+
+    def _plan(self, call: OpCall) -> OpPlan:
+        priced = self._price(call)
+        classes = tuple(kernel.kernel_class for kernel, _ in priced)
+        extra_ns = nanoseconds(self._host.extra_kernel_us) if len(priced) > 1 else 0
+        dispatch_ns = nanoseconds(dispatch_us(call, classes, host=self._host))
+        total_ns = dispatch_ns - extra_ns * (len(priced) - 1)
+        before_ns = round(total_ns * DISPATCH_BEFORE_LAUNCH)
+        return OpPlan(
+            before_ns=before_ns,
+            between_ns=extra_ns,
+            after_ns=total_ns - before_ns,
+            launches=tuple(
+                self._launch(kernel, estimate, call.signature) for kernel, estimate in priced
+            ),
+            is_asynchronous=_is_asynchronous(call.signature),
+            waits_for_collectives=call.signature.op.endswith(_WAITS),
+            signature=call.signature,
+            math=call.math,
+        )
+
+    def _launch(self, kernel: Kernel, estimate: Estimate, signature: OpSignature) -> Launch:
+        copies = kernel.name in _COPIES
+        return Launch(
+            kernel=kernel,
+            estimate=estimate,
+            duration_ns=max(1, nanoseconds(estimate.latency_us)),
+            call_ns=self._memcpy_ns if copies else self._launch_ns,
+            name=_runtime_call(kernel),
+            is_collective=kernel.kernel_class is KernelClass.COLLECTIVE,
+            is_staged=kernel.name == "memcpy_h2d"
+            and kernel.bytes_read > STAGED_BYTES
+            and not is_pinned_copy(signature),
+        )
+
+
+def nanoseconds(microseconds: float) -> int:
+    """Whole nanoseconds, the unit of a timeline."""
+    return round(microseconds * 1000)
+
+
+def _runtime_call(kernel: Kernel) -> str:
+    """The CUDA runtime's function that launches the kernel, as profiles show it."""
+    if kernel.name in _COPIES:
+        return "cudaMemsetAsync" if kernel.name == "memset" else "cudaMemcpyAsync"
+    if kernel.kernel_class in (KernelClass.GEMM, KernelClass.COLLECTIVE):
+        return "cudaLaunchKernelExC"
+    return "cudaLaunchKernel"
+
+
+def _is_asynchronous(signature: OpSignature) -> bool:
+    """Whether the current stream goes on without the collective (wait_tensor waits for it)."""
+    by_name = signature.by_name
+    return by_name.get("async_op") is True or "c10d_functional" in signature.op
+
+
+def is_pinned_copy(signature: OpSignature) -> bool:
+    """Whether the host's side of a copy is pinned memory, as far as the op tells.
+
+    A move to the CPU that does not block gets pinned memory from PyTorch (`_to_copy`), and item()
+    reads through such.
+    """
+    if signature.op.endswith("_local_scalar_dense"):
+        return True
+    inputs = signature.input_tensors
+    if any(spec.device == "cpu" for spec in inputs):
+        return any(spec.is_pinned for spec in inputs)
+    return signature.by_name.get("non_blocking") is True

@@ -1,0 +1,126 @@
+"""The GPU's side of a schedule: streams that run in order, events between them, launch queues."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from neusight.timeline.launches import Launch
+
+__all__ = ["COMMUNICATION_STREAM", "LAUNCH_QUEUE_DEPTH", "Streams"]
+
+#: Collectives run on a stream of their own, as NCCL's process group does.
+COMMUNICATION_STREAM = 20
+#: Launches that a stream holds before the next one blocks the host (CUDA's launch queue; the
+#: depth is not documented; 1024 is the commonly reported one).
+LAUNCH_QUEUE_DEPTH = 1024
+
+
+class Streams:
+    """When each stream is free, and when each event happens; all times in nanoseconds.
+
+    `latency_ns` lies between a launch and the earliest start of its kernel, `gap_ns` between two
+    kernels that were both queued. `gaps_ns` is the sum of such gaps so far.
+    """
+
+    def __init__(self, *, latency_ns: int, gap_ns: int) -> None:
+        self.gaps_ns = 0
+        self.latency_ns = latency_ns
+        self._gap_ns = gap_ns
+        self._free_ns: dict[int, int] = {}  # stream -> when all that was queued has run
+        self._last_end: dict[int, int] = {}  # stream -> end of its last kernel
+        self._queues: dict[int, deque[int]] = {}  # stream -> ends of the launches it holds
+        self._events: dict[int, int] = {}
+        self._past_events: list[dict[int, int]] = []  # those of the steps before
+        self._outstanding = False  # a collective that nothing has waited for yet
+
+    def done_ns(self) -> int:
+        """When all that was queued so far has run; 0 where nothing was."""
+        return max(self._free_ns.values(), default=0)
+
+    def free_ns(self, stream: int) -> int:
+        """When all that was queued on a stream so far has run."""
+        return self._free_ns.get(stream, 0)
+
+    def accepts_ns(self, stream: int) -> int:
+        """When a stream's queue has room for another launch; 0 where it has room already."""
+        queue = self._queues.get(stream, ())
+        return queue[0] if len(queue) == LAUNCH_QUEUE_DEPTH else 0
+
+    def enqueue(self, stream: int, done_ns: int) -> None:
+        """A launch that stays in the stream's queue until its kernel is done."""
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = deque(maxlen=LAUNCH_QUEUE_DEPTH)
+        queue.append(done_ns)
+
+    def run(self, launch: Launch, *, stream: int, launched_ns: int, asynchronous: bool) -> int:
+        """Runs a kernel of an op whose current stream this is; returns when it starts.
+
+        A collective runs on the stream of collectives, after what its own stream holds; that one
+        goes on at once only where the op is asynchronous.
+        """
+        free_ns = self._free_ns
+        lane = COMMUNICATION_STREAM if launch.is_collective else stream
+        start_ns = launched_ns + self.latency_ns
+        last_end_ns = self._last_end.get(lane, -1)
+        after_ns = last_end_ns + self._gap_ns if last_end_ns >= 0 else 0
+        if start_ns < after_ns:
+            self.gaps_ns += after_ns - max(start_ns, last_end_ns)
+            start_ns = after_ns
+        waits_ns = free_ns.get(lane, 0)
+        if launch.is_collective:
+            waits_ns = max(waits_ns, free_ns.get(stream, 0))
+        if waits_ns > start_ns:
+            start_ns = waits_ns
+        done_ns = start_ns + launch.duration_ns
+        free_ns[lane] = self._last_end[lane] = done_ns
+        if launch.is_collective:
+            if asynchronous:
+                self._outstanding = True
+            elif free_ns.get(stream, 0) < done_ns:
+                free_ns[stream] = done_ns
+        return start_ns
+
+    def wait_for_collectives(self, stream: int, *, is_asked: bool) -> None:
+        """Lets a stream wait for the collectives before: where the op asks for it, or as an
+        optimizer's op does, only if nothing has waited for them yet.
+
+        An optimizer reads reduced gradients: DistributedDataParallel waits for them at the end of
+        backward, in C++, where no op is dispatched.
+        """
+        if is_asked or self._outstanding:
+            self._outstanding = False
+            self._hold(stream, self._free_ns.get(COMMUNICATION_STREAM, 0))
+
+    # -- events
+
+    def event_ns(self, event: int) -> int:
+        """When an event of this step happens; KeyError if it was not recorded."""
+        return self._events[event]
+
+    def record_event(self, event: int, *, stream: int, host_ns: int) -> None:
+        """An event that happens once the stream has run what it holds."""
+        self._events[event] = max(self._free_ns.get(stream, 0), host_ns + self.latency_ns)
+
+    def wait_for_event(self, event: int, *, stream: int) -> None:
+        """Lets a stream go on only after an event."""
+        self._hold(stream, self.happens_ns(event))
+
+    def happens_ns(self, event: int) -> int:
+        """When an event of this step or, numbered below 1, of an earlier one happens; one that was
+        never recorded is done."""
+        events = self._events
+        for earlier in reversed(self._past_events):
+            if event >= 1:
+                break
+            events = earlier
+            event += max(earlier, default=0)
+        return events.get(event, 0)
+
+    def end_step(self) -> None:
+        """Begins a step whose events are numbered anew."""
+        self._past_events.append(self._events)
+        self._events = {}
+
+    def _hold(self, stream: int, until_ns: int) -> None:
+        self._free_ns[stream] = max(self._free_ns.get(stream, 0), until_ns)
