@@ -305,7 +305,7 @@ class Forecast:
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
-        from neusight.output.trace import write_trace
+        from neusight.output.trace.file import write_trace
 
         write_trace(
             path,

@@ -271,7 +271,7 @@ def _profile_of(source: Forecast | Profile | str | Path) -> Profile:
         return source
     if isinstance(source, (str, Path)):
         return read_profile(source)
-    from neusight.output.trace import trace_events
+    from neusight.output.trace.file import trace_events
 
     return read_profile_events(
         trace_events(source.timeline, source.memory, source.gpu), source="the forecast"

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.output.trace import save_trace, trace_events
+from neusight.output.trace.file import save_trace, trace_events
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.output.trace import write_trace
+from neusight.output.trace.file import write_trace
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate

@@ -12,7 +12,7 @@ import pytest
 
 from neusight.memory.placement import memory_of
 from neusight.output.kernel_names import kernel_display_name
-from neusight.output.trace import TraceOptions, save_trace, trace_events, write_trace
+from neusight.output.trace.file import TraceOptions, save_trace, trace_events, write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass

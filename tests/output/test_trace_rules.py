@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.memory.placement import memory_of
-from neusight.output.trace import trace_events, write_trace
+from neusight.output.trace.file import trace_events, write_trace
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate

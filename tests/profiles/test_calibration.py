@@ -17,7 +17,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.reading import read_profile_events
-from neusight.output.trace import trace_events
+from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import Kernel

@@ -16,7 +16,7 @@ from neusight.integrations.profiles.measurements import (
     outermost_ops,
 )
 from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
-from neusight.output.trace import trace_events
+from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import gpu
 from neusight.predictors.kernel import GemmSize, KernelClass

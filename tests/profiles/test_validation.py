@@ -23,7 +23,7 @@ from neusight.integrations.profiles.validation import (
     WorkloadScore,
     validate,
 )
-from neusight.output.trace import trace_events
+from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Environment, Workload, write_environment

@@ -1,0 +1,212 @@
+"""What a trace says of an op or a kernel beside its time: shapes, grid, occupancy, collective."""
+
+from __future__ import annotations
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    CollectiveSize,
+    Kernel,
+    KernelClass,
+    RowsSize,
+)
+from neusight.predictors.predictor import Estimate
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
+
+__all__ = [
+    "CPP_TYPES",
+    "MAX_THREADS_PER_BLOCK",
+    "REGISTERS_PER_BLOCK",
+    "collective_arguments",
+    "forecast_arguments",
+    "launch_arguments",
+    "num_elements",
+    "shape_arguments",
+]
+
+CPP_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "int64": "long int",
+    "int32": "int",
+    "int16": "short int",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "bool",
+    "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+    "float8_e4m3fn": "c10::Float8_e4m3fn",
+    "float8_e5m2": "c10::Float8_e5m2",
+}
+#: c10::ScalarType, as a dtype argument is shown.
+_SCALAR_TYPES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6,
+    "float64": 7, "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
+    "float8_e5m2": 23, "float8_e4m3fn": 24,
+}  # fmt: skip
+_COLLECTIVES = {
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_allv",
+    "send_recv": "send",
+}
+_NCCL_TYPES = {"float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float64": "Double"}
+#: Registers a thread of a class, from real profiles (H100: GEMM 168, flash 255, elementwise 24).
+_REGISTERS = {
+    KernelClass.GEMM: 168,
+    KernelClass.CONVOLUTION: 168,
+    KernelClass.ATTENTION: 168,
+    KernelClass.COLLECTIVE: 96,
+    KernelClass.OPTIMIZER: 64,
+}
+_OTHER_REGISTERS = 32
+_MAX_BLOCKS_PER_SM = 32
+MAX_THREADS_PER_BLOCK = 1024
+REGISTERS_PER_BLOCK = 65536
+#: Bytes of a thread's work in PyTorch's vectorized kernels: 4 elements.
+_ELEMENTS_PER_THREAD = 4
+#: Shared memory of a tiled kernel: `_STAGES` slices of `_SLICE` deep A and B tiles.
+_STAGES, _SLICE = 4, 64
+_DEFAULT_TILE = (128, 128)
+
+
+def num_elements(kernel: Kernel) -> int:
+    """Elements that a collective carries."""
+    num_bytes = kernel.size.num_bytes if isinstance(kernel.size, CollectiveSize) else 0
+    return int(num_bytes / DTYPE_BYTES.get(kernel.dtype, 4))
+
+
+def launch_arguments(kernel: Kernel, estimate: Estimate, gpu: GPU) -> dict[str, object]:
+    """Grid, block and occupancy, as the profiler derives them."""
+    threads = max(1, min(estimate.threads_per_cta, MAX_THREADS_PER_BLOCK))
+    blocks = _num_blocks(kernel, estimate, threads)
+    registers = _REGISTERS.get(kernel.kernel_class, _OTHER_REGISTERS)
+    registers = min(registers, REGISTERS_PER_BLOCK // threads)
+    shared = _shared_memory(kernel, estimate, gpu)
+    warps_per_block = -(-threads // gpu.warp_size)
+    max_warps = gpu.max_threads_per_sm // gpu.warp_size
+    resident = min(
+        _MAX_BLOCKS_PER_SM,
+        gpu.max_threads_per_sm // threads,
+        gpu.registers_per_sm // (registers * threads),
+        gpu.shared_memory_per_sm_bytes // shared if shared else _MAX_BLOCKS_PER_SM,
+    )
+    warps_per_sm = blocks * warps_per_block / gpu.num_sms
+    occupancy = min(warps_per_sm, max(1, resident) * warps_per_block) / max_warps
+    return {
+        "registers per thread": registers,
+        "shared memory": shared,
+        "blocks per SM": round(blocks / gpu.num_sms, 6),
+        "warps per SM": round(warps_per_sm, 6),
+        "grid": [blocks, 1, 1],
+        "block": [threads, 1, 1],
+        "est. achieved occupancy %": round(100 * min(1.0, occupancy)),
+    }
+
+
+def _num_blocks(kernel: Kernel, estimate: Estimate, threads: int) -> int:
+    if estimate.num_ctas > 1 or not isinstance(kernel.size, RowsSize):
+        return max(1, estimate.num_ctas)
+    if kernel.size.rows > 1:
+        return kernel.size.rows
+    return max(1, -(-kernel.size.width // (threads * _ELEMENTS_PER_THREAD)))
+
+
+def _shared_memory(kernel: Kernel, estimate: Estimate, gpu: GPU) -> int:
+    if kernel.kernel_class not in (
+        KernelClass.GEMM,
+        KernelClass.CONVOLUTION,
+        KernelClass.ATTENTION,
+    ):
+        return 0
+    tile_m, tile_n = estimate.tile or _DEFAULT_TILE
+    wanted = int(_STAGES * _SLICE * (tile_m + tile_n) * DTYPE_BYTES.get(kernel.dtype, 4))
+    return min(wanted, gpu.shared_memory_per_block_optin_bytes)
+
+
+def forecast_arguments(kernel: Kernel, estimate: Estimate) -> dict[str, object]:
+    """What only a forecast knows; readers of profiles ignore it."""
+    args: dict[str, object] = {
+        "forecast by": estimate.predictor,
+        "forecast origin": estimate.origin,
+        "forecast low us": round(estimate.low_us, 3),
+        "forecast high us": round(estimate.high_us, 3),
+        "in trained range": estimate.in_range,
+        "bound by": estimate.bound,
+        "kernel class": kernel.kernel_class.value,
+        "waves": round(estimate.num_waves, 3),
+        "FLOPs": kernel.flops,
+        "bytes moved": kernel.num_bytes,
+    }
+    if estimate.tile is not None:
+        args["tile"] = list(estimate.tile)
+        args["split k"] = estimate.split_k
+    return args
+
+
+def shape_arguments(signature: OpSignature) -> dict[str, object]:
+    """The inputs of an op as record_shapes shows them."""
+    dims: list[object] = []
+    types: list[str] = []
+    strides: list[object] = []
+    values: list[str] = []
+    for _, argument in signature.arguments:
+        dim, kind, stride, value = _shown(argument)
+        dims.append(dim)
+        types.append(kind)
+        strides.append(stride)
+        values.append(value)
+    return {
+        "Concrete Inputs": values,
+        "Input type": types,
+        "Input Strides": strides,
+        "Input Dims": dims,
+    }
+
+
+def _shown(argument: Argument) -> tuple[object, str, object, str]:
+    """Dims, type, strides and value of one argument."""
+    if isinstance(argument, TensorSpec):
+        kind = CPP_TYPES.get(argument.dtype, argument.dtype)
+        return list(argument.shape), kind, list(argument.stride), ""
+    if isinstance(argument, tuple):
+        tensors = [item for item in argument if isinstance(item, TensorSpec)]
+        if tensors:
+            shapes = [list(item.shape) for item in tensors]
+            return shapes, "TensorList", [list(item.stride) for item in tensors], ""
+        return [], "ScalarList", [], f"[{', '.join(_concrete(item) for item in argument)}]"
+    if argument is None:
+        return [], "", [], ""
+    return [], "Scalar", [], _concrete(argument)
+
+
+def _concrete(value: Argument) -> str:
+    if isinstance(value, bool) or not isinstance(value, (float, str)):
+        return str(value)
+    if isinstance(value, str):
+        return str(_SCALAR_TYPES.get(value, value))
+    text = f"{value:.17g}"  # as C++ prints a double: 0.1 is 0.10000000000000001, 1.0 is "1."
+    return text if any(mark in text for mark in ".einf") else text + "."
+
+
+def collective_arguments(kernel: Kernel) -> dict[str, object]:
+    """The parameters of a collective, as `record_param_comms` notes them."""
+    world = kernel.size.world_size if isinstance(kernel.size, CollectiveSize) else 1
+    elements = num_elements(kernel)
+    received = elements // world if kernel.name == "reduce_scatter" else elements
+    sent = elements // world if kernel.name == "all_gather" else elements
+    return {
+        "Collective name": _COLLECTIVES.get(kernel.name, kernel.name),
+        "In msg nelems": sent,
+        "Out msg nelems": received,
+        "Group size": world,
+        "dtype": _NCCL_TYPES.get(kernel.dtype, "Float"),
+        "In split size": "[]",
+        "Out split size": "[]",
+        "Process Group Name": "0",
+        "Process Group Description": "default_pg",
+        "Process Group Ranks": str(list(range(world))),
+    }

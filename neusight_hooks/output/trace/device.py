@@ -1,0 +1,123 @@
+"""The GPU's lanes of a trace: kernels and copies on their streams, annotations above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neusight.output.kernel_names import kernel_display_name
+from neusight.output.trace.arguments import (
+    collective_arguments,
+    forecast_arguments,
+    launch_arguments,
+)
+from neusight.output.trace.events import APART_NS, EventLog
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.timeline.launches import is_pinned_copy
+from neusight.timeline.spans import KernelSpan, Timeline
+from neusight.timeline.streams import COMMUNICATION_STREAM
+
+__all__ = ["DEFAULT_STREAM", "DeviceLanes"]
+
+#: torch.cuda's default stream, as profiles number it; other streams follow NCCL's.
+DEFAULT_STREAM = 7
+#: Annotations nest at most this deep before their ranges on the GPU lane coincide.
+_MAX_ANNOTATION_DEPTH = 64
+
+
+class DeviceLanes:
+    """Writes what runs on the GPU."""
+
+    def __init__(self, log: EventLog, timeline: Timeline, gpu: GPU) -> None:
+        self._log = log
+        self._timeline = timeline
+        self._gpu = gpu
+        self._stream_end: dict[int, int] = {}
+        self._known: dict[tuple[int, int], tuple[str, dict[str, object], Kernel]] = {}
+
+    @property
+    def streams(self) -> list[int]:
+        """The streams written so far, as profiles number them."""
+        return sorted(self._stream_end) or [DEFAULT_STREAM]
+
+    def kernel(self, span: KernelSpan, external: int) -> None:
+        """A kernel or a copy, and the end of the arrow from its launch."""
+        log, stream = self._log, _stream_number(span.stream)
+        start = max(span.start_ns, self._stream_end.get(stream, -APART_NS) + APART_NS)
+        end = max(start + APART_NS, span.end_ns)
+        self._stream_end[stream] = end
+        name, fixed, _ = self._fixed_arguments(span)
+        args: dict[str, object] = {
+            "External id": external,
+            "queued": 0,
+            "device": log.device,
+            "context": 1,
+            "stream": stream,
+            "correlation": span.correlation,
+            **fixed,
+        }
+        category = "kernel"
+        if name.startswith("Mem"):
+            category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
+            if is_pinned_copy(span.call.signature):
+                name = name.replace("Pageable", "Pinned")
+            del args["queued"]
+        log.on_stream(category, name, stream, start, end, args)
+        log.arrow_end("ac2g", span.correlation, start, log.device, stream)
+
+    def annotations(self, kernels: tuple[KernelSpan, ...], external: Mapping[int, int]) -> None:
+        """Each annotation over the kernels launched in it, a stream a range; none for the step.
+
+        `external` gives the external id of each annotation's span.
+        """
+        ranges: dict[tuple[int, int], list[int]] = {}
+        for kernel in kernels:
+            position = kernel.op
+            while position >= 0:
+                if self._timeline.host[position].kind == "annotation":
+                    key = (position, _stream_number(kernel.stream))
+                    found = ranges.setdefault(key, [kernel.start_ns, kernel.end_ns])
+                    found[1] = kernel.end_ns
+                position = self._timeline.host[position].parent
+        for (position, stream), (start, end) in ranges.items():
+            # Inner annotations keep inside outer ones: the deeper, the closer to the kernels.
+            reach = max(1, _MAX_ANNOTATION_DEPTH - self._depth(position)) * APART_NS
+            name = self._timeline.host[position].name
+            args: dict[str, object] = {"External id": external[position]}
+            self._log.on_stream(
+                "gpu_user_annotation", name, stream, start - reach, end + reach, args
+            )
+
+    def _fixed_arguments(self, span: KernelSpan) -> tuple[str, dict[str, object], Kernel]:
+        """What is the same for every launch of a kernel; the kernel keeps the key alive."""
+        key = (id(span.kernel), id(span.estimate))
+        known = self._known.get(key)
+        if known is None:
+            name = kernel_display_name(span.kernel, span.estimate, self._gpu)
+            if name.startswith("Mem"):
+                num_bytes = max(span.kernel.bytes_read, span.kernel.bytes_written)
+                args: dict[str, object] = {
+                    "bytes": num_bytes,
+                    "memory bandwidth (GB/s)": num_bytes / span.duration_ns,
+                }
+            else:
+                args = launch_arguments(span.kernel, span.estimate, self._gpu)
+                if span.kernel.kernel_class is KernelClass.COLLECTIVE:
+                    args.update(collective_arguments(span.kernel))
+            args.update(forecast_arguments(span.kernel, span.estimate))
+            known = self._known[key] = (name, args, span.kernel)
+        return known
+
+    def _depth(self, position: int) -> int:
+        depth = 0
+        while position >= 0:
+            span = self._timeline.host[position]
+            depth += span.kind == "annotation"
+            position = span.parent
+        return depth
+
+
+def _stream_number(stream: int) -> int:
+    if stream == 0:
+        return DEFAULT_STREAM
+    return stream if stream == COMMUNICATION_STREAM else COMMUNICATION_STREAM + stream

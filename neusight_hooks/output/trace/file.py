@@ -1,0 +1,160 @@
+"""The trace file: what it holds beside the events of its lanes, and how it is written."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypedDict
+
+from typing_extensions import Unpack
+
+from neusight._version import __version__
+from neusight.memory.placement import MemoryTimeline
+from neusight.output.trace.device import DeviceLanes
+from neusight.output.trace.events import EventLog
+from neusight.output.trace.frame import (
+    device_properties,
+    distributed_info,
+    frame_of,
+    names_of_lanes,
+)
+from neusight.output.trace.host import HostLanes
+from neusight.output.trace.memory import write_memory_events
+from neusight.predictors.errors import TraceError
+from neusight.predictors.files import write_atomically
+from neusight.predictors.gpu import GPU
+from neusight.timeline.spans import StepSpan, Timeline
+
+__all__ = ["TraceOptions", "save_trace", "trace_events", "write_trace"]
+
+#: Fixed, so that equal forecasts are equal files: 2024-01-01 00:00:00 UTC.
+BASE_TIME_NS = 1_704_067_200_000_000_000
+#: What runs before the first step shown, so that no time is zero.
+LEAD_NS = 1_000_000
+#: Steps written at most, the last ones; a real profile rarely has more.
+MAX_STEPS = 12
+
+
+class TraceOptions(TypedDict, total=False):
+    """What a trace shows, and whose it is."""
+
+    rank: int
+    world_size: int
+    max_steps: int
+    record_shapes: bool
+    profile_memory: bool
+    with_modules: bool
+
+
+def trace_events(
+    timeline: Timeline,
+    memory: MemoryTimeline | None,
+    gpu: GPU,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    max_steps: int = MAX_STEPS,
+    record_shapes: bool = True,
+    profile_memory: bool = True,
+    with_modules: bool = True,
+    notes: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """The content of a trace file, in the schema of `torch.profiler`'s `export_chrome_trace`.
+
+    Shown are the last `max_steps` replayed train or eval steps (all steps where there are
+    neither); equal steps that were folded away leave a hole in the numbers of `ProfilerStep#N`.
+    `notes` joins the key "neusight", which says that this is a forecast.
+    """
+    shown_memory = memory if profile_memory else None
+    steps = _shown_steps(timeline, max_steps)
+    first_ns = steps[0].start_ns if steps else 0
+    log = EventLog(rank=rank, base_ns=first_ns - LEAD_NS)
+    device = DeviceLanes(log, timeline, gpu)
+    host = HostLanes(log, device, timeline, record_shapes=record_shapes, with_modules=with_modules)
+    for step in steps:
+        host.step(step)
+    if shown_memory is not None and steps:
+        write_memory_events(log, timeline, shown_memory, steps, host.written)
+    last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
+    names = names_of_lanes(log, device.streams, first_ns - LEAD_NS)
+    events = [*names, *log.events, *frame_of(log, first_ns - LEAD_NS, last_ns)]
+    trace: dict[str, object] = {
+        "schemaVersion": 1,
+        "deviceProperties": [device_properties(gpu, device) for device in range(rank + 1)],
+    }
+    if world_size > 1:
+        trace["distributedInfo"] = distributed_info(rank, world_size)
+    trace.update(
+        {
+            "record_shapes": int(record_shapes),
+            "profile_memory": int(shown_memory is not None),
+            "with_modules": int(with_modules),
+            "neusight": {
+                "forecast": True,
+                "version": __version__,
+                "gpu": gpu.name,
+                "steps": [
+                    {"step": step.replay.index, "represents": step.represents} for step in steps
+                ],
+                **(notes or {}),
+            },
+            "displayTimeUnit": "ms",
+            "baseTimeNanoseconds": BASE_TIME_NS,
+            "traceEvents": events,
+        }
+    )
+    return trace
+
+
+def write_trace(
+    path: str | Path,
+    timeline: Timeline,
+    memory: MemoryTimeline | None,
+    gpu: GPU,
+    **options: Unpack[TraceOptions],
+) -> None:
+    """Writes a timeline as a trace file; `options` are those of `trace_events`.
+
+    The file is gzipped where its name ends in .gz, and written whole or not at all: TraceError
+    when it cannot be written. Equal forecasts give equal files.
+    """
+    save_trace(path, trace_events(timeline, memory, gpu, **options))
+
+
+def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
+    """Writes what `trace_events` gave, as `write_trace` does."""
+    target = Path(path)
+    # A reader that looks for the last "]" of the file must find that of traceEvents.
+    name = target.name.replace("]", "_")
+    header = {key: value for key, value in trace.items() if key != "traceEvents"}
+    try:
+        # HTA finds a file's rank by a pattern with a space after the colon; events need none.
+        head = json.dumps(header, allow_nan=False)
+        events = json.dumps(trace["traceEvents"], allow_nan=False, separators=(",", ":"))
+        text = f'{head[:-1]}{", " if header else ""}"traceEvents": {events}, "traceName": '
+        text += json.dumps(name) + "}\n"
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
+    data = text.encode()
+    if name.endswith(".gz"):
+        packed = io.BytesIO()
+        with gzip.GzipFile(
+            filename="", mode="wb", fileobj=packed, mtime=0, compresslevel=6
+        ) as file:
+            file.write(data)
+        data = packed.getvalue()
+    try:
+        write_atomically(target, data)
+    except OSError as error:
+        raise TraceError(
+            f"Cannot write the trace to {target}: {error.strerror or error}. "
+            "Choose a folder that can be written to."
+        ) from error
+
+
+def _shown_steps(timeline: Timeline, max_steps: int) -> list[StepSpan]:
+    steady = [step for step in timeline.steps if step.replay.step.kind != "setup"]
+    return (steady or list(timeline.steps))[-max_steps:]

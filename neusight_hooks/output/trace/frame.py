@@ -1,0 +1,119 @@
+"""What frames the lanes of a trace: their names, the profiler's window, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neusight.output.trace.arguments import MAX_THREADS_PER_BLOCK, REGISTERS_PER_BLOCK
+from neusight.output.trace.events import Event, EventLog
+from neusight.predictors.gpu import GPU
+
+__all__ = ["device_properties", "distributed_info", "frame_of", "names_of_lanes"]
+
+#: Sort position of GPU processes and of the profiler's own, as Kineto writes them.
+GPU_SORT_INDEX, SPANS_SORT_INDEX = 5_000_000, 536_870_912
+_SHARED_MEMORY_PER_BLOCK = 49152
+
+
+def names_of_lanes(log: EventLog, streams: Sequence[int], first_ns: int) -> list[Event]:
+    """Names and order of processes, threads and streams."""
+    process, gpu, threads = log.process, log.device, log.threads
+    named: list[tuple[str, object, object, str, object]] = [
+        ("process_name", process, 0, "name", "python"),
+        ("process_labels", process, 0, "labels", "CPU"),
+        ("process_sort_index", process, 0, "sort_index", process),
+        ("process_name", gpu, 0, "name", "python"),
+        ("process_labels", gpu, 0, "labels", f"GPU {gpu}"),
+        ("process_sort_index", gpu, 0, "sort_index", GPU_SORT_INDEX + gpu),
+    ]
+    for stream in streams:
+        named.append(("thread_name", gpu, stream, "name", f"stream {stream} "))
+        named.append(("thread_sort_index", gpu, stream, "sort_index", stream))
+    for thread, label in ((threads["main"], "python"), (threads["autograd"], "pt_autograd_0")):
+        named.append(("thread_name", process, thread, "name", f"thread {thread} ({label})"))
+        named.append(("thread_sort_index", process, thread, "sort_index", thread))
+    return [
+        {
+            "name": name,
+            "ph": "M",
+            "ts": log.us(first_ns),
+            "pid": pid,
+            "tid": tid,
+            "args": {key: value},
+        }
+        for name, pid, tid, key, value in named
+    ]
+
+
+def frame_of(log: EventLog, first_ns: int, last_ns: int) -> list[Event]:
+    """What encloses all events: the profiler's own span, and the ends of its window."""
+    first, last = log.us(first_ns), log.us(last_ns)
+    return [
+        {
+            "ph": "X",
+            "cat": "Trace",
+            "ts": first,
+            "dur": (last_ns - first_ns) / 1000,
+            "pid": "Spans",
+            "tid": "PyTorch Profiler",
+            "name": "PyTorch Profiler (0)",
+            "args": {"Op count": 0},
+        },
+        {
+            "name": "process_sort_index",
+            "ph": "M",
+            "ts": first,
+            "pid": "Spans",
+            "tid": 0,
+            "args": {"sort_index": SPANS_SORT_INDEX},
+        },
+        {
+            "name": "Iteration Start: PyTorch Profiler",
+            "ph": "i",
+            "s": "g",
+            "pid": "Traces",
+            "tid": "Trace PyTorch Profiler",
+            "ts": first,
+        },
+        {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": last},
+    ]
+
+
+def device_properties(gpu: GPU, device: int) -> dict[str, object]:
+    """One GPU, as the profiler describes it."""
+    return {
+        "id": device,
+        "name": gpu.driver_name,
+        "totalGlobalMem": gpu.memory_bytes,
+        "computeMajor": gpu.compute_capability[0],
+        "computeMinor": gpu.compute_capability[1],
+        "maxThreadsPerBlock": MAX_THREADS_PER_BLOCK,
+        "maxThreadsPerMultiprocessor": gpu.max_threads_per_sm,
+        "regsPerBlock": REGISTERS_PER_BLOCK,
+        "warpSize": gpu.warp_size,
+        "sharedMemPerBlock": _SHARED_MEMORY_PER_BLOCK,
+        "numSms": gpu.num_sms,
+        "regsPerMultiprocessor": gpu.registers_per_sm,
+        "sharedMemPerBlockOptin": gpu.shared_memory_per_block_optin_bytes,
+        "sharedMemPerMultiprocessor": gpu.shared_memory_per_sm_bytes,
+    }
+
+
+def distributed_info(rank: int, world_size: int) -> dict[str, object]:
+    """The process group, as the profiler describes it."""
+    return {
+        "backend": "nccl",
+        "rank": rank,
+        "world_size": world_size,
+        "pg_count": 1,
+        "pg_config": [
+            {
+                "pg_name": "0",
+                "pg_desc": "default_pg",
+                "backend_config": "cuda:nccl",
+                "pg_size": world_size,
+                "ranks": list(range(world_size)),
+            }
+        ],
+        "nccl_version": "2.27.5",
+    }

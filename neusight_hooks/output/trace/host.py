@@ -1,0 +1,262 @@
+"""The host's lanes of a trace: steps, ops, autograd nodes, modules, annotations, runtime calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from neusight.output.trace.arguments import (
+    CPP_TYPES,
+    collective_arguments,
+    num_elements,
+    shape_arguments,
+)
+from neusight.output.trace.device import DeviceLanes
+from neusight.output.trace.events import APART_NS, EventLog
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording.recording import OpSignature
+from neusight.timeline.scheduler import GRAPH_LAUNCH
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+
+__all__ = ["HostLanes"]
+
+#: CUPTI's numbers of the runtime calls (as real profiles show them).
+_CALLBACK_IDS = {
+    "cudaLaunchKernel": 211,
+    "cudaLaunchKernelExC": 430,
+    GRAPH_LAUNCH: 311,
+    "cudaMemcpyAsync": 41,
+    "cudaMemsetAsync": 51,
+    "cudaDeviceSynchronize": 165,
+    "cudaStreamSynchronize": 131,
+    "cudaEventSynchronize": 137,
+    "cudaEventRecord": 135,
+    "cudaStreamWaitEvent": 147,
+}
+
+_Launched = Mapping[int, Sequence[KernelSpan]]
+
+
+class HostLanes:
+    """Writes what runs on the host, and has the kernels written that it launches."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        device: DeviceLanes,
+        timeline: Timeline,
+        *,
+        record_shapes: bool,
+        with_modules: bool,
+    ) -> None:
+        #: Position of a span -> its start and end as they were written.
+        self.written: dict[int, tuple[int, int]] = {}
+        self._log = log
+        self._device = device
+        self._timeline = timeline
+        self._record_shapes = record_shapes
+        self._modules = _Modules() if with_modules else None
+        self._sequence_base = 0
+        self._shapes: dict[int, dict[str, object]] = {}
+        self._external: dict[int, int] = {}  # span position -> external id that its launches bear
+        self._python: dict[int, int] = {}  # span position -> python id
+
+    def step(self, step: StepSpan) -> None:
+        """All of a step: its frame, its spans in order, the annotations over its kernels."""
+        begin_ns, end_ns = step.start_ns, step.end_ns - APART_NS
+        external = self._log.new_id()
+        self._complete("user_annotation", _step_span(step), begin_ns, end_ns, external)
+        kernels = self._timeline.kernels[step.first_kernel : step.last_kernel]
+        launched: dict[int, list[KernelSpan]] = defaultdict(list)  # by correlation
+        for kernel in kernels:
+            launched[kernel.correlation].append(kernel)
+        # Sequence number -> start of the op that a node belongs to; None once they are tied.
+        forward: dict[int, int | None] = {}
+        for position in range(step.first_host, step.last_host):
+            span = self._timeline.host[position]
+            start, end = self._place(position, span, (begin_ns, end_ns))
+            if span.kind == "op":
+                self._op(position, span, start, end, launched)
+                number = self._sequence(span)
+                if number is not None and span.thread == "main":
+                    forward.setdefault(number, start)
+            elif span.kind == "node":
+                self._node(position, span, start, end)
+                self._arrow_to_node(span, start, forward)
+            elif span.kind == "module":
+                self._module(position, span, start, end)
+            elif span.kind in ("launch", "event", "sync"):
+                self._runtime(span, start, end, launched.get(span.correlation, ()), external)
+            else:
+                category = "user_annotation" if span.kind == "annotation" else "cpu_op"
+                own = self._external[position] = self._log.new_id()
+                self._complete(category, span, start, end, own)
+        self._device.annotations(kernels, self._external)
+        calls = (span.call for span in self._timeline.host[step.first_host : step.last_host])
+        numbers = (call.sequence_nr or 0 for call in calls if call is not None)
+        self._sequence_base += 1 + max(numbers, default=0)
+
+    def _place(self, position: int, span: HostSpan, around: tuple[int, int]) -> tuple[int, int]:
+        """Where a span is written: inside its parent, its end apart from its neighbours."""
+        if span.parent >= 0 and self._timeline.host[span.parent].thread == span.thread:
+            around = self.written.get(span.parent, around)
+        low, high = around
+        end = min(span.end_ns, high) - APART_NS
+        start = min(max(span.start_ns, low + APART_NS), max(end, low))
+        self.written[position] = (start, max(start, end))
+        return self.written[position]
+
+    def _complete(
+        self,
+        category: str,
+        span: HostSpan,
+        start: int,
+        end: int,
+        external: int,
+        own: Mapping[str, object] | None = None,
+    ) -> None:
+        """A span as an event, its own arguments between those that all have."""
+        args = {**self._log.host_args(external), **(own or {}), "Ev Idx": self._log.next_index()}
+        self._log.complete(category, span.name, span.thread, start, end, args)
+
+    # -- ops and autograd nodes
+
+    def _op(self, position: int, span: HostSpan, start: int, end: int, launched: _Launched) -> None:
+        external = self._external[position] = self._log.new_id()
+        args: dict[str, object] = {}
+        number = self._sequence(span)
+        if number is not None and span.thread == "main":
+            args["Sequence number"] = number
+            args["Fwd thread id"] = 0
+        if self._record_shapes and span.call is not None:
+            args.update(self._shapes_of(span.call.signature))
+        if span.call is not None and span.call.stack:
+            args["Call stack"] = ";".join(span.call.stack)
+        self._complete("cpu_op", span, start, end, external, args)
+        collective = self._collective_of(position, launched)
+        if collective is not None:
+            self._communication(position, span, start, end, collective)
+
+    def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        external = self._external[position] = self._log.new_id()
+        args: dict[str, object] = {}
+        number = self._sequence(span)
+        if number is not None:
+            args = {"Sequence number": number, "Fwd thread id": 1}
+        self._complete("cpu_op", span, start, end, external, args)
+
+    def _arrow_to_node(self, span: HostSpan, start: int, forward: dict[int, int | None]) -> None:
+        """The arrow from a forward op to its node, drawn once."""
+        number = self._sequence(span)
+        if number is None or span.name.startswith("autograd::engine"):
+            return
+        leaves = forward.get(number)
+        if leaves is None:
+            return
+        forward[number] = None
+        log, flow = self._log, self._log.new_flow()
+        log.arrow_start("fwdbwd", flow, leaves, "main")
+        log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
+
+    def _sequence(self, span: HostSpan) -> int | None:
+        if span.call is None or span.call.sequence_nr is None:
+            return None
+        return self._sequence_base + span.call.sequence_nr
+
+    def _shapes_of(self, signature: OpSignature) -> dict[str, object]:
+        known = self._shapes.get(id(signature))
+        if known is None:
+            known = self._shapes[id(signature)] = shape_arguments(signature)
+        return known
+
+    # -- collectives
+
+    def _collective_of(self, position: int, launched: _Launched) -> Kernel | None:
+        host = self._timeline.host
+        if position + 1 >= len(host) or host[position + 1].parent != position:
+            return None
+        for span in launched.get(host[position + 1].correlation, ()):
+            if span.kernel.kernel_class is KernelClass.COLLECTIVE:
+                return span.kernel
+        return None
+
+    def _communication(
+        self, position: int, span: HostSpan, start: int, end: int, kernel: Kernel
+    ) -> None:
+        """The annotation around NCCL's launch, whose id the kernel bears, and its parameters."""
+        external = self._external[position] = self._log.new_id()
+        around = span._replace(name=f"nccl:{kernel.name}")
+        shapes: dict[str, object] = {
+            "Input Dims": [[num_elements(kernel)]],
+            "Input type": [CPP_TYPES.get(kernel.dtype, "float")],
+        }
+        self._complete(
+            "user_annotation", around, start + APART_NS, end - APART_NS, external, shapes
+        )
+        noted = span._replace(name="record_param_comms")
+        parameters = {**collective_arguments(kernel), "Rank": self._log.device}
+        inner = (start + 2 * APART_NS, end - 2 * APART_NS)
+        self._complete("cpu_op", noted, *inner, self._log.new_id(), parameters)
+        self.written[position] = (start + 3 * APART_NS, end - 3 * APART_NS)
+
+    # -- modules and runtime calls
+
+    def _module(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        if self._modules is None:
+            return
+        name, number = self._modules.named(span)
+        python = self._python[position] = len(self._python) + 1
+        args: dict[str, object] = {
+            "Python parent id": self._enclosing(span.parent, self._python),
+            "Python id": python,
+            "Python module id": number,
+            "Ev Idx": self._log.next_index(),
+        }
+        self._log.complete("python_function", name, span.thread, start, end, args)
+
+    def _runtime(
+        self, span: HostSpan, start: int, end: int, kernels: Sequence[KernelSpan], step: int
+    ) -> None:
+        """A call of the runtime, and what it launched; `step` is the id of the step around it."""
+        enclosing = self._enclosing(span.parent, self._external)
+        external = step if enclosing is None else enclosing
+        args: dict[str, object] = {
+            "External id": external,
+            "cbid": _CALLBACK_IDS[span.name],
+            "correlation": span.correlation,
+        }
+        self._log.complete("cuda_runtime", span.name, span.thread, start, end, args)
+        if kernels:
+            self._log.arrow_start("ac2g", span.correlation, start, span.thread)
+        for kernel in kernels:
+            self._device.kernel(kernel, external)
+
+    def _enclosing(self, position: int, ids: Mapping[int, int]) -> int | None:
+        while position >= 0:
+            if position in ids:
+                return ids[position]
+            position = self._timeline.host[position].parent
+        return None
+
+
+class _Modules:
+    """The names of nn.Modules, numbered within their class as the profiler does."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, int]] = {}
+        self._per_class: dict[str, int] = {}
+
+    def named(self, span: HostSpan) -> tuple[str, int]:
+        """Name and number of the module whose forward a span is."""
+        known = self._known.get((span.detail, span.name))
+        if known is None:
+            instance = self._per_class.get(span.detail, 0)
+            self._per_class[span.detail] = instance + 1
+            known = (f"nn.Module: {span.detail or 'Module'}_{instance}", len(self._known))
+            self._known[(span.detail, span.name)] = known
+        return known
+
+
+def _step_span(step: StepSpan) -> HostSpan:
+    """What frames a step, as the profiler's schedule names it."""
+    return HostSpan("annotation", f"ProfilerStep#{step.replay.index}", step.start_ns, 0)

@@ -1,0 +1,57 @@
+"""The memory events of a trace: one each time the allocator gives or takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from neusight.memory.placement import MemoryTimeline
+from neusight.output.trace.events import EventLog
+from neusight.timeline.spans import StepSpan, Timeline
+
+__all__ = ["write_memory_events"]
+
+
+def write_memory_events(
+    log: EventLog,
+    timeline: Timeline,
+    memory: MemoryTimeline,
+    steps: Sequence[StepSpan],
+    written: Mapping[int, tuple[int, int]],
+) -> None:
+    """Writes the events of these steps, each on the thread of the op around it; `written` says
+    where each span of the host was written."""
+    shown = {step.replay.index for step in steps}
+    tops = [
+        (start, end, timeline.host[position].thread)
+        for position, (start, end) in sorted(written.items())
+        if timeline.host[position].kind == "op"
+    ]
+    starts = [start for start, _, _ in tops]
+    for event in memory.events:
+        if event.step not in shown:
+            continue
+        time_ns = timeline.memory_ns[event.mark]
+        before = bisect_right(starts, time_ns) - 1
+        inside = before >= 0 and time_ns <= tops[before][1]
+        thread = log.threads[tops[before][2] if inside else "main"]
+        log.events.append(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": log.process,
+                "tid": thread,
+                "ts": log.us(time_ns),
+                "args": {
+                    "Total Reserved": event.reserved,
+                    "Total Allocated": event.allocated,
+                    "Bytes": event.num_bytes,
+                    "Addr": event.address,
+                    "Device Id": log.device,
+                    "Device Type": 1,
+                    "Ev Idx": log.next_index(),
+                },
+            }
+        )
