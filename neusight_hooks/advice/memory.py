@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from neusight.memory.allocator import Allocator, AllocatorSettings
+from neusight.memory.allocator import Allocator
+from neusight.memory.allocator_settings import AllocatorSettings
 from neusight.memory.placement import (
     MemoryTimeline,
     Placement,

@@ -1,23 +1,20 @@
-"""PyTorch's caching allocator as arithmetic: blocks, segments, streams and its settings."""
+"""PyTorch's caching allocator as arithmetic: blocks, segments, streams."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 from typing import Literal, NamedTuple
+
+from neusight.memory.allocator_settings import MIB, NUM_ROUNDUP_INTERVALS, AllocatorSettings
 
 __all__ = [
     "Allocator",
-    "AllocatorSettings",
     "Block",
     "Segment",
     "SegmentChange",
     "round_up",
-    "settings_of",
 ]
-
-MIB = 2**20
 
 # The constants of torch 2.13: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp.
 #: Requests are rounded up to this.
@@ -26,129 +23,13 @@ MIN_BLOCK_BYTES = 512
 SMALL_BYTES = MIB
 #: A segment of the small pool.
 SMALL_SEGMENT_BYTES = 2 * MIB
-#: A segment of the large pool, for requests below `LARGE_REQUEST_BYTES` (`large_segment_size_mb`).
-LARGE_SEGMENT_BYTES = 20 * MIB
 #: From here on a request gets a segment of its own size, rounded to `SEGMENT_ROUND_BYTES`.
 LARGE_REQUEST_BYTES = 10 * MIB
 SEGMENT_ROUND_BYTES = 2 * MIB
-#: How much larger than the request a block above `max_split_size_mb` may be.
-NON_SPLIT_ROUNDING_BYTES = 20 * MIB
-#: `roundup_power2_divisions` are given for each power of two from 1 MiB to 64 GiB.
-NUM_ROUNDUP_INTERVALS = 16
-
 #: Where addresses start; CUDA maps memory thereabouts. No two segments share an address.
 FIRST_ADDRESS = 0x7F0000000000
 #: Address space between the starts of two expandable segments: more than any GPU has memory.
 EXPANDABLE_STRIDE = 2**42
-
-
-@dataclass(frozen=True)
-class AllocatorSettings:
-    """What PYTORCH_ALLOC_CONF sets. `roundup_power2_divisions` holds one number for each power of
-    two from 1 MiB to 64 GiB, or nothing; `max_split_bytes` None is no limit."""
-
-    expandable_segments: bool = False
-    max_split_bytes: int | None = None
-    max_non_split_rounding_bytes: int = NON_SPLIT_ROUNDING_BYTES
-    large_segment_bytes: int = LARGE_SEGMENT_BYTES
-    roundup_power2_divisions: tuple[int, ...] = ()
-    garbage_collection_threshold: float = 0.0
-
-
-#: Settings that change speed or host memory, not the GPU's.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "pinned_num_register_threads",
-        "pinned_use_background_threads",
-        "pinned_reserve_segment_size_mb",
-        "pinned_max_round_threshold_mb",
-        "pinned_max_cached_size_mb",
-        "graph_capture_record_stream_reuse",
-        "throw_on_cudamalloc_oom",
-    }
-)
-
-
-def settings_of(text: str) -> tuple[AllocatorSettings, tuple[str, ...]]:
-    """The settings in the text of PYTORCH_ALLOC_CONF, and what of it is not in the forecast.
-
-    >>> settings_of("expandable_segments:True,max_split_size_mb:128")[0].max_split_bytes
-    134217728
-    >>> settings_of("backend:cudaMallocAsync")[1]
-    ('backend:cudaMallocAsync is forecast as the native allocator',)
-    """
-    values: dict[str, object] = {}
-    ignored: list[str] = []
-    for key, value in _pairs(text):
-        try:
-            known = _setting(key, value)
-        except ValueError:
-            ignored.append(f"{key}:{value} cannot be read")
-            continue
-        if known is not None:
-            values[known[0]] = known[1]
-        elif key == "backend":
-            if value != "native":
-                ignored.append(f"backend:{value} is forecast as the native allocator")
-        elif key not in _WITHOUT_EFFECT:
-            ignored.append(f"{key} is not known")
-    if values.get("garbage_collection_threshold"):
-        ignored.append("garbage_collection_threshold acts only after a memory fraction was set")
-    return AllocatorSettings(**values), tuple(ignored)  # type: ignore[arg-type]
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """`key:value` separated by commas; a value in brackets has commas of its own."""
-    depth, start = 0, 0
-    text = "".join(text.split())
-    for position, letter in enumerate(text + ","):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth <= 0:
-            key, _, value = text[start:position].partition(":")
-            if key:
-                yield key, value
-            start = position + 1
-
-
-def _setting(key: str, value: str) -> tuple[str, object] | None:
-    if key == "expandable_segments":
-        if value not in ("True", "False"):
-            raise ValueError(value)
-        return key, value == "True"
-    if key == "max_split_size_mb":
-        return "max_split_bytes", int(value) * MIB
-    if key == "max_non_split_rounding_mb":
-        return "max_non_split_rounding_bytes", int(value) * MIB
-    if key == "large_segment_size_mb":
-        return "large_segment_bytes", int(value) * MIB
-    if key == "garbage_collection_threshold":
-        return key, float(value)
-    if key == "roundup_power2_divisions":
-        return key, _divisions(value)
-    return None
-
-
-def _divisions(value: str) -> tuple[int, ...]:
-    """`4`, or `[256:1,512:2,>:4]`: powers of two in MiB with their divisions; 0 and 1 are none."""
-    if not value.startswith("["):
-        return (int(value),) * NUM_ROUNDUP_INTERVALS
-    divisions = [0] * NUM_ROUNDUP_INTERVALS
-    last, first = 0, True
-    for pair in value.strip("[]").split(","):
-        size, _, count = pair.partition(":")
-        if size == ">":
-            divisions[last + 1 :] = [int(count)] * (NUM_ROUNDUP_INTERVALS - last - 1)
-            continue
-        index = min(max(int(size).bit_length() - 1, 0), NUM_ROUNDUP_INTERVALS - 1)
-        if first:
-            divisions[:index] = [int(count)] * index
-        divisions[index] = int(count)
-        last, first = index, False
-    return tuple(divisions)
 
 
 class Block:
@@ -196,6 +77,8 @@ class SegmentChange(NamedTuple):
     is_small: bool
 
 
+# Over 300 lines: blocks, pools and segments change together in every call, as in the allocator that
+# it follows, and each method answers to one of that allocator's.
 class Allocator:
     """PyTorch's caching allocator as arithmetic: best fit, splitting, coalescing, cached segments.
 

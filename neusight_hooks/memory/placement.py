@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from neusight.memory.allocator import Allocator, AllocatorSettings, settings_of
+from neusight.memory.allocator import Allocator
+from neusight.memory.allocator_settings import AllocatorSettings, settings_of
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces, thread_of
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import (

@@ -190,7 +190,7 @@ def test_advice_tells_what_fits_and_by_how_much(plain: neusight.Forecast) -> Non
     largest, spec = next(item for item in advice.tensors if item[0].kind != "workspace")
     assert spec is not None
     assert (spec.shape, largest.num_bytes) == ((2048, 1024), 8 * MIB)
-    assert largest.stack[0].partition(":")[0].endswith("test_memory_advice.py")
+    assert largest.stack[0].partition(":")[0].endswith("test_memory.py")
 
 
 def test_the_largest_batch_fits_and_one_more_does_not(plain: neusight.Forecast) -> None:

@@ -417,7 +417,7 @@ def test_an_error_of_neusight_is_exit_code_four_in_few_words(
     assert main(["doctor", "--debug"]) == 4
     full = capsys.readouterr().err
 
-    assert short.startswith("neusight: neusight itself failed: KeyError: 'b' (test_cli.py:")
+    assert short.startswith("neusight: neusight itself failed: KeyError: 'b' (test_main.py:")
     assert "--debug" in short
     assert "Traceback" not in short
     assert "Traceback" in full

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.memory.allocator import Allocator, AllocatorSettings, SegmentChange, settings_of
+from neusight.memory.allocator import Allocator, SegmentChange
+from neusight.memory.allocator_settings import AllocatorSettings, settings_of
 
 MIB = 2**20
 EXPANDABLE = AllocatorSettings(expandable_segments=True)

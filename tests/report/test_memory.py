@@ -89,7 +89,7 @@ def test_the_verdict_names_the_limit_and_the_need(forecast: neusight.Forecast) -
 def test_the_report_names_line_tensor_and_change(forecast: neusight.Forecast) -> None:
     text = str(MemoryReport(forecast, 600 * MIB))
 
-    assert "test_memory_report.py:" in text
+    assert "test_memory.py:" in text
     assert "4 x 16.0 MiB  float32 [32, 128, 1024] aten::relu, Sequential.*, forward" in text
     assert "checkpoint Sequential.* (4 modules)" in text
     assert "ms a step (+" in text

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.memory.allocator import Allocator, Block, SegmentChange, settings_of
+from neusight.memory.allocator import Allocator, Block, SegmentChange
+from neusight.memory.allocator_settings import settings_of
 from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
 from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snapshot_of
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces

@@ -21,6 +21,8 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SYSTEM = ("/dev", "/proc", "/sys")
 
 
+# Over 300 lines: one method for each thing a program may do to a file, all on one store; some of
+# them alone would leave the user's files unguarded.
 class Overlay:
     """The operations of `os` on paths as the script sees them; paths may be all that os takes.
 

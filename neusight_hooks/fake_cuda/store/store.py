@@ -39,6 +39,8 @@ class Place(NamedTuple):
     is_private: bool
 
 
+# Over 300 lines: what is visible where, what was made and what is gone is one state, kept by one
+# journal; every question about a path needs all of it.
 class Store:
     """What became of the script's files, and where.
 
