@@ -43,8 +43,8 @@ class Streams:
 
     def accepts_ns(self, stream: int) -> int:
         """When a stream's queue has room for another launch; 0 where it has room already."""
-        queue = self._queues.get(stream, ())
-        return queue[0] if len(queue) == LAUNCH_QUEUE_DEPTH else 0
+        queue = self._queues.get(stream)
+        return queue[0] if queue and len(queue) == LAUNCH_QUEUE_DEPTH else 0
 
     def enqueue(self, stream: int, done_ns: int) -> None:
         """A launch that stays in the stream's queue until its kernel is done."""
