@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from neusight.predictors import Kernel, KernelClass, gpu
+from neusight.predictors import Kernel, KernelClass, find_gpu
 from neusight.predictors.tiled import Tiled
 
 NUM_KERNELS = 100_000
@@ -33,7 +33,7 @@ def main() -> None:
         ] = None
         kernels[Kernel.gemm(n, m, k, dtype="float32", layout="tn")] = None
     chosen = list(kernels)
-    predictor, target = Tiled(), gpu("H100")
+    predictor, target = Tiled(), find_gpu("H100")
     for label in ("distinct", "repeated"):
         start = time.perf_counter()
         predictor.predict(chosen, target)

@@ -14,13 +14,12 @@ from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.output.summary import StepLatency, Verdict, describe, to_json, verdict_of
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
-from neusight.predictors.gpu import GPU
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Estimate, Predictor
-from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable
+from neusight.predictors.registry import find_predictor
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording
 from neusight.timeline.host import (

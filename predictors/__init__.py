@@ -9,9 +9,10 @@ from neusight.predictors.errors import (
     NeusightError,
     RegistrationError,
     UnknownGPUError,
+    UnknownPredictorError,
     UnsupportedKernelError,
 )
-from neusight.predictors.gpu import GPU, gpu, gpus, register_gpu
+from neusight.predictors.gpu import GPU, find_gpu, gpus, register_gpu
 from neusight.predictors.kernel import (
     AttentionSize,
     CollectiveSize,
@@ -21,11 +22,12 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.predictors.predictor import Estimate, Predictor, predict, register_predictor
+from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.registry import find_predictor, predict, register_predictor
 
 if TYPE_CHECKING:
     from neusight.predictors.measuring.calibration import Calibration, Measurement
-    from neusight.predictors.physics.roofline import Roofline
+    from neusight.predictors.roofline import Roofline
     from neusight.predictors.tiled import Tiled
 
 __all__ = [
@@ -47,8 +49,10 @@ __all__ = [
     "RowsSize",
     "Tiled",
     "UnknownGPUError",
+    "UnknownPredictorError",
     "UnsupportedKernelError",
-    "gpu",
+    "find_gpu",
+    "find_predictor",
     "gpus",
     "predict",
     "register_gpu",
@@ -63,7 +67,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(calibration, name)
     if name == "Roofline":
-        from neusight.predictors.physics.roofline import Roofline
+        from neusight.predictors.roofline import Roofline
 
         return Roofline
     if name == "Tiled":

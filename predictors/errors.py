@@ -2,6 +2,7 @@
 
 NeusightError
 ├── UnknownGPUError        (ValueError)           no such GPU; names near misses
+├── UnknownPredictorError  (ValueError)           no such predictor; names near misses
 ├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
 ├── ForecastStateError     (RuntimeError)         used when it cannot be: nested, outside
 ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
@@ -33,6 +34,7 @@ __all__ = [
     "SlowMachineError",
     "TraceError",
     "UnknownGPUError",
+    "UnknownPredictorError",
     "UnmappedOpError",
     "UnsupportedKernelError",
     "UnsupportedTorchError",
@@ -46,6 +48,10 @@ class NeusightError(Exception):
 
 class UnknownGPUError(NeusightError, ValueError):
     """The name is no GPU that neusight knows."""
+
+
+class UnknownPredictorError(NeusightError, ValueError):
+    """The name is no predictor: neither neusight, the program nor a package brings it."""
 
 
 class UnmappedOpError(NeusightError, NotImplementedError):

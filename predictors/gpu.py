@@ -17,7 +17,7 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.files import is_count, is_number, read_json_document, shown
 
-__all__ = ["GPU", "gpu", "gpus", "register_gpu"]
+__all__ = ["GPU", "find_gpu", "gpus", "register_gpu"]
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -89,7 +89,7 @@ class GPU:
     def fingerprint(self) -> str:
         """Twelve hex digits that change when any figure changes; for caches and files.
 
-        >>> len(gpu("H100").fingerprint)
+        >>> len(find_gpu("H100").fingerprint)
         12
         """
         text = json.dumps(self.to_json(), sort_keys=True)
@@ -102,7 +102,7 @@ class GPU:
         TF32, BF16 and FP16 fall back to FP32 on a GPU without that unit, as PyTorch does.
         UnsupportedKernelError where nothing can emulate it (FP8 before Ada and Hopper).
 
-        >>> gpu("A100").peak_flops("bf16")
+        >>> find_gpu("A100").peak_flops("bf16")
         312000000000000.0
         """
         for unit in (compute + "_matrix", compute) if matrix else (compute,):
@@ -110,14 +110,14 @@ class GPU:
                 return self.peak_tflops[unit] * 1e12
         if compute in _EMULATED_BY:
             return self.peak_flops(_EMULATED_BY[compute], matrix=matrix)
-        having = [name for name in gpus() if compute in gpu(name).peak_tflops]
+        having = [name for name in gpus() if compute in find_gpu(name).peak_tflops]
         hint = f"GPUs that have it: {', '.join(having)}." if having else "No known GPU has it."
         raise UnsupportedKernelError(f"{self.name} has no {compute} unit. {hint}")
 
     def has_matrix_unit(self, compute: str) -> bool:
         """Whether tensor (matrix) cores run GEMMs of this precision.
 
-        >>> [gpu("T4").has_matrix_unit(compute) for compute in ("fp16", "bf16", "tf32")]
+        >>> [find_gpu("T4").has_matrix_unit(compute) for compute in ("fp16", "bf16", "tf32")]
         [True, False, False]
         """
         stated = self.matrix_units
@@ -179,7 +179,7 @@ def matrix_units_of_architecture(described: GPU) -> tuple[str, ...]:
     FP16 of a P100, which has none. FP64 and FP32 count where the peaks have "fp64_matrix" or
     "fp32_matrix". Cards with tensor cores left out (GTX 16) have to say so themselves.
 
-    >>> matrix_units_of_architecture(gpu("V100"))
+    >>> matrix_units_of_architecture(find_gpu("V100"))
     ('fp16',)
     """
     if described.vendor == "amd":
@@ -327,15 +327,15 @@ def _label(name: object) -> str:
 _registered: dict[str, GPU] = {}
 
 
-def gpu(name: str | GPU) -> GPU:
+def find_gpu(name: str | GPU) -> GPU:
     """The GPU of that name; canonical, short, data and driver names all work, in any case.
 
     A `GPU` is given back as it is; the path of a JSON file (`name` ends in .json) is read and
     registered. UnknownGPUError names near misses, RegistrationError what is wrong in the file.
 
-    >>> gpu("h100").name
+    >>> find_gpu("h100").name
     'H100-SXM5-80GB'
-    >>> gpu("NVIDIA A100-SXM4-80GB").num_sms
+    >>> find_gpu("NVIDIA A100-SXM4-80GB").num_sms
     108
     """
     if isinstance(name, GPU):

@@ -1,6 +1,6 @@
 """The default predictor: the physics of each kernel class, put together.
 
-kernel -> physics of its class (Timing) -> Correction, if any -> bounds -> Estimate
+kernel -> physics of its class (PhysicalTime) -> Correction, if any -> bounds -> Estimate
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from neusight.predictors.physics.collective import collective_timing
 from neusight.predictors.physics.convolution import convolution_timings
 from neusight.predictors.physics.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
 from neusight.predictors.physics.memory_bound import memory_bound_timing
-from neusight.predictors.physics.roofline import flop_roofline_us, whole_nanoseconds
-from neusight.predictors.predictor import Estimate, Origin, Timing
+from neusight.predictors.physics.physical_time import PhysicalTime, whole_nanoseconds
+from neusight.predictors.physics.roofline import flop_roofline_us
+from neusight.predictors.predictor import Estimate, Origin
+from neusight.predictors.registry import register_predictor
 
 __all__ = ["Correction", "Tiled"]
 
@@ -40,7 +42,7 @@ class Correction(Protocol):
     """A trained model of measured over physical time; `shipped` gives neusight's own."""
 
     def factors(
-        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
+        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
     ) -> Sequence[Adjustment | None]:
         """The adjustment of each kernel, or None where it covers no such kernel."""
         ...
@@ -92,9 +94,9 @@ class Tiled:
             for kernel, timing, factor in zip(kernels, timings, factors, strict=True)
         ]
 
-    def timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Timing]:
+    def timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[PhysicalTime]:
         """The physics without any correction: matrix classes in batches, the others one by one."""
-        timings: dict[int, Timing] = {}
+        timings: dict[int, PhysicalTime] = {}
         batched: dict[KernelClass, list[int]] = {KernelClass.GEMM: [], KernelClass.CONVOLUTION: []}
         for index, kernel in enumerate(kernels):
             if kernel.kernel_class in batched:
@@ -108,7 +110,7 @@ class Tiled:
         for kernel_class, indices in batched.items():
             if not indices:
                 continue
-            price: Callable[..., list[Timing]] = (
+            price: Callable[..., list[PhysicalTime]] = (
                 gemm_timings if kernel_class is KernelClass.GEMM else convolution_timings
             )
             chosen = [kernels[index] for index in indices]
@@ -118,7 +120,7 @@ class Tiled:
     def _estimate(
         self,
         kernel: Kernel,
-        timing: Timing,
+        timing: PhysicalTime,
         adjustment: Adjustment | None,
         gpu: GPU,
     ) -> Estimate:
@@ -157,3 +159,11 @@ class Tiled:
 def _in_fp32(kernel: Kernel) -> Kernel:
     """What a GPU without TF32 makes of a kernel that may use it: plain FP32."""
     return replace(kernel, compute="fp32") if kernel.compute == "tf32" else kernel
+
+
+def _in_a_burst() -> Tiled:
+    return Tiled(sustained=False)
+
+
+register_predictor("tiled", Tiled)
+register_predictor("tiled_burst", _in_a_burst)

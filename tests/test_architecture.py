@@ -127,6 +127,35 @@ def test_predictors_import_nothing_of_ours_but_themselves(source: Source) -> Non
     ]
 
 
+#: Rooms and top modules of predictors, from the ground up: each imports what stands on its own line
+#: or above it here. `neusight.predictors` itself is the front door and sees all.
+PREDICTOR_FLOORS = (
+    ("errors", "printable", "files", "kernel", "gpu"),
+    ("physics",),
+    ("predictor", "registry"),
+    ("learned",),
+    ("roofline", "tiled"),
+    ("measuring",),
+    ("training",),
+)
+
+
+def floor_of(module: str) -> int:
+    part = module.removeprefix("neusight.predictors.").split(".")[0]
+    [floor] = [number for number, parts in enumerate(PREDICTOR_FLOORS) if part in parts]
+    return floor
+
+
+@each(room="predictors")
+def test_rooms_of_predictors_stand_on_those_below(source: Source) -> None:
+    if source.module == "neusight.predictors":
+        return
+    loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
+    ours = {name for name in loaded if is_within(name, "neusight.predictors")}
+
+    assert [name for name in ours if floor_of(name) > floor_of(source.module)] == []
+
+
 @each(room="neusight_hooks")
 def test_hooks_never_import_integrations(source: Source) -> None:
     loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}

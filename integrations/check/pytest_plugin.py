@@ -506,7 +506,7 @@ def _budgets_of(item: pytest.Item) -> list[_Budget]:
 def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Forecast]) -> None:
     __tracebackhide__ = True
     from neusight.predictors.errors import RegressionError
-    from neusight.predictors.gpu import gpu
+    from neusight.predictors.gpu import find_gpu
 
     made = [found for found in forecasts if found.recording.num_ops]
     if not made:
@@ -517,7 +517,7 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
         )
     problems = []
     for budget in budgets:
-        target = gpu(budget.gpu)
+        target = find_gpu(budget.gpu)
         on_target = [found for found in made if found.gpu == target]
         if not on_target:
             pytest.fail(f"the test made no forecast on {target.name}", pytrace=False)

@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from neusight.integrations.program.exit_codes import ExitCode
-from neusight.predictors.errors import OptionError
-from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable
+from neusight.predictors.registry import require_predictor
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,10 +27,7 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.cli.run import tried
     from neusight.integrations.profiles.calibration import calibrate
 
-    if options.predictor is not None and options.predictor not in predictors():
-        raise OptionError(
-            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
-        )
+    require_predictor(options.predictor)
     made = calibrate(options.source, options.gpu, predictor=options.predictor)
     print(made.table())
     for note in made.source.get("notes", ()):

@@ -38,8 +38,8 @@ from neusight.integrations.program.program import (
 from neusight.integrations.program.runner import Program, hide_gpus, run_program, telling_progress
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
-from neusight.predictors.gpu import gpu
-from neusight.predictors.predictor import predictors
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.registry import require_predictor
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
@@ -164,7 +164,7 @@ def _plans(
     baseline: Mapping[str, Case],
 ) -> list[_Plan]:
     """OptionError where that is nothing, or something that is not there."""
-    names = tuple(dict.fromkeys(gpu(name).name for name in (options.gpu or settings.gpus)))
+    names = tuple(dict.fromkeys(find_gpu(name).name for name in (options.gpu or settings.gpus)))
     if program is not None:
         plans = [_plan(options.case or _command_text(program), program, names)]
     elif settings.cases:
@@ -251,8 +251,7 @@ def _checked_steps(steps: str) -> str:
 
 
 def _checked_predictor(name: str | None) -> str | None:
-    if name is not None and name not in predictors():
-        raise OptionError(f"unknown predictor {name!r}; known: {', '.join(predictors())}")
+    require_predictor(name)
     return name
 
 

@@ -144,11 +144,13 @@ def _neusight(name: str) -> Finding:
 def _predictor(name: str) -> Finding:
     from neusight.predictors.gpu import gpus
     from neusight.predictors.kernel import Kernel
-    from neusight.predictors.predictor import predict, predictor
+    from neusight.predictors.registry import find_predictor, predict
 
     [estimate] = predict([Kernel.gemm(4096, 4096, 4096)], "H100")
     return Finding(
-        name, "ok", f"{predictor().name}, {estimate.origin} weights read, {len(gpus())} GPUs known"
+        name,
+        "ok",
+        f"{find_predictor().name}, {estimate.origin} weights read, {len(gpus())} GPUs known",
     )
 
 

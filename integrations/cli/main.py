@@ -40,12 +40,11 @@ from neusight.integrations.program.standard_streams import (
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import (
     NeusightError,
-    OptionError,
     SlowMachineError,
     UnsupportedTorchError,
 )
-from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
+from neusight.predictors.registry import require_predictor
 
 if TYPE_CHECKING:
     from neusight.predictors.learned.network import Network
@@ -337,15 +336,15 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _gpus(options: argparse.Namespace) -> int:
-    from neusight.predictors.gpu import gpu, gpus
+    from neusight.predictors.gpu import find_gpu, gpus
 
     if options.name is not None:
-        for name, value in gpu(options.name).to_json().items():
+        for name, value in find_gpu(options.name).to_json().items():
             print(printable(f"{name:<38} {value}"))
         return ExitCode.OK
     print(f"{'name':<28} {'architecture':<18} {'memory':>8} {'GB/s':>7} {'bf16 TFLOP/s':>13}")
     for name in gpus():
-        item = gpu(name)
+        item = find_gpu(name)
         peak = item.peak_tflops.get("bf16")
         print(
             f"{printable(name):<28} {printable(item.architecture):<18} "
@@ -362,9 +361,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from neusight.predictors.training.evaluate import evaluate, table_of
 
     names = options.predictor or ["tiled"]
-    unknown = [name for name in names if name not in predictors()]
-    if unknown:
-        raise OptionError(f"unknown predictor {unknown[0]!r}; known: {', '.join(predictors())}")
+    for name in names:
+        require_predictor(name)
     report = evaluate(options.data, predictors=names)
     print(table_of(report.rows, every_size=options.sizes))
     for reason in report.left_out:

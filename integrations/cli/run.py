@@ -40,10 +40,10 @@ from neusight.predictors.errors import (
     OptionError,
     TraceError,
 )
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
-from neusight.predictors.predictor import predictors
 from neusight.predictors.printable import printable, printable_text
+from neusight.predictors.registry import require_predictor
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
@@ -155,10 +155,7 @@ def _checked(options: argparse.Namespace, program: Program | None) -> dict[str, 
         raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
     if options.steps != "all" and not (options.steps.isdigit() and int(options.steps) > 0):
         raise OptionError(f"--steps is {options.steps!r}; it must be a number above 0, or all")
-    if options.predictor is not None and options.predictor not in predictors():
-        raise OptionError(
-            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
-        )
+    require_predictor(options.predictor)
     if options.max_memory is not None:
         limit_of(options.max_memory)
     checked_keep_folder(options.keep_writes, allow_writes=options.allow_writes)

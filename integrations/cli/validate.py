@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from neusight.integrations.program.exit_codes import ExitCode
-from neusight.predictors.errors import OptionError
-from neusight.predictors.predictor import predictors
+from neusight.predictors.registry import require_predictor
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,14 +30,11 @@ def run(options: argparse.Namespace) -> int:
     """Prints the scores; 0, or 2 where nothing could be judged or written."""
     from neusight.integrations.cli.run import tried, write_json
     from neusight.integrations.profiles.validation import validate
-    from neusight.predictors.gpu import gpu
+    from neusight.predictors.gpu import find_gpu
 
-    if options.predictor is not None and options.predictor not in predictors():
-        raise OptionError(
-            f"unknown predictor {options.predictor!r}; known: {', '.join(predictors())}"
-        )
+    require_predictor(options.predictor)
     if options.gpu is not None:
-        gpu(options.gpu)
+        find_gpu(options.gpu)
     found = validate(
         options.folder,
         gpu=options.gpu,

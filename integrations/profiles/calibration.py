@@ -13,8 +13,7 @@ from neusight.integrations.profiles.host_costs import costs_of, merged_costs, sc
 from neusight.integrations.profiles.measurements import measurements_of, told_left_out
 from neusight.integrations.profiles.reading import Profile, read_profile
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
-from neusight.predictors.gpu import GPU
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.calibration import Calibration, Measurement
 from neusight.predictors.measuring.folder import Sample, read_measured
 from neusight.predictors.predictor import Predictor

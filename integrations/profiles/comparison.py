@@ -661,10 +661,10 @@ def _notes(ours: Profile, theirs: Profile, measured: list[_Work]) -> list[str]:
 
 
 def _gpu_name(name: str) -> str:
-    from neusight.predictors.gpu import gpu
+    from neusight.predictors.gpu import find_gpu
 
     try:
-        return gpu(name).name
+        return find_gpu(name).name
     except UnknownGPUError:
         return name
 

@@ -21,8 +21,7 @@ from typing import IO, Any, Literal, Protocol, TypeAlias
 
 from neusight.predictors.errors import DataError, UnknownGPUError
 from neusight.predictors.files import json_value, read_bytes, shown
-from neusight.predictors.gpu import GPU
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.folder import (
     Environment,
     Sample,

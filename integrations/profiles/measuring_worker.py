@@ -318,9 +318,9 @@ class Rehearsal:
     """Answers from a forecast of the GPU: what it gives are no measurements, and says so."""
 
     def __init__(self, name: str) -> None:
-        from neusight.predictors.gpu import gpu
+        from neusight.predictors.gpu import find_gpu
 
-        self._gpu = gpu(name)
+        self._gpu = find_gpu(name)
 
     def environment(self) -> Environment:
         import torch
@@ -365,7 +365,7 @@ class Rehearsal:
 
     def launches_of(self, kernels: Sequence[Kernel]) -> list[Launch]:
         """Kernels with the times that are forecast for them."""
-        from neusight.predictors.predictor import predict
+        from neusight.predictors.registry import predict
 
         estimates = predict(kernels, self._gpu, "tiled_burst")
         return [

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from neusight.integrations.profiles.comparison import ComparisonRow, compare, step_figures
 from neusight.integrations.profiles.reading import Profile, read_profile
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
-from neusight.predictors.predictor import predictor as find_predictor
 from neusight.predictors.printable import printable_lines
+from neusight.predictors.registry import find_predictor
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

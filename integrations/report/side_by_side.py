@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from neusight.predictors.errors import OptionError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.printable import printable
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def side_by_side(
 
     UnknownGPUError for a price of a GPU that is not known.
     """
-    by_name = {gpu(name).name: price for name, price in (prices or {}).items()}
+    by_name = {find_gpu(name).name: price for name, price in (prices or {}).items()}
     return SideBySide(tuple(_row(item, by_name.get(item.gpu.name)) for item in forecasts))
 
 
@@ -212,7 +212,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
             raise OptionError(
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
-        prices[gpu(name.strip()).name] = price
+        prices[find_gpu(name.strip()).name] = price
     return prices
 
 

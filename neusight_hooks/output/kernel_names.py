@@ -94,9 +94,9 @@ _WARP_SOFTMAX = 1024
 def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     """The name as a profile of that GPU would show it, as near as a forecast can know.
 
-    >>> from neusight.predictors.gpu import gpu
+    >>> from neusight.predictors.gpu import find_gpu
     >>> estimate = Estimate(5, 4, 6, "compute", "physics", "roofline", tile=(128, 64))
-    >>> kernel_display_name(Kernel.gemm(512, 512, 512, dtype="float32"), estimate, gpu("A100"))
+    >>> kernel_display_name(Kernel.gemm(512, 512, 512, dtype="float32"), estimate, find_gpu("A100"))
     'ampere_sgemm_128x64_tn'
     """
     if kernel.name in _COPIES:

@@ -43,7 +43,7 @@ from neusight.predictors.learned.features import (
     row_features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
-from neusight.predictors.predictor import Timing
+from neusight.predictors.physics.physical_time import PhysicalTime
 
 __all__ = [
     "FAMILIES",
@@ -92,10 +92,10 @@ class Family(NamedTuple):
     """Kernels that share a network: its features, and their names."""
 
     names: tuple[str, ...]
-    features: Callable[[Sequence[Kernel], Sequence[Timing], GPU], Floats]
+    features: Callable[[Sequence[Kernel], Sequence[PhysicalTime], GPU], Floats]
 
 
-def _gemm_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def _gemm_features(kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU) -> Floats:
     return gemm_features(kernels, timings, gpu, kernels[0].compute)
 
 
@@ -250,7 +250,7 @@ class Trained:
         self._networks = networks
 
     def factors(
-        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
+        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
     ) -> list[Adjustment | None]:
         """One adjustment a kernel, None where no network covers it."""
         members: dict[tuple[str, str], list[int]] = {}
@@ -290,7 +290,7 @@ def _adjusted(
     family: str,
     network: Network,
     kernels: Sequence[Kernel],
-    timings: Sequence[Timing],
+    timings: Sequence[PhysicalTime],
     gpu: GPU,
 ) -> list[Adjustment]:
     features = FAMILIES[family].features(kernels, timings, gpu)

@@ -19,9 +19,9 @@ from neusight.predictors.learned.network import log_of
 from neusight.predictors.physics.attention import exponentials_per_clock
 from neusight.predictors.physics.convolution import implicit_gemm
 from neusight.predictors.physics.gemm import gemm_terms, problems_of
+from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import is_winograd, wire_bytes
 from neusight.predictors.physics.tile import Candidates
-from neusight.predictors.predictor import Timing
 
 __all__ = [
     "ATTENTION_FEATURES",
@@ -93,7 +93,7 @@ GEMM_FEATURES: tuple[str, ...] = (
 
 
 def gemm_features(
-    kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU, compute: str
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU, compute: str
 ) -> Floats:
     """One row of `GEMM_FEATURES` a kernel; all of them on the same unit."""
     problems = problems_of(kernels)
@@ -158,7 +158,9 @@ def gemm_features(
 FP32_GEMM_FEATURES: tuple[str, ...] = (*GEMM_FEATURES, "log_batch", "is_batched")
 
 
-def fp32_gemm_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def fp32_gemm_features(
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
+) -> Floats:
     """One row of `FP32_GEMM_FEATURES` a kernel."""
     batch = np.maximum(np.array([[kernel.size[0]] for kernel in kernels], dtype=np.float64), 1.0)
     table = gemm_features(kernels, timings, gpu, "fp32")
@@ -180,7 +182,9 @@ CONVOLUTION_FEATURES: tuple[str, ...] = (
 )
 
 
-def convolution_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def convolution_features(
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
+) -> Floats:
     """One row of `CONVOLUTION_FEATURES` a kernel: those of its implicit product, and its own."""
     sizes = [kernel.size for kernel in kernels]
     products = []
@@ -234,7 +238,9 @@ QUANTISATION_FEATURES: tuple[str, ...] = (
 _ROW_BYTES = 24.0
 
 
-def quantisation_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def quantisation_features(
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
+) -> Floats:
     """One row of `QUANTISATION_FEATURES` a kernel."""
     table = np.array(
         [
@@ -281,7 +287,7 @@ ROW_FEATURES: tuple[str, ...] = (
 _NARROW_ROW = 1024
 
 
-def row_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def row_features(kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU) -> Floats:
     """One row of `ROW_FEATURES` a kernel: softmax and layer norm over whole rows."""
     table = np.array(
         [
@@ -342,7 +348,9 @@ ATTENTION_FEATURES: tuple[str, ...] = (
 )
 
 
-def attention_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def attention_features(
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
+) -> Floats:
     """One row of `ATTENTION_FEATURES` a kernel."""
     table = np.array(
         [
@@ -411,7 +419,9 @@ COLLECTIVE_FEATURES: tuple[str, ...] = (
 )
 
 
-def collective_features(kernels: Sequence[Kernel], timings: Sequence[Timing], gpu: GPU) -> Floats:
+def collective_features(
+    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
+) -> Floats:
     """One row of `COLLECTIVE_FEATURES` a kernel."""
     table = np.array(
         [

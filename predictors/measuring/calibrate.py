@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
-from neusight.predictors.gpu import GPU
-from neusight.predictors.gpu import gpu as find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import (
     CONSTANTS,
@@ -30,7 +29,7 @@ from neusight.predictors.measuring.calibration import (
     with_constants,
 )
 from neusight.predictors.predictor import Estimate, Predictor
-from neusight.predictors.predictor import predictor as find_predictor
+from neusight.predictors.registry import find_predictor
 
 __all__ = ["fit_calibration"]
 

@@ -25,7 +25,8 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
 )
-from neusight.predictors.physics.roofline import flop_roofline_us, whole_nanoseconds
+from neusight.predictors.physics.physical_time import whole_nanoseconds
+from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.printable import printable_lines
 

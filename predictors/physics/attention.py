@@ -14,7 +14,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import AttentionSize, Kernel
 from neusight.predictors.physics.gemm import utilization_of
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
-from neusight.predictors.predictor import Timing
+from neusight.predictors.physics.physical_time import PhysicalTime
 
 __all__ = ["attention_timing", "exponentials_per_clock", "visible_tile_pairs"]
 
@@ -96,7 +96,7 @@ def visible_tile_pairs(size: AttentionSize) -> int:
     return columns * (columns + 1) // 2
 
 
-def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> Timing:
+def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTime:
     """The time of one fused attention kernel, forward or backward."""
     size = kernel.size
     assert isinstance(size, AttentionSize)
@@ -129,7 +129,7 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> Timing:
     floor_us = gpu.floor_us * _FLOOR_FACTOR
     num_ctas = max(1, heads * num_tiles * best_split)
     threads = 384 if gpu.compute_capability[0] >= 9 and gpu.vendor == "nvidia" else 128
-    return Timing(
+    return PhysicalTime(
         time_us=floor_us + best_us,
         bound="launch"
         if best_us < floor_us

@@ -11,8 +11,8 @@ import math
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.physics.memory_bound import smooth_maximum
+from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import wire_bytes
-from neusight.predictors.predictor import Timing
 
 __all__ = ["collective_timing", "link_bandwidth_gbps"]
 
@@ -74,7 +74,7 @@ def link_bandwidth_gbps(gpu: GPU, *, world_size: int, num_nodes: int) -> float:
 _DEFAULT_PCIE_GBPS = 16.0
 
 
-def collective_timing(kernel: Kernel, gpu: GPU) -> Timing:
+def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The time of one collective on every rank, once all have arrived.
 
     With one rank nothing crosses a link: the floor of a copy.
@@ -83,7 +83,7 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> Timing:
     assert isinstance(size, CollectiveSize)
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
-        return Timing(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
+        return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
     # Linear in the ranks of one host up to eight, then in their logarithm (trees).
     reach = min(size.world_size, _FLOOR_RANKS) - 2
     growth = _PAIR_FLOOR_SHARE + (1 - _PAIR_FLOOR_SHARE) * reach / (_FLOOR_RANKS - 2)
@@ -102,7 +102,7 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> Timing:
     )
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
     switched = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
-    return Timing(
+    return PhysicalTime(
         time_us=smooth_maximum(floor_us, wire_us) + start_us,
         bound="communication",
         spread=_SPREAD if switched and "pair" not in gpu.link_kind else _HOST_SPREAD,

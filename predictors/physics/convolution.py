@@ -16,8 +16,8 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel
 from neusight.predictors.physics.gemm import columns, timings_of_problems
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
+from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import is_winograd
-from neusight.predictors.predictor import Timing
 
 __all__ = ["convolution_timings", "implicit_gemm"]
 
@@ -65,7 +65,9 @@ def implicit_gemm(size: ConvolutionSize) -> GemmSize:
     )
 
 
-def convolution_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[Timing]:
+def convolution_timings(
+    kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool
+) -> list[PhysicalTime]:
     """The time of each convolution kernel, in order."""
     rows = []
     for kernel in kernels:
@@ -113,7 +115,7 @@ def _is_direct(kernel: Kernel) -> bool:
     return size.groups > 1 and size.in_channels // size.groups <= _DIRECT_CHANNELS
 
 
-def _with_extras(kernel: Kernel, timing: Timing, gpu: GPU) -> Timing:
+def _with_extras(kernel: Kernel, timing: PhysicalTime, gpu: GPU) -> PhysicalTime:
     time_us = timing.time_us * _IMPLICIT_FACTOR
     if kernel.layout != "channels_last" and gpu.has_matrix_unit(kernel.compute):
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
@@ -125,7 +127,7 @@ def _dram_us(kernel: Kernel, gpu: GPU) -> float:
     return kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
 
 
-def _direct_timing(kernel: Kernel, gpu: GPU) -> Timing:
+def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     issue_us = kernel.num_bytes * 1e6 / (_DIRECT_BYTES * gpu.num_sms * gpu.clock_hz)
     # 16-bit kernels add up in FP32; FP64 keeps its own, slower cores.
     unit = "fp64" if kernel.compute == "fp64" else "fp32"
@@ -136,7 +138,7 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> Timing:
     assert isinstance(size, ConvolutionSize)
     outputs = size.batch * size.out_channels * prod(size.output)
     num_ctas = max(1, -(-outputs // 256))
-    return Timing(
+    return PhysicalTime(
         time_us=floor_us + smooth_maximum(memory_us, compute_us),
         bound="compute" if compute_us > memory_us else "memory",
         spread=_SPREAD,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.tile import (
     SPLITS,
     STAGE_DEPTH,
@@ -25,7 +26,6 @@ from neusight.predictors.physics.tile import (
     tile_shared_memory_bytes,
 )
 from neusight.predictors.physics.wave import ctas_per_sm, effective_waves
-from neusight.predictors.predictor import Bound, Timing
 
 __all__ = [
     "CONSTANTS",
@@ -314,8 +314,8 @@ _ALIGNED_BYTES = 16
 def is_unaligned(kernel: Kernel, gpu: GPU) -> bool:
     """Whether a product on tensor cores has a matrix whose rows do not start at 16 bytes.
 
-    >>> from neusight.predictors.gpu import gpu
-    >>> [is_unaligned(Kernel.gemm(64, n, 768), gpu("H100")) for n in (50257, 50304)]
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> [is_unaligned(Kernel.gemm(64, n, 768), find_gpu("H100")) for n in (50257, 50304)]
     [True, False]
     """
     size = kernel.size
@@ -367,7 +367,7 @@ def _has_weight(kernel: Kernel) -> bool:
     return size.batch == 1 and kernel.layout in ("nt", "nn")
 
 
-def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[Timing]:
+def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[PhysicalTime]:
     """The time of each GEMM kernel, in order."""
     return timings_of_problems(
         problems_of(kernels),
@@ -384,9 +384,9 @@ def timings_of_problems(
     *,
     sustained: bool,
     is_convolution: bool = False,
-) -> list[Timing]:
+) -> list[PhysicalTime]:
     """The time of each matrix product, in order; `computes` names the unit of each."""
-    results: dict[int, Timing] = {}
+    results: dict[int, PhysicalTime] = {}
     for compute in sorted(set(computes)):
         members = [index for index, unit in enumerate(computes) if unit == compute]
         for start in range(0, len(members), _CHUNK):
@@ -402,7 +402,7 @@ def timings_of_problems(
 
 def _timing(
     problems: GemmProblems, times: GemmTimes, position: int, gpu: GPU, compute: str
-) -> Timing:
+) -> PhysicalTime:
     table = _candidates_of(gpu, compute)
     best = int(times.best[position])
     tile = (int(table.tile_m[0, best]), int(table.tile_n[0, best]))
@@ -412,7 +412,7 @@ def _timing(
     num_ctas = max(1, int(problems.batch[position, 0]) * rows * columns * split)
     time_us = float(times.time_us[position])
     at_once = _ctas_per_sm(tile, float(problems.itemsize[position, 0]), gpu)
-    return Timing(
+    return PhysicalTime(
         time_us=time_us,
         bound=_bound(float(times.compute_us[position]), float(times.memory_us[position]), time_us),
         spread=SMALL_SPREAD if time_us < SMALL_US else SPREAD,

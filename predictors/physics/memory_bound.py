@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.roofline import HOST_COPIES, flop_roofline_us
-from neusight.predictors.predictor import Bound, Timing
 
 __all__ = ["Kind", "cold_share", "kind_of", "memory_bound_timing"]
 
@@ -163,7 +163,7 @@ def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Ki
     return kind
 
 
-def memory_bound_timing(kernel: Kernel, gpu: GPU) -> Timing:
+def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The time of one kernel whose size is rows by width."""
     if kernel.name in HOST_COPIES:
         return _host_copy(kernel, gpu)
@@ -178,7 +178,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> Timing:
     stream_us = smooth_maximum(issue_us, dram_us, compute_us, row_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + stream_us
-    return Timing(
+    return PhysicalTime(
         time_us=time_us,
         bound=_bound(max(issue_us, dram_us, row_us), compute_us, floor_us),
         spread=_spread(kernel, time_us),
@@ -242,11 +242,11 @@ def smooth_maximum(*terms: float) -> float:
     return largest * math.sqrt(math.sqrt(total))
 
 
-def _host_copy(kernel: Kernel, gpu: GPU) -> Timing:
+def _host_copy(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     num_bytes = max(kernel.bytes_read, kernel.bytes_written)
     link = (gpu.pcie_gbps or _DEFAULT_PCIE_GBPS) * 1e3 * _HOST_LINK_SHARE
     copy_us = num_bytes / link
-    return Timing(
+    return PhysicalTime(
         time_us=_HOST_COPY_FLOOR_US + copy_us,
         bound="memory" if copy_us > _HOST_COPY_FLOOR_US else "launch",
         spread=_WIDE_SPREAD,

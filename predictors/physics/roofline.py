@@ -1,21 +1,16 @@
-"""The bounds no kernel beats, FLOPs over peak and bytes over bandwidth, and their predictor."""
+"""The bounds no kernel beats: FLOPs over peak and bytes over bandwidth."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, ConvolutionSize, Kernel, KernelClass
-from neusight.predictors.predictor import Bound, Estimate
 
 __all__ = [
     "WINOGRAD_SAVING",
-    "Roofline",
     "flop_roofline_us",
     "is_winograd",
     "memory_roofline_us",
     "roofline_us",
-    "whole_nanoseconds",
     "wire_bytes",
 ]
 
@@ -33,13 +28,6 @@ HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
 #: ring algorithms (Thakur et al. 2005, "Optimization of Collective Communication Operations in
 #: MPICH"; nccl-tests, PERFORMANCE.md).
 _PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-
-#: Shortest duration given, µs: a nanosecond, so that no kernel is free.
-SHORTEST_US = 1e-3
-
-#: The roofline's 80 % interval: 80 % of data/modern's bf16 and fp16 GEMM rows above 100 µs take at
-#: most this many times their bound. Shorter kernels take longer, by any factor.
-ROOFLINE_HIGH = 1.6
 
 
 def flop_roofline_us(kernel: Kernel, gpu: GPU) -> float:
@@ -84,8 +72,8 @@ def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
 def roofline_us(kernel: Kernel, gpu: GPU) -> float:
     """The shortest time the datasheet allows, µs: the larger of FLOPs/peak and bytes/bandwidth.
 
-    >>> from neusight.predictors.gpu import gpu
-    >>> round(roofline_us(Kernel.gemm(8192, 8192, 8192), gpu("A100")))
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> round(roofline_us(Kernel.gemm(8192, 8192, 8192), find_gpu("A100")))
     3524
     """
     return max(flop_roofline_us(kernel, gpu), memory_roofline_us(kernel, gpu))
@@ -101,35 +89,3 @@ def wire_bytes(kernel: Kernel) -> float:
     if passes is None:  # broadcast, reduce, send_recv: the buffer crosses once
         return float(size.num_bytes)
     return passes * (size.world_size - 1) / size.world_size * size.num_bytes
-
-
-def whole_nanoseconds(time_us: float) -> float:
-    """The duration rounded to whole nanoseconds, at least one; µs."""
-    return max(SHORTEST_US, round(time_us * 1000.0) / 1000.0)
-
-
-class Roofline:
-    """The bound as a forecast: baseline and last resort. Never slower than the kernel can be."""
-
-    name = "roofline"
-
-    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
-        """One estimate a kernel: its bound, at least a nanosecond."""
-        return [self._estimate(kernel, gpu) for kernel in kernels]
-
-    def _estimate(self, kernel: Kernel, gpu: GPU) -> Estimate:
-        compute_us, memory_us = flop_roofline_us(kernel, gpu), memory_roofline_us(kernel, gpu)
-        latency_us = whole_nanoseconds(max(compute_us, memory_us))
-        bound: Bound = "compute" if compute_us > memory_us else "memory"
-        if kernel.kernel_class is KernelClass.COLLECTIVE:
-            bound = "communication"
-        unknown = kernel.kernel_class is KernelClass.UNKNOWN
-        return Estimate(
-            latency_us=latency_us,
-            low_us=latency_us,
-            high_us=whole_nanoseconds(latency_us * ROOFLINE_HIGH),
-            bound=bound,
-            origin="fallback" if unknown else "physics",
-            predictor=self.name,
-            utilization=min(1.0, compute_us / latency_us),
-        )

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from neusight.predictors.errors import DataError, UnsupportedKernelError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.learned.correction import SIZE_CLASSES_US
-from neusight.predictors.predictor import Predictor, predictor
+from neusight.predictors.predictor import Predictor
 from neusight.predictors.printable import printable
+from neusight.predictors.registry import find_predictor
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.tables import Group, is_held_out, read_dataset
 
@@ -122,7 +123,7 @@ def evaluate(
 
 def _in_regime(name: str, *, sustained: bool) -> Predictor:
     """The predictor at the clocks of the labels."""
-    return predictor("tiled_burst" if name == "tiled" and not sustained else name)
+    return find_predictor("tiled_burst" if name == "tiled" and not sustained else name)
 
 
 def _scored(group: Group, chosen: Predictor, name: str) -> Iterator[Score]:

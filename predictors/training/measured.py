@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from neusight.predictors.errors import DataError, UnknownGPUError
-from neusight.predictors.gpu import GPU, gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.folder import (
     Sample,
     main_kernel,
@@ -73,7 +73,7 @@ def _operation(sample: Sample) -> str:
 def _gpu_of(folder: Path, label: str) -> GPU:
     """The GPU of that driver name; else, by the datasheet in gpus.csv, what is known of it."""
     try:
-        return gpu(label)
+        return find_gpu(label)
     except UnknownGPUError:
         path = folder / "gpus.csv"
         if not path.exists():
@@ -82,7 +82,7 @@ def _gpu_of(folder: Path, label: str) -> GPU:
     if label not in rows:
         raise DataError(f"{path} does not describe {label}.")
     try:
-        return gpu(rows[label].get("alias", ""))
+        return find_gpu(rows[label].get("alias", ""))
     except UnknownGPUError:
         pass
     try:

@@ -24,7 +24,7 @@ from neusight.predictors.learned.correction import (
     load_folder,
 )
 from neusight.predictors.learned.network import Network
-from neusight.predictors.physics.roofline import Roofline
+from neusight.predictors.roofline import Roofline
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.evaluate import (
     ABOVE_FLOOR,

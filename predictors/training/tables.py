@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError, RegistrationError, UnknownGPUError
 from neusight.predictors.files import read_bytes, shown
-from neusight.predictors.gpu import GPU, gpu, gpus
+from neusight.predictors.gpu import GPU, find_gpu, gpus
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
 
@@ -282,7 +282,7 @@ class _GPUs:
         row = self._rows.get(name, {})
         for label in (name, row.get("alias", "")):
             try:
-                return gpu(label)
+                return find_gpu(label)
             except UnknownGPUError:
                 continue
         if not row:
@@ -371,7 +371,7 @@ _FP64_SHARE = 0.5
 
 
 def _nearest(version: tuple[int, int], vendor: str) -> GPU:
-    choices = [gpu(name) for name in gpus() if gpu(name).vendor == vendor]
+    choices = [find_gpu(name) for name in gpus() if find_gpu(name).vendor == vendor]
     return min(
         choices,
         key=lambda item: (
@@ -399,7 +399,7 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     compute capability's major number, else over all; `without` leaves GPUs out of the means."""
     measured = [
         item
-        for item in map(gpu, gpus())
+        for item in map(find_gpu, gpus())
         if item.constants_origin.startswith("fitted on data/modern")
         and item.name != target.name
         and not (without is not None and without(item))

@@ -17,7 +17,8 @@ from neusight.forecast import Forecast
 from neusight.integrations.report.memory import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
-from neusight.predictors.predictor import Estimate, predictor
+from neusight.predictors.predictor import Estimate
+from neusight.predictors.registry import find_predictor
 from neusight.recording.recording import Recording
 from neusight.recording.saving import save_recording
 
@@ -117,7 +118,9 @@ class Misaligned:
             replace(estimate, latency_us=estimate.latency_us * 10)
             if isinstance(kernel.size, GemmSize) and any(part % 8 for part in kernel.size[1:])
             else estimate
-            for kernel, estimate in zip(kernels, predictor().predict(kernels, gpu), strict=True)
+            for kernel, estimate in zip(
+                kernels, find_predictor().predict(kernels, gpu), strict=True
+            )
         ]
 
 

@@ -22,7 +22,7 @@ from neusight.advice.memory import (
     with_fused_optimizer,
 )
 from neusight.memory.placement import memory_of, memory_on
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Alloc, Entry, Recording, Step
 
 MIB, GIB = 2**20, 2**30
@@ -83,7 +83,7 @@ def plain() -> neusight.Forecast:
 
 
 def peak(recording: Recording) -> int:
-    return memory_on(recording, gpu("A100")).peak_allocated
+    return memory_on(recording, find_gpu("A100")).peak_allocated
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -232,10 +232,10 @@ def test_inference_is_not_told_to_checkpoint() -> None:
 
 
 def test_nothing_recorded_needs_the_context_alone() -> None:
-    advice = memory_advice(Recording((), gpu="A100", torch_version="2.13.0"), gpu("A100"))
+    advice = memory_advice(Recording((), gpu="A100", torch_version="2.13.0"), find_gpu("A100"))
 
     assert advice.fits
-    assert advice.needed_bytes == gpu("A100").context_bytes
+    assert advice.needed_bytes == find_gpu("A100").context_bytes
     assert advice.remedies == ()
     assert advice.batch is None
 
@@ -244,5 +244,5 @@ def test_a_batch_that_nothing_shows_is_not_guessed() -> None:
     entries: tuple[Entry, ...] = (Alloc(0, 4 * MIB, "net", "aten::relu"),)
     program = Recording((Step("eval", entries),), gpu="A100", torch_version="2.13.0")
 
-    assert memory_advice(program, gpu("A100")).batch is None
+    assert memory_advice(program, find_gpu("A100")).batch is None
     assert memory_of(program).peak_allocated == 4 * MIB

@@ -19,7 +19,7 @@ from neusight.integrations.check.observation import (
     tool,
 )
 from neusight.predictors.errors import ForecastStateError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
@@ -129,11 +129,11 @@ def test_a_program_without_kernels_cannot_be_checked() -> None:
 
 
 def test_the_tool_is_named_without_the_build_of_torch() -> None:
-    cpu, cuda = tool("2.13.0+cpu", gpu("H100")), tool("2.13.0+cu130", gpu("H100"))
+    cpu, cuda = tool("2.13.0+cpu", find_gpu("H100")), tool("2.13.0+cu130", find_gpu("H100"))
 
     assert cpu == cuda
     assert set(cpu) == {"neusight", "torch", "code", "weights", "gpu"}
-    assert cpu["gpu"] != tool("2.13.0", gpu("L40S"))["gpu"]
+    assert cpu["gpu"] != tool("2.13.0", find_gpu("L40S"))["gpu"]
 
 
 def test_a_digest_of_files_is_of_what_they_hold(tmp_path: Path) -> None:

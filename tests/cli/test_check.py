@@ -148,7 +148,7 @@ def test_a_script_without_cuda_work_is_wrong_use(
         ([], "nothing to check"),
         (["--gpu", "H100", "gone.py"], "there is no script 'gone.py'"),
         (["--gpu", "H100", "--steps", "0", "train.py"], "--steps is '0'"),
-        (["--gpu", "H100", "--predictor", "magic", "train.py"], "unknown predictor 'magic'"),
+        (["--gpu", "H100", "--predictor", "magic", "train.py"], "Unknown predictor 'magic'"),
         (["--gpu", "H100", "--tolerance", "flops", "train.py"], "--tolerance is 'flops'"),
         (["--gpu", "H100", "--tolerance", "flops=much", "train.py"], "flops is 'much'"),
         (["--gpu", "H100", "--case", "other"], "no case 'other'"),

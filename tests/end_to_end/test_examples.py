@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +30,11 @@ def run(*words: str, cwd: Path) -> str:
     return done.stdout
 
 
-def forecast(script: str, *arguments: str, cwd: Path, gpu: str = "H100") -> dict[str, object]:
-    run("-m", "neusight", "run", "--quiet", "--gpu", gpu, "--steps", "2", "--json", "o.json",
-        str(EXAMPLES / script), *arguments, cwd=cwd)  # fmt: skip
+def forecast(
+    script: str, *arguments: str, cwd: Path, gpu: str = "H100", predictor: str = "tiled"
+) -> dict[str, object]:
+    run("-m", "neusight", "run", "--quiet", "--gpu", gpu, "--predictor", predictor, "--steps", "2",
+        "--json", "o.json", str(EXAMPLES / script), *arguments, cwd=cwd)  # fmt: skip
     document: dict[str, object] = json.loads((cwd / "o.json").read_text())
     return document
 
@@ -79,6 +83,30 @@ def test_a_custom_op_is_priced_as_registered(tmp_path: Path) -> None:
 
     assert printed.startswith("swiglu: ")
     assert printed.endswith("unmapped ops: []\n")
+
+
+def test_a_package_brings_a_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(EXAMPLES / "predictor_package", source)
+    run(
+        *("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--disable-pip-version-check", "--target", str(site), str(source)),
+        cwd=tmp_path,
+    )
+    usual = forecast("train_gpt2.py", "--batch", "1", "--seq", "64", cwd=tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    document = forecast(
+        "train_gpt2.py", "--batch", "1", "--seq", "64", cwd=tmp_path, predictor="cautious"
+    )
+
+    assert document["predictor"] == "cautious"
+    assert busy_us(document) > 1.05 * busy_us(usual)
+
+
+def busy_us(document: dict[str, Any]) -> float:
+    """How long the GPU works in the last step."""
+    return float(document["steps"][-1]["gpu_busy_us"])
 
 
 @needs("lightning")

@@ -20,7 +20,7 @@ import torch
 
 import neusight
 from neusight.output.trace.file import save_trace, trace_events
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
@@ -78,7 +78,7 @@ class Analysis(NamedTuple):
 
 def analysis_of(timeline: Timeline, folder: Path, *, num_ranks: int = 1) -> Analysis:
     for rank in range(num_ranks):
-        trace = trace_events(timeline, None, gpu("H100"), rank=rank, world_size=num_ranks)
+        trace = trace_events(timeline, None, find_gpu("H100"), rank=rank, world_size=num_ranks)
         save_trace(folder / f"host_{rank}.1.pt.trace.json.gz", trace)
     run = subprocess.run(
         [python_with_hta(), str(HERE / "hta_figures.py"), str(folder)],

@@ -55,7 +55,7 @@ from neusight.predictors.errors import (
     UnsupportedKernelError,
     WeightsError,
 )
-from neusight.predictors.gpu import _index, _registered, gpu
+from neusight.predictors.gpu import _index, _registered, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.learned.network import Network, load_network, save_network
 from neusight.predictors.measuring.calibration import Calibration, ClassCorrection, behaviour_of
@@ -72,7 +72,7 @@ from neusight.predictors.measuring.folder import (
     write_quick,
     write_workload,
 )
-from neusight.predictors.predictor import predictor
+from neusight.predictors.registry import find_predictor
 from neusight.timeline.host import PLAIN
 from neusight.timeline.pricing import measured_host
 
@@ -402,23 +402,23 @@ def trace() -> bytes:
 def use_trace(path: Path) -> None:
     profile = read_profile(path, keep_arguments=True)
     compare(profile, profile).table()
-    costs_of(profile, gpu("V100"))
+    costs_of(profile, find_gpu("V100"))
     # Calling the operators again takes long: for some of the files, always the same.
     if zlib.crc32(path.read_bytes()) % _ONE_IN == 0:
         calibrate(profile, "V100")
 
 
 def gpu_file() -> bytes:
-    one = replace(gpu("A100"), name="Mine", driver_name="Mine", aliases=("my own",))
+    one = replace(find_gpu("A100"), name="Mine", driver_name="Mine", aliases=("my own",))
     return json.dumps(one.to_json()).encode()
 
 
 def use_gpu(path: Path) -> None:
     try:
-        mine = gpu(str(path))
-        gpu(mine.name)
+        mine = find_gpu(str(path))
+        find_gpu(mine.name)
         assert mine.fingerprint
-        predictor().predict(_KERNELS, mine)
+        find_predictor().predict(_KERNELS, mine)
     finally:
         _registered.clear()
         _index.cache_clear()
@@ -429,9 +429,9 @@ def calibration_file(folder: Path) -> bytes:
         "gemm", "bfloat16", 1.25, 0.1, 12, 0.22, 0.04, "", 0.1, 100.0, 10.0, 1000.0
     )
     made = Calibration(
-        gpu=gpu("H100").name,
-        predictor=predictor().name,
-        behaviour=behaviour_of(predictor(), gpu("H100")),
+        gpu=find_gpu("H100").name,
+        predictor=find_predictor().name,
+        behaviour=behaviour_of(find_predictor(), find_gpu("H100")),
         constants={"floor_us": 2.0, "bandwidth_utilization": 0.8},
         corrections=(row, replace(row, variant="tn", factor=1.5)),
         plain_host={"op_us": 3.0, "launch_us": 2.0},
@@ -451,7 +451,7 @@ def use_calibration(path: Path) -> None:
     made = Calibration.load(path)
     made.table()
     made.headline()
-    made.applied_to(predictor(), gpu("H100")).predict(_KERNELS, gpu("H100"))
+    made.applied_to(find_predictor(), find_gpu("H100")).predict(_KERNELS, find_gpu("H100"))
     measured_host(PLAIN, made)
 
 
@@ -540,7 +540,7 @@ def measured_folder(folder: Path) -> None:
     write_environment(
         folder,
         Environment(
-            gpu("L4").driver_name, "8.9", 58, 24 * 10**9, "570.1", "2.13.0", "12.9", "3.12.1",
+            find_gpu("L4").driver_name, "8.9", 58, 24 * 10**9, "570.1", "2.13.0", "12.9", "3.12.1",
             "2026-11-21", "0", "a CPU",
         ),
     )  # fmt: skip
@@ -563,7 +563,7 @@ def measured_folder(folder: Path) -> None:
             12.0, 1, 2, 3.0, 4.0, True, ({"name": "k", "count": 2},),
         ),
     )  # fmt: skip
-    write_gpus(folder, gpu("L4"), label="NVIDIA L4")
+    write_gpus(folder, find_gpu("L4"), label="NVIDIA L4")
 
 
 def measured_mutant(folder: Path, chance: random.Random) -> None:

@@ -26,7 +26,7 @@ from torch import nn
 
 import neusight
 from neusight.output.trace.file import write_trace
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
@@ -184,7 +184,7 @@ def write_two_ranks(folder: Path) -> None:
     folder.mkdir()
     for rank in range(2):
         path = folder / f"host_{rank}.1.pt.trace.json.gz"
-        write_trace(path, timeline, None, gpu("H100"), rank=rank, world_size=2)
+        write_trace(path, timeline, None, find_gpu("H100"), rank=rank, world_size=2)
 
 
 @pytest.fixture(scope="module")

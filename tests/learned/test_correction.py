@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors import Kernel, KernelClass, Tiled, gpu, gpus, predict
+from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
@@ -95,7 +95,7 @@ def test_the_interval_widens_from_known_over_unseen_to_unmeasured_gpus() -> None
 
 def test_unseen_gpus_are_told_apart_by_architecture_and_constants() -> None:
     general = load_folder(WEIGHTS)["gemm_16bit" + UNSEEN]
-    fitted = replace(gpu("H100"), name="H123", constants_origin="fitted on something")
+    fitted = replace(find_gpu("H100"), name="H123", constants_origin="fitted on something")
     prior = replace(fitted, constants_origin="prior")
     new = replace(fitted, compute_capability=(13, 0))
 
@@ -119,7 +119,7 @@ def test_what_does_not_carry_over_to_unseen_gpus_stays_physics() -> None:
     seen, unseen = (predict([softmax], name)[0] for name in ("V100-PCIE-32GB", "L4"))
 
     assert (seen.origin, unseen.origin) == ("trained", "physics")
-    [plain] = Tiled(correction=None).predict([softmax], gpu("L4"))
+    [plain] = Tiled(correction=None).predict([softmax], find_gpu("L4"))
     assert unseen.latency_us == plain.latency_us
 
 
@@ -134,7 +134,7 @@ def test_block_scaled_products_stay_physics_on_other_architectures() -> None:
 def test_gpus_are_alike_by_architecture() -> None:
     names = ("P4", "V100", "T4", "A100", "A10", "L4", "H100", "B200", "RTX-5090", "MI210")
 
-    found = [architecture_of(gpu(name)) for name in names]
+    found = [architecture_of(find_gpu(name)) for name in names]
 
     assert found == ["Pascal", "Volta", "Turing", "Ampere", "Ampere", "Ada", "Hopper",
                      "Blackwell", "Blackwell RTX", "AMD"]  # fmt: skip
@@ -163,14 +163,14 @@ def test_corrected_times_stay_finite_and_above_the_roofline(
     [found] = predict([kernel], name)
 
     assert math.isfinite(found.latency_us) and math.isfinite(found.high_us)
-    assert found.latency_us >= flop_roofline_us(kernel, gpu(name)) * (1 - 1e-9) - 1e-3
+    assert found.latency_us >= flop_roofline_us(kernel, find_gpu(name)) * (1 - 1e-9) - 1e-3
     assert 0 < found.low_us <= found.latency_us <= found.high_us
 
 
 def test_without_a_correction_the_physics_is_left_alone() -> None:
     kernel = Kernel.gemm(4096, 4096, 4096)
 
-    [plain] = Tiled(correction=None).predict([kernel], gpu("H100"))
+    [plain] = Tiled(correction=None).predict([kernel], find_gpu("H100"))
 
     assert plain.origin == "physics"
     assert not plain.in_range
@@ -179,16 +179,16 @@ def test_without_a_correction_the_physics_is_left_alone() -> None:
 def test_other_vendors_and_other_classes_have_no_family() -> None:
     kernel = Kernel.gemm(64, 64, 64)
 
-    assert family_of(kernel, gpu("MI210")) is None
-    assert family_of(Kernel.elementwise("add", 100, dtype="bfloat16"), gpu("H100")) is None
-    assert family_of(Kernel.gemm(0, 64, 64), gpu("H100")) is None
+    assert family_of(kernel, find_gpu("MI210")) is None
+    assert family_of(Kernel.elementwise("add", 100, dtype="bfloat16"), find_gpu("H100")) is None
+    assert family_of(Kernel.gemm(0, 64, 64), find_gpu("H100")) is None
 
 
 def test_features_are_named_and_finite() -> None:
     kernels = [Kernel.gemm(1, 1, 1), Kernel.gemm(2**31, 8, 8), Kernel.gemm(77, 4096, 65536)]
-    timings = Tiled(correction=None).timings(kernels, gpu("B200"))
+    timings = Tiled(correction=None).timings(kernels, find_gpu("B200"))
 
-    table = gemm_features(kernels, timings, gpu("B200"), "bf16")
+    table = gemm_features(kernels, timings, find_gpu("B200"), "bf16")
 
     assert table.shape == (3, len(GEMM_FEATURES))
     assert all(math.isfinite(value) for value in table.ravel())

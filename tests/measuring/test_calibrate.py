@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neusight.predictors import GPU, Kernel, KernelClass, gpu
+from neusight.predictors import GPU, Kernel, KernelClass, find_gpu
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.measuring.calibrate import fit_calibration
 from neusight.predictors.measuring.calibration import Calibration, Measurement, with_constants
-from neusight.predictors.predictor import predict, predictor
+from neusight.predictors.registry import find_predictor, predict
 from neusight.predictors.tiled import Tiled
 
 Distortion = Callable[[Kernel, float], float]
@@ -67,8 +67,8 @@ def measured(
 
 
 def error_on(items: list[Kernel], samples: list[Measurement], made: Calibration | None) -> float:
-    target = gpu("L4")
-    base = predictor()
+    target = find_gpu("L4")
+    base = find_predictor()
     chosen = base if made is None else made.applied_to(base, target)
     found = chosen.predict(items, target)
     return float(
@@ -81,7 +81,7 @@ TRUTH = {"gemm_utilization": 0.66, "bandwidth_utilization": 0.78, "floor_us": 2.
 
 @pytest.mark.parametrize("name", ["L4", "H100", "B200"])
 def test_the_constants_of_a_known_model_come_back_within_two_percent(name: str) -> None:
-    truth = with_constants(gpu(name), TRUTH)
+    truth = with_constants(find_gpu(name), TRUTH)
 
     made = fit_calibration(measured(kernels(40), truth), name)
 
@@ -102,14 +102,14 @@ def test_links_and_ordinary_cores_have_constants_of_their_own() -> None:
     items += [Kernel.gemm(m, n, k, dtype="float32") for m, n, k in sizes]
     truth = {"link_floor_us": 22.0, "fp32_gemm_utilization": 0.7}
 
-    made = fit_calibration(measured(items, with_constants(gpu("H100"), truth)), "H100")
+    made = fit_calibration(measured(items, with_constants(find_gpu("H100"), truth)), "H100")
 
     for constant, value in truth.items():
         assert made.constants[constant] == pytest.approx(value, rel=0.02)
 
 
 def test_noise_costs_no_more_than_itself() -> None:
-    truth = with_constants(gpu("L4"), TRUTH)
+    truth = with_constants(find_gpu("L4"), TRUTH)
     samples = measured(kernels(40), truth, noise=0.08)
 
     made = fit_calibration(samples, "L4")
@@ -120,7 +120,7 @@ def test_noise_costs_no_more_than_itself() -> None:
 
 
 def test_ten_shapes_help_with_shapes_that_nobody_measured() -> None:
-    truth = with_constants(gpu("L4"), TRUTH)
+    truth = with_constants(find_gpu("L4"), TRUTH)
     others = kernels(30, seed=9)
     unseen = measured(others, truth)
 
@@ -130,7 +130,7 @@ def test_ten_shapes_help_with_shapes_that_nobody_measured() -> None:
 
 
 def test_outliers_move_little() -> None:
-    truth = with_constants(gpu("L4"), TRUTH)
+    truth = with_constants(find_gpu("L4"), TRUTH)
     samples = measured(kernels(40), truth, noise=0.02)
     samples[::12] = [replace(sample, latency_us=8 * sample.latency_us) for sample in samples[::12]]
 
@@ -146,7 +146,7 @@ def test_a_class_that_is_slower_gets_its_own_factor() -> None:
     def slow_norms(kernel: Kernel, time_us: float) -> float:
         return time_us * (1.4 if kernel.kernel_class is KernelClass.NORMALIZATION else 1.0)
 
-    made = fit_calibration(measured(kernels(30), gpu("L4"), distort=slow_norms), "L4")
+    made = fit_calibration(measured(kernels(30), find_gpu("L4"), distort=slow_norms), "L4")
 
     rows = {row.kernel_class: row for row in made.corrections}
     assert rows["normalization"].factor == pytest.approx(1.4, rel=0.03)
@@ -162,7 +162,7 @@ def test_a_correction_may_depend_on_size() -> None:
     def is_norm(kernel: Kernel) -> bool:
         return kernel.kernel_class is KernelClass.NORMALIZATION
 
-    made = fit_calibration(measured(kernels(40), gpu("L4"), distort=worse_when_large), "L4")
+    made = fit_calibration(measured(kernels(40), find_gpu("L4"), distort=worse_when_large), "L4")
 
     [norms] = [row for row in made.corrections if row.kernel_class == "normalization"]
     assert norms.slope == pytest.approx(0.15, abs=0.04)
@@ -172,7 +172,7 @@ def test_a_variant_that_differs_gets_its_own_row() -> None:
     def slow_tn(kernel: Kernel, time_us: float) -> float:
         return time_us * (1.3 if kernel.layout == "tn" else 1.0)
 
-    made = fit_calibration(measured(kernels(40), gpu("L4"), distort=slow_tn), "L4")
+    made = fit_calibration(measured(kernels(40), find_gpu("L4"), distort=slow_tn), "L4")
 
     rows = {(row.kernel_class, row.variant): row for row in made.corrections}
     other = rows["gemm", ""].factor
@@ -181,7 +181,7 @@ def test_a_variant_that_differs_gets_its_own_row() -> None:
 
 def test_pure_noise_teaches_nothing_that_makes_left_out_problems_worse() -> None:
     for seed in range(5):
-        samples = measured(kernels(8, seed), gpu("L4"), noise=0.2, seed=seed)
+        samples = measured(kernels(8, seed), find_gpu("L4"), noise=0.2, seed=seed)
 
         made = fit_calibration(samples, "L4")
 
@@ -195,7 +195,7 @@ def test_few_samples_are_shrunk_towards_what_is_shipped() -> None:
     items = [layer_norm(1 << 12, 1 << size) for size in (9, 10, 11, 12)]
     factors = []
     for count in (2, 4):
-        samples = measured(items[:count], gpu("H100"), distort=lambda kernel, time: 2.0 * time)
+        samples = measured(items[:count], find_gpu("H100"), distort=lambda kernel, time: 2.0 * time)
         [row] = fit_calibration(samples, "H100").corrections
         factors.append(row.factor)
 
@@ -204,7 +204,7 @@ def test_few_samples_are_shrunk_towards_what_is_shipped() -> None:
 
 def test_one_problem_measured_often_proves_nothing() -> None:
     samples = measured(
-        [layer_norm(64, 64)] * 20, gpu("H100"), distort=lambda kernel, time: 3 * time
+        [layer_norm(64, 64)] * 20, find_gpu("H100"), distort=lambda kernel, time: 3 * time
     )
 
     made = fit_calibration(samples, "H100")
@@ -214,19 +214,19 @@ def test_one_problem_measured_often_proves_nothing() -> None:
 
 
 def test_the_interval_covers_what_was_left_out() -> None:
-    truth = with_constants(gpu("L4"), TRUTH)
+    truth = with_constants(find_gpu("L4"), TRUTH)
     others = kernels(60, seed=5)
     unseen = measured(others, truth, noise=0.1, seed=3)
 
     made = fit_calibration(measured(kernels(60), truth, noise=0.1), "L4")
-    found = made.applied_to(predictor(), gpu("L4")).predict(others, gpu("L4"))
+    found = made.applied_to(find_predictor(), find_gpu("L4")).predict(others, find_gpu("L4"))
 
     inside = [e.low_us <= s.latency_us <= e.high_us for e, s in zip(found, unseen, strict=True)]
     assert 0.7 <= sum(inside) / len(inside) <= 0.95
 
 
 def test_bursts_and_sustained_runs_tell_the_clocks_apart() -> None:
-    truth = replace(gpu("L4"), gemm_utilization=0.7, sustained_factor=0.8)
+    truth = replace(find_gpu("L4"), gemm_utilization=0.7, sustained_factor=0.8)
     items = [kernel for kernel in kernels(40) if kernel.kernel_class is KernelClass.GEMM]
     samples = [
         Measurement((kernel,), estimate.latency_us, sustained=sustained)
@@ -252,7 +252,7 @@ def test_several_launches_count_together() -> None:
 
 
 def test_a_predictor_without_constants_is_corrected_by_class() -> None:
-    made = fit_calibration(measured(kernels(20), gpu("L4")), "L4", predictor="roofline")
+    made = fit_calibration(measured(kernels(20), find_gpu("L4")), "L4", predictor="roofline")
 
     assert made.predictor == "roofline" and not made.constants
     assert made.source["loo_error_after"] <= made.source["loo_error_before"]
@@ -261,7 +261,7 @@ def test_a_predictor_without_constants_is_corrected_by_class() -> None:
 
 
 def test_the_order_of_samples_changes_nothing() -> None:
-    samples = measured(kernels(12), with_constants(gpu("L4"), TRUTH), noise=0.1)
+    samples = measured(kernels(12), with_constants(find_gpu("L4"), TRUTH), noise=0.1)
     shuffled = random.Random(4).sample(samples, len(samples))
 
     assert fit_calibration(samples, "L4") == fit_calibration(shuffled, "L4")
@@ -269,7 +269,7 @@ def test_the_order_of_samples_changes_nothing() -> None:
 
 def test_what_the_gpu_cannot_run_is_left_out_and_said() -> None:
     fp8 = Measurement((Kernel.gemm(256, 256, 256, dtype="float8_e4m3fn"),), 5.0)
-    samples = [*measured(kernels(3), gpu("V100")), fp8]
+    samples = [*measured(kernels(3), find_gpu("V100")), fp8]
 
     made = fit_calibration(samples, "V100")
 
@@ -290,7 +290,7 @@ def test_a_host_alone_can_be_learnt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("time_us", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_duration_is_refused_by_its_place(time_us: float) -> None:
-    good = measured(kernels(1), gpu("L4"))
+    good = measured(kernels(1), find_gpu("L4"))
 
     with pytest.raises(CalibrationError, match="Measurement 3 took"):
         fit_calibration([*good, Measurement((layer_norm(8, 8),), time_us)], "L4")

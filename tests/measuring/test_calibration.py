@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.predictors import GPU, Estimate, Kernel, gpu
+from neusight.predictors import GPU, Estimate, Kernel, find_gpu
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.measuring.calibration import (
     Calibrated,
@@ -21,7 +21,7 @@ from neusight.predictors.measuring.calibration import (
     variant_of,
 )
 from neusight.predictors.physics.roofline import flop_roofline_us
-from neusight.predictors.predictor import predictor
+from neusight.predictors.registry import find_predictor
 
 GEMM = Kernel.gemm(2048, 2048, 2048)
 RELU = Kernel.elementwise("relu", 1 << 22, dtype="float32")
@@ -41,8 +41,8 @@ GEMMS = ClassCorrection(
 
 
 def calibration(*rows: ClassCorrection, name: str = "H100", **constants: float) -> Calibration:
-    target = gpu(name)
-    base = predictor()
+    target = find_gpu(name)
+    base = find_predictor()
     return Calibration(
         gpu=target.name,
         predictor=base.name,
@@ -61,13 +61,13 @@ def calibration(*rows: ClassCorrection, name: str = "H100", **constants: float) 
 
 
 def priced(made: Calibration, kernel: Kernel, target: GPU | None = None) -> Estimate:
-    chosen = target or gpu(made.gpu)
-    [estimate] = made.applied_to(predictor(), chosen).predict([kernel], chosen)
+    chosen = target or find_gpu(made.gpu)
+    [estimate] = made.applied_to(find_predictor(), chosen).predict([kernel], chosen)
     return estimate
 
 
 def plain(kernel: Kernel) -> Estimate:
-    [estimate] = predictor().predict([kernel], gpu("H100"))
+    [estimate] = find_predictor().predict([kernel], find_gpu("H100"))
     return estimate
 
 
@@ -146,7 +146,7 @@ def test_no_correction_beats_the_peak() -> None:
     made = calibration(replace(GEMMS, factor=0.05))
 
     assert priced(made, GEMM).latency_us == pytest.approx(
-        flop_roofline_us(GEMM, gpu("H100")), abs=1e-3
+        flop_roofline_us(GEMM, find_gpu("H100")), abs=1e-3
     )
     assert priced(made, GEMM).low_us == priced(made, GEMM).latency_us
 
@@ -166,12 +166,14 @@ def test_longer_forecasts_stay_longer(slope: float, factor: float, times: list[f
 
 
 def test_a_batch_and_single_kernels_come_out_alike() -> None:
-    made = calibration(GEMMS, bandwidth_utilization=0.5).applied_to(predictor(), gpu("H100"))
+    made = calibration(GEMMS, bandwidth_utilization=0.5).applied_to(
+        find_predictor(), find_gpu("H100")
+    )
     kernels = [GEMM, RELU, GEMM, Kernel.gemm(64, 64, 64)]
 
-    together = made.predict(kernels, gpu("H100"))
+    together = made.predict(kernels, find_gpu("H100"))
 
-    assert together == [made.predict([kernel], gpu("H100"))[0] for kernel in kernels]
+    assert together == [made.predict([kernel], find_gpu("H100"))[0] for kernel in kernels]
 
 
 def test_what_was_saved_is_read_back_equal_byte_for_byte(tmp_path: Path) -> None:
@@ -188,9 +190,9 @@ def test_what_was_saved_is_read_back_equal_byte_for_byte(tmp_path: Path) -> None
 
 def test_a_calibration_wraps_a_predictor_once() -> None:
     made = calibration(GEMMS)
-    once = made.applied_to(predictor(), gpu("H100"))
+    once = made.applied_to(find_predictor(), find_gpu("H100"))
 
-    twice = made.applied_to(once, gpu("H100"))
+    twice = made.applied_to(once, find_gpu("H100"))
 
     assert isinstance(twice, Calibrated) and not isinstance(twice.base, Calibrated)
 
@@ -199,18 +201,22 @@ def test_another_gpu_another_predictor_and_another_version_are_refused() -> None
     made = calibration(GEMMS)
 
     with pytest.raises(CalibrationError, match="is for 'H100-SXM5-80GB', the forecast for L4"):
-        made.applied_to(predictor(), gpu("L4"))
+        made.applied_to(find_predictor(), find_gpu("L4"))
     with pytest.raises(CalibrationError, match=r"corrects predictor 'tiled', .* 'roofline'"):
-        made.applied_to(predictor("roofline"), gpu("H100"))
+        made.applied_to(find_predictor("roofline"), find_gpu("H100"))
     with pytest.raises(CalibrationError, match=r"another version of neusight.*Calibrate again"):
-        replace(made, behaviour="0123456789ab").applied_to(predictor(), gpu("H100"))
+        replace(made, behaviour="0123456789ab").applied_to(find_predictor(), find_gpu("H100"))
 
 
 def test_a_changed_datasheet_changes_the_behaviour() -> None:
-    changed = replace(gpu("H100"), bandwidth_gbps=2000.0)
+    changed = replace(find_gpu("H100"), bandwidth_gbps=2000.0)
 
-    assert behaviour_of(predictor(), changed) != behaviour_of(predictor(), gpu("H100"))
-    assert behaviour_of(predictor(), gpu("V100")) == behaviour_of(predictor(), gpu("V100"))
+    assert behaviour_of(find_predictor(), changed) != behaviour_of(
+        find_predictor(), find_gpu("H100")
+    )
+    assert behaviour_of(find_predictor(), find_gpu("V100")) == behaviour_of(
+        find_predictor(), find_gpu("V100")
+    )
 
 
 @pytest.mark.parametrize(

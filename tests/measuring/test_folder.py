@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors.errors import DataError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.measuring.folder import (
     Environment,
@@ -182,7 +182,7 @@ def test_constants_workloads_and_the_gpu_are_read_back(tmp_path: Path) -> None:
 
     write_quick(tmp_path, quick)
     write_workload(tmp_path, WORKLOAD)
-    write_gpus(tmp_path, gpu("H100"), label=ENVIRONMENT.gpu)
+    write_gpus(tmp_path, find_gpu("H100"), label=ENVIRONMENT.gpu)
 
     found = read_measured(tmp_path)
     assert (found.quick, found.workloads) == (quick, (WORKLOAD,))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neusight.ops.launched import kernels_launched_by
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Sample
 from neusight.predictors.measuring.probes import Case, prepared, quick_sample
@@ -294,7 +294,7 @@ def test_kernels_belong_to_the_annotation_in_which_they_were_launched() -> None:
 
 def quick_samples(gemm: float, stream: float, floor_us: float) -> list[Sample]:
     """Samples of an H100 that reaches these shares."""
-    h100 = gpu("H100")
+    h100 = find_gpu("H100")
     samples = []
     with forecast_on(h100, predictor="roofline"):
         for kind, case in quick_sample():
@@ -314,7 +314,7 @@ def test_the_constants_that_made_the_samples_are_found_again() -> None:
     kinds = {case.text: kind for kind, case in quick_sample()}
     samples = quick_samples(0.8, 0.9, 1.5)
 
-    quick = quick_of(kinds, samples, gpu("H100"))
+    quick = quick_of(kinds, samples, find_gpu("H100"))
 
     assert quick.constants["gemm_utilization"] == {
         "bf16": 0.8, "fp16": 0.8, "tf32": 0.8, "fp32": 0.8, "fp8": 0.8

@@ -19,7 +19,7 @@ from neusight.memory.placement import (
     memory_on,
 )
 from neusight.memory.workspaces import CUBLAS_BYTES
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import (
     Alloc,
     EmptyCache,
@@ -65,7 +65,7 @@ def test_workspace_of_the_first_product_is_kept_and_one_for_each_thread() -> Non
     made, gone = Alloc(0, MIB, "net", "aten::mm"), Free(StorageRef(0, 0))
     entries = (forward, made, forward, backward, backward, gone)
 
-    memory = memory_on(recording(entries, count=3), gpu("H100"))
+    memory = memory_on(recording(entries, count=3), find_gpu("H100"))
 
     assert memory.by_category["workspaces"] == 64 * MIB
     assert memory.peak_allocated == 65 * MIB
@@ -87,7 +87,7 @@ def test_a_passing_workspace_lies_beside_what_its_op_returns() -> None:
     call = replace(call, signature=replace(call.signature, op="aten::addmm", arguments=arguments))
     program = recording((call, Alloc(0, 2 * MIB, "net", "aten::addmm")))
 
-    memory = memory_on(replace(program, torch_version="2.6.0"), gpu("A100"))
+    memory = memory_on(replace(program, torch_version="2.6.0"), find_gpu("A100"))
 
     assert [event.num_bytes for event in memory.events] == [2 * MIB, CUBLAS_BYTES, MIB, -MIB]
     assert memory.peak_allocated == 3 * MIB + CUBLAS_BYTES
@@ -105,7 +105,7 @@ def test_emptied_cache_gives_memory_back_for_good() -> None:
 
 def test_settings_and_fraction_of_the_program_count() -> None:
     entries: tuple[Entry, ...] = (Alloc(0, 30 * MIB), Free(StorageRef(0, 0)), Alloc(1, 41 * MIB))
-    target = gpu("H100")
+    target = find_gpu("H100")
 
     plain = memory_on(recording(entries), target)
     expandable = memory_on(

@@ -13,7 +13,7 @@ from torch.cuda import _memory_viz
 
 import neusight
 from neusight.memory.snapshot import History, frames_of, memory_snapshot
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Alloc, Entry, Free, Recording, Step, StorageRef
 
 MIB = 2**20
@@ -203,6 +203,6 @@ def test_equal_recordings_give_equal_bytes(tmp_path: Path) -> None:
     entries: tuple[Entry, ...] = (Alloc(0, 3 * MIB), Alloc(1, 9), Free(StorageRef(0, 0)))
     program = Recording((Step("eval", entries),), gpu="H100", torch_version="2.13.0")
 
-    first, second = (pickle.dumps(memory_snapshot(program, gpu("H100"))) for _ in range(2))
+    first, second = (pickle.dumps(memory_snapshot(program, find_gpu("H100"))) for _ in range(2))
 
     assert first == second

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neusight.memory.workspaces import Need, Workspaces
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MIB = 2**20
@@ -68,7 +68,7 @@ def attention_backward(op: str, *, key_heads: int = 8) -> OpSignature:
     ],
 )
 def test_a_product_takes_the_workspace_that_torch_sets(name: str, need: Need) -> None:
-    assert Workspaces(gpu(name), "2.13.0").of(product(), MATH) == (need,)
+    assert Workspaces(find_gpu(name), "2.13.0").of(product(), MATH) == (need,)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_a_product_takes_the_workspace_that_torch_sets(name: str, need: Need) ->
     [(":4096:8", 32 * MIB), (":16:8", 128 * 1024), (":4096:2:16:8", 8519680), ("nonsense", None)],
 )
 def test_the_size_is_what_the_environment_says(setting: str, num_bytes: int | None) -> None:
-    found = Workspaces(gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": setting})
+    found = Workspaces(find_gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": setting})
 
     assert found.of(product(), MATH)[0].num_bytes == (num_bytes or 8519680)
 
 
 def test_no_workspace_where_the_environment_forbids_it() -> None:
-    found = Workspaces(gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": ":0:0"})
+    found = Workspaces(find_gpu("A100"), "2.13.0", {"CUBLAS_WORKSPACE_CONFIG": ":0:0"})
 
     assert found.of(product(), MATH) == ()
 
@@ -99,7 +99,7 @@ def test_no_workspace_where_the_environment_forbids_it() -> None:
 def test_a_bias_in_the_epilogue_is_cublaslt_whose_workspace_depends_on_torch(
     version: str, lt: list[Need]
 ) -> None:
-    needs = Workspaces(gpu("H100"), version).of(bias_product(), MATH)
+    needs = Workspaces(find_gpu("H100"), version).of(bias_product(), MATH)
 
     assert needs == (Need("cuBLAS", 32 * MIB, is_kept=True), *lt)
 
@@ -107,19 +107,19 @@ def test_a_bias_in_the_epilogue_is_cublaslt_whose_workspace_depends_on_torch(
 def test_separate_workspaces_on_request() -> None:
     environment = {"TORCH_CUBLASLT_UNIFIED_WORKSPACE": "0", "CUBLASLT_WORKSPACE_SIZE": "4096"}
 
-    needs = Workspaces(gpu("H100"), "2.13.0", environment).of(bias_product(), MATH)
+    needs = Workspaces(find_gpu("H100"), "2.13.0", environment).of(bias_product(), MATH)
 
     assert needs[1] == Need("cuBLASLt", 4 * MIB, is_kept=True)
 
 
 def test_torch_before_2_took_none_from_the_allocator() -> None:
-    assert Workspaces(gpu("V100"), "1.9.0").of(product(), MATH) == ()
+    assert Workspaces(find_gpu("V100"), "1.9.0").of(product(), MATH) == ()
 
 
 def test_an_empty_product_takes_nothing() -> None:
     empty = replace(product(), outputs=(tensor(0, 8),))
 
-    assert Workspaces(gpu("H100"), "2.13.0").of(empty, MATH) == ()
+    assert Workspaces(find_gpu("H100"), "2.13.0").of(empty, MATH) == ()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_winograd_workspaces_are_those_of_a_public_profile(
     channels: int, size: int, num_bytes: int
 ) -> None:
     """ResNet-50, batch 32, FP32, on a V100: forward and both gradients."""
-    found = Workspaces(gpu("V100"), "1.9.0")
+    found = Workspaces(find_gpu("V100"), "1.9.0")
 
     for backward in (False, True):
         call = convolution(channels, size, backward=backward)
@@ -138,7 +138,7 @@ def test_winograd_workspaces_are_those_of_a_public_profile(
 
 
 def test_no_winograd_with_a_stride_or_on_tensor_cores() -> None:
-    found = Workspaces(gpu("A100"), "2.13.0")
+    found = Workspaces(find_gpu("A100"), "2.13.0")
 
     assert found.of(convolution(256, 14, stride=2), MathMode(cudnn_tf32=False)) == ()
     assert found.of(convolution(256, 14), MathMode(cudnn_tf32=True)) == ()
@@ -147,7 +147,7 @@ def test_no_winograd_with_a_stride_or_on_tensor_cores() -> None:
 def test_half_precision_in_nchw_is_copied_to_nhwc_and_back() -> None:
     image, weight = 32 * 256 * 14 * 14 * 2, 256 * 256 * 9 * 2
 
-    needs = Workspaces(gpu("H100"), "2.13.0").of(convolution(256, 14, dtype="bfloat16"), MATH)
+    needs = Workspaces(find_gpu("H100"), "2.13.0").of(convolution(256, 14, dtype="bfloat16"), MATH)
 
     assert needs == (Need("cuDNN", image + weight + image + 512),)
 
@@ -165,11 +165,11 @@ def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
     )  # fmt: skip
     call = OpSignature("aten::convolution", "default", arguments, (result,))
 
-    assert Workspaces(gpu("H100"), "2.6.0").of(call, MATH) == (Need("cuDNN", 7561728),)
+    assert Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH) == (Need("cuDNN", 7561728),)
 
 
 def test_flash_backward_sums_dq_in_float() -> None:
-    found = Workspaces(gpu("H100"), "2.13.0")
+    found = Workspaces(find_gpu("H100"), "2.13.0")
     op = "aten::_scaled_dot_product_flash_attention_backward"
     accumulated = 2 * 8 * 256 * (96 + 1) * 4
     expanded = 2 * 2 * 8 * 200 * 72 * 2
@@ -184,7 +184,7 @@ def test_flash_backward_sums_dq_in_float() -> None:
 def test_other_attention_backwards_sum_dq_in_float(kind: str) -> None:
     op = f"aten::_scaled_dot_product_{kind}_attention_backward"
 
-    needs = Workspaces(gpu("H100"), "2.13.0").of(attention_backward(op), MATH)
+    needs = Workspaces(find_gpu("H100"), "2.13.0").of(attention_backward(op), MATH)
 
     assert needs == (Need("attention", 2 * 8 * 200 * (72 + 1) * 4),)
 
@@ -192,4 +192,4 @@ def test_other_attention_backwards_sum_dq_in_float(kind: str) -> None:
 def test_most_ops_take_nothing() -> None:
     relu = OpSignature("aten::relu", "default", (("self", tensor(8)),), (tensor(8),))
 
-    assert Workspaces(gpu("H100"), "2.13.0").of(relu, MATH) == ()
+    assert Workspaces(find_gpu("H100"), "2.13.0").of(relu, MATH) == ()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import neusight
 from neusight.memory.placement import memory_of
 from neusight.output.trace.file import trace_events, write_trace
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
@@ -165,7 +165,7 @@ def trace_of(tokens: list[Token], count: int, profiled: bool) -> dict[str, Any]:
     entries = tuple(Program(tokens).entries)
     recording = Recording((Step("train", entries, count),), gpu="H100", torch_version="2")
     timeline = schedule(recording, price, PROFILED if profiled else PLAIN)
-    trace = trace_events(timeline, memory_of(recording), gpu("H100"), world_size=2)
+    trace = trace_events(timeline, memory_of(recording), find_gpu("H100"), world_size=2)
     loaded: dict[str, Any] = json.loads(json.dumps(trace, allow_nan=False))
     return loaded
 
@@ -324,7 +324,7 @@ def test_a_step_of_a_large_model_stays_small(tmp_path: Path) -> None:
     recording = Recording((Step("train", tuple(entries)),), gpu="H100", torch_version="2")
     path = tmp_path / "large.json.gz"
 
-    write_trace(path, schedule(recording, price, PLAIN), memory_of(recording), gpu("H100"))
+    write_trace(path, schedule(recording, price, PLAIN), memory_of(recording), find_gpu("H100"))
 
     assert 2**16 < path.stat().st_size < 3 * 2**20
 

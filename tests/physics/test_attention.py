@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import AttentionSize, Kernel
 from neusight.predictors.physics.attention import attention_timing, visible_tile_pairs
+from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
-from neusight.predictors.predictor import Timing
 
 NAMES = st.sampled_from(["flash_attention", "cudnn_attention", "efficient_attention"])
 GPUS = st.sampled_from(["H100", "A100", "B300", "T4"])
@@ -29,12 +29,12 @@ def timing_of(
     head_dim: int,
     causal: bool,
     backward: bool,
-) -> tuple[Kernel, Timing]:
+) -> tuple[Kernel, PhysicalTime]:
     kernel = Kernel.attention(
         batch, heads, heads, seq_q, seq_kv, head_dim,
         causal=causal, dtype="float16", backward=backward, name=name,
     )  # fmt: skip
-    return kernel, attention_timing(kernel, gpu(gpu_name), sustained=False)
+    return kernel, attention_timing(kernel, find_gpu(gpu_name), sustained=False)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -76,14 +76,14 @@ def test_finite_and_above_the_flop_bound(
     )
 
     assert math.isfinite(timing.time_us)
-    assert timing.time_us >= flop_roofline_us(kernel, gpu(gpu_name))
-    assert timing.time_us >= gpu(gpu_name).floor_us
+    assert timing.time_us >= flop_roofline_us(kernel, find_gpu(gpu_name))
+    assert timing.time_us >= find_gpu(gpu_name).floor_us
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(1, 500))
 def test_longer_causal_sequences_are_never_faster(sequence: int, cached: int, more: int) -> None:
-    def timing(seq_q: int, seq_kv: int) -> Timing:
+    def timing(seq_q: int, seq_kv: int) -> PhysicalTime:
         return timing_of("flash_attention", "H100", 2, 8, seq_q, seq_kv, 64, True, False)[1]
 
     before = timing(sequence, sequence + cached).time_us
@@ -112,7 +112,7 @@ def test_causal_is_faster_and_backward_slower() -> None:
 def test_decode_reads_the_keys_of_shared_heads_once() -> None:
     kernel = Kernel.attention(64, 32, 4, 1, 8192, 128, causal=True, dtype="bfloat16")
 
-    timing = attention_timing(kernel, gpu("H100"), sustained=False)
+    timing = attention_timing(kernel, find_gpu("H100"), sustained=False)
 
     assert timing.bound == "memory"
     assert timing.time_us < 2 * kernel.num_bytes / 3350e3

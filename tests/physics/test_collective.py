@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.collective import collective_timing, link_bandwidth_gbps
 from neusight.predictors.physics.roofline import roofline_us
@@ -21,7 +21,7 @@ GPUS = st.sampled_from(["H100", "A100-PCIE-80GB", "L40S", "T4", "MI210", "GB200"
 
 def time_us(op: str, name: str, num_bytes: int, world_size: int, num_nodes: int = 1) -> float:
     kernel = Kernel.collective(op, num_bytes, world_size, num_nodes=num_nodes)
-    return collective_timing(kernel, gpu(name)).time_us
+    return collective_timing(kernel, find_gpu(name)).time_us
 
 
 @settings(derandomize=True, deadline=None)
@@ -50,11 +50,15 @@ def test_nothing_beats_the_link(op: str, name: str, num_bytes: int, world_size: 
     kernel = Kernel.collective(op, num_bytes, world_size)
 
     if world_size > 1:
-        assert collective_timing(kernel, gpu(name)).time_us >= roofline_us(kernel, gpu(name))
+        assert collective_timing(kernel, find_gpu(name)).time_us >= roofline_us(
+            kernel, find_gpu(name)
+        )
 
 
 def test_small_messages_cost_the_floor() -> None:
-    assert time_us("all_reduce", "H100", 8, 8) == pytest.approx(gpu("H100").link_floor_us, rel=0.01)
+    assert time_us("all_reduce", "H100", 8, 8) == pytest.approx(
+        find_gpu("H100").link_floor_us, rel=0.01
+    )
 
 
 def test_large_messages_reach_most_of_the_link() -> None:
@@ -64,7 +68,7 @@ def test_large_messages_reach_most_of_the_link() -> None:
 
 
 def test_bridged_pairs_fall_back_to_the_host_beyond_two() -> None:
-    a100 = gpu("A100-PCIE-80GB")
+    a100 = find_gpu("A100-PCIE-80GB")
 
     assert link_bandwidth_gbps(a100, world_size=2, num_nodes=1) > 150
     assert link_bandwidth_gbps(a100, world_size=4, num_nodes=1) < 32

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout
 from neusight.predictors.physics.convolution import convolution_timings, implicit_gemm
 from neusight.predictors.physics.roofline import flop_roofline_us
-from neusight.predictors.predictor import predict
+from neusight.predictors.registry import predict
 
 SIZE = ConvolutionSize(32, 64, 128, 1, (56, 56), (28, 28), (3, 3), (2, 2), "forward")
 
@@ -40,7 +40,7 @@ def time_us(
     name: str = "A100",
 ) -> float:
     kernel = Kernel.convolution(size, dtype=dtype, layout=layout)
-    [timing] = convolution_timings([kernel], gpu(name), sustained=False)
+    [timing] = convolution_timings([kernel], find_gpu(name), sustained=False)
     return timing.time_us
 
 
@@ -83,7 +83,7 @@ def test_more_work_is_never_faster(
     before = time_us(size, dtype=dtype)
 
     assert math.isfinite(before)
-    assert before >= flop_roofline_us(Kernel.convolution(size, dtype=dtype), gpu("A100"))
+    assert before >= flop_roofline_us(Kernel.convolution(size, dtype=dtype), find_gpu("A100"))
     for larger in (
         size._replace(batch=batch + more),
         size._replace(in_channels=inputs + more),
@@ -97,7 +97,7 @@ def test_winograd_beats_the_direct_flops_in_fp32_only() -> None:
     size = ConvolutionSize(32, 256, 256, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
     kernel = Kernel.convolution(size, dtype="float32")
 
-    assert flop_roofline_us(kernel, gpu("V100")) * 2.25 == pytest.approx(
+    assert flop_roofline_us(kernel, find_gpu("V100")) * 2.25 == pytest.approx(
         kernel.flops / 15.7e12 * 1e6
     )
     assert time_us(size, dtype="float32", name="V100") < time_us(

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, Layout
 from neusight.predictors.physics.gemm import gemm_timings, is_unaligned
 from neusight.predictors.physics.roofline import flop_roofline_us, roofline_us
-from neusight.predictors.predictor import predict
+from neusight.predictors.registry import predict
 from places import SHARED
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 2**33))
@@ -23,7 +23,7 @@ LAYOUTS = st.sampled_from(["nt", "nn", "tn"])
 
 def time_us(name: str, dtype: str, layout: Layout, batch: int, m: int, n: int, k: int) -> float:
     kernel = Kernel.gemm(m, n, k, batch=batch, dtype=dtype, layout=layout)
-    [timing] = gemm_timings([kernel], gpu(name), sustained=False)
+    [timing] = gemm_timings([kernel], find_gpu(name), sustained=False)
     return timing.time_us
 
 
@@ -51,13 +51,13 @@ def test_finite_positive_and_above_the_flop_bound(
 ) -> None:
     kernel = Kernel.gemm(m, n, k, dtype=dtype, layout=layout)
 
-    [timing] = gemm_timings([kernel], gpu(name), sustained=False)
+    [timing] = gemm_timings([kernel], find_gpu(name), sustained=False)
 
     assert math.isfinite(timing.time_us)
-    assert timing.time_us >= gpu(name).floor_us * 0.5
-    assert timing.time_us >= flop_roofline_us(kernel, gpu(name))
-    if kernel.num_bytes > 4 * gpu(name).l2_bytes:  # beyond the L2 the bytes bind too
-        assert timing.time_us >= roofline_us(kernel, gpu(name))
+    assert timing.time_us >= find_gpu(name).floor_us * 0.5
+    assert timing.time_us >= flop_roofline_us(kernel, find_gpu(name))
+    if kernel.num_bytes > 4 * find_gpu(name).l2_bytes:  # beyond the L2 the bytes bind too
+        assert timing.time_us >= roofline_us(kernel, find_gpu(name))
 
 
 def test_a_batch_of_two_is_not_faster_than_one() -> None:
@@ -67,7 +67,7 @@ def test_a_batch_of_two_is_not_faster_than_one() -> None:
 
 
 def test_a_deep_product_of_a_small_result_splits_k() -> None:
-    [timing] = gemm_timings([Kernel.gemm(128, 128, 65536)], gpu("H100"), sustained=False)
+    [timing] = gemm_timings([Kernel.gemm(128, 128, 65536)], find_gpu("H100"), sustained=False)
 
     assert timing.split_k > 1
     assert timing.num_ctas > 1
@@ -75,11 +75,13 @@ def test_a_deep_product_of_a_small_result_splits_k() -> None:
 
 def test_fp8_is_faster_than_bf16_and_fp32_slower() -> None:
     times = [
-        gemm_timings([Kernel.gemm(8192, 8192, 8192, dtype=dtype)], gpu("H100"), sustained=False)[0]
+        gemm_timings(
+            [Kernel.gemm(8192, 8192, 8192, dtype=dtype)], find_gpu("H100"), sustained=False
+        )[0]
         for dtype in ("float8_e4m3fn", "bfloat16", "float32")
     ]
     tf32 = Kernel.gemm(8192, 8192, 8192, dtype="float32", compute="tf32")
-    [tf32_timing] = gemm_timings([tf32], gpu("H100"), sustained=False)
+    [tf32_timing] = gemm_timings([tf32], find_gpu("H100"), sustained=False)
 
     assert times[0].time_us < times[1].time_us < tf32_timing.time_us < times[2].time_us
 
@@ -87,8 +89,8 @@ def test_fp8_is_faster_than_bf16_and_fp32_slower() -> None:
 def test_sustained_clocks_slow_large_products_only() -> None:
     def ratio(size: int) -> float:
         kernels = [Kernel.gemm(size, size, size)]
-        [burst] = gemm_timings(kernels, gpu("H200"), sustained=False)
-        [sustained] = gemm_timings(kernels, gpu("H200"), sustained=True)
+        [burst] = gemm_timings(kernels, find_gpu("H200"), sustained=False)
+        [sustained] = gemm_timings(kernels, find_gpu("H200"), sustained=True)
         return sustained.time_us / burst.time_us
 
     assert ratio(8192) == pytest.approx(1 / 0.88, abs=0.02)
@@ -106,7 +108,7 @@ def test_measured_bf16_products_are_met(name: str, limit: float) -> None:
     rows = rows[rows.primary & rows.consensus_us.notna()].sample(500, random_state=0)
     kernels = [Kernel.gemm(int(row.m), int(row.n), int(row.k)) for row in rows.itertuples()]
 
-    timings = gemm_timings(kernels, gpu(name), sustained=False)
+    timings = gemm_timings(kernels, find_gpu(name), sustained=False)
 
     errors = [
         abs(timing.time_us / measured - 1)
@@ -120,7 +122,7 @@ def test_batched_fp32_products_take_the_one_tile_of_their_library() -> None:
         Kernel.gemm(40, 40, 512, batch=batch, dtype="float32", layout="nn") for batch in (1, 64)
     ]
 
-    single, batched = gemm_timings(kernels, gpu("A100"), sustained=False)
+    single, batched = gemm_timings(kernels, find_gpu("A100"), sustained=False)
 
     assert single.tile != (128, 128)
     assert (batched.tile, batched.split_k) == ((128, 128), 1)
@@ -130,7 +132,8 @@ def test_the_fp32_share_of_peak_is_the_sustained_one_already() -> None:
     kernel = Kernel.gemm(8192, 8192, 8192, dtype="float32")
 
     burst, sustained = (
-        gemm_timings([kernel], gpu("A100"), sustained=sustained)[0] for sustained in (False, True)
+        gemm_timings([kernel], find_gpu("A100"), sustained=sustained)[0]
+        for sustained in (False, True)
     )
 
     assert burst.time_us == sustained.time_us
@@ -152,8 +155,8 @@ def test_rows_that_start_between_sixteen_bytes_are_unaligned(
 ) -> None:
     kernel = Kernel.gemm(*size, layout=layout)
 
-    assert is_unaligned(kernel, gpu("H100")) is expected
-    assert not is_unaligned(Kernel.gemm(*size, layout=layout, dtype="float32"), gpu("H100"))
+    assert is_unaligned(kernel, find_gpu("H100")) is expected
+    assert not is_unaligned(Kernel.gemm(*size, layout=layout, dtype="float32"), find_gpu("H100"))
 
 
 def test_padding_a_vocabulary_pays_and_its_price_is_no_measurement() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.predictors.physics.memory_bound import cold_share, memory_bound_timing, smooth_maximum
 from neusight.predictors.physics.roofline import roofline_us
@@ -45,7 +45,7 @@ def rows_kernel(
 
 
 def time_us(kernel: Kernel, name: str = "H100") -> float:
-    return memory_bound_timing(kernel, gpu(name)).time_us
+    return memory_bound_timing(kernel, find_gpu(name)).time_us
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -77,8 +77,8 @@ def test_beyond_the_l2_nothing_beats_the_roofline(
 ) -> None:
     kernel = rows_kernel(kind, rows, width)
 
-    if kernel.num_bytes > 4 * gpu(name).l2_bytes:
-        assert time_us(kernel, name) >= roofline_us(kernel, gpu(name))
+    if kernel.num_bytes > 4 * find_gpu(name).l2_bytes:
+        assert time_us(kernel, name) >= roofline_us(kernel, find_gpu(name))
 
 
 def test_a_large_add_streams_at_the_measured_share_of_bandwidth() -> None:
@@ -86,13 +86,13 @@ def test_a_large_add_streams_at_the_measured_share_of_bandwidth() -> None:
 
     share = kernel.num_bytes / 3350e3 / time_us(kernel)
 
-    assert share == pytest.approx(gpu("H100").bandwidth_utilization, abs=0.05)
+    assert share == pytest.approx(find_gpu("H100").bandwidth_utilization, abs=0.05)
 
 
 def test_a_tiny_kernel_costs_the_floor() -> None:
     kernel = Kernel.elementwise("add", 1, dtype="float32")
 
-    timing = memory_bound_timing(kernel, gpu("H100"))
+    timing = memory_bound_timing(kernel, find_gpu("H100"))
 
     assert timing.bound == "launch"
     assert timing.time_us < 2.5
@@ -101,10 +101,12 @@ def test_a_tiny_kernel_costs_the_floor() -> None:
 def test_a_kernel_that_fits_the_l2_beats_dram() -> None:
     kernel = Kernel.elementwise("add", 10 * 2**20, dtype="bfloat16")  # 40 MiB of B200's 126
 
-    timing = memory_bound_timing(kernel, gpu("L40S"))
+    timing = memory_bound_timing(kernel, find_gpu("L40S"))
 
     assert timing.time_us < kernel.num_bytes / 864e3
-    assert cold_share(kernel.num_bytes, gpu("L40S")) < 0.5 < cold_share(2**30, gpu("L40S"))
+    assert (
+        cold_share(kernel.num_bytes, find_gpu("L40S")) < 0.5 < cold_share(2**30, find_gpu("L40S"))
+    )
 
 
 def test_strided_kernels_are_slower() -> None:
@@ -137,7 +139,7 @@ def test_smooth_maximum_is_a_little_more_than_the_largest() -> None:
 
 def test_a_general_power_is_bound_by_its_arithmetic_where_the_l2_feeds_it() -> None:
     [power, product] = [
-        memory_bound_timing(Kernel.elementwise(name, 2**22, dtype="float32"), gpu("A100"))
+        memory_bound_timing(Kernel.elementwise(name, 2**22, dtype="float32"), find_gpu("A100"))
         for name in ("pow", "pow_by_products")
     ]
 
@@ -156,7 +158,7 @@ def test_a_wide_layer_norm_reads_its_rows_more_often_than_a_narrow_one() -> None
             bytes_read=2**30,
             bytes_written=2**30,
         )
-        return 2**31 / memory_bound_timing(kernel, gpu("V100")).time_us
+        return 2**31 / memory_bound_timing(kernel, find_gpu("V100")).time_us
 
     assert bandwidth(512) > 1.2 * bandwidth(8192)
 
@@ -172,7 +174,7 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
             bytes_read=2**30,
             bytes_written=2**30,
         )
-        return 2**31 / memory_bound_timing(kernel, gpu("V100")).time_us
+        return 2**31 / memory_bound_timing(kernel, find_gpu("V100")).time_us
 
     assert bandwidth(1024) > 1.1 * bandwidth(2048) > 1.2 * bandwidth(16384)
 
@@ -188,6 +190,6 @@ def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
             bytes_read=2**28,
             bytes_written=0,
         )
-        return memory_bound_timing(kernel, gpu("V100")).time_us
+        return memory_bound_timing(kernel, find_gpu("V100")).time_us
 
     assert time_us("batch_norm") == pytest.approx(2 * time_us("batch_norm_statistics"), rel=0.05)

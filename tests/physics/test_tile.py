@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.physics.tile import (
     SPLITS,
     TILES,
@@ -31,7 +31,7 @@ def test_threads_grow_with_the_tile() -> None:
 
 def test_shared_memory_of_a_tile_fits_a_block() -> None:
     for name in ("T4", "A100", "H100"):
-        one = gpu(name)
+        one = find_gpu(name)
         for tile in TILES:
             wanted = tile_shared_memory_bytes(tile, 4, one)
             assert 0 < wanted <= one.shared_memory_per_block_optin_bytes

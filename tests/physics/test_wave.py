@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.physics.wave import ctas_per_sm, effective_waves, num_waves
 
 
@@ -29,7 +29,7 @@ def test_more_waves_never_cost_less(waves: float, more: float, tail_cost: float)
 
 
 def test_occupancy_is_the_tightest_limit() -> None:
-    h100 = gpu("H100")
+    h100 = find_gpu("H100")
 
     assert ctas_per_sm(h100, threads_per_cta=1024) == 2
     assert ctas_per_sm(h100, threads_per_cta=128, registers_per_thread=255) == 2
@@ -39,5 +39,5 @@ def test_occupancy_is_the_tightest_limit() -> None:
 
 
 def test_num_waves_is_ctas_over_slots() -> None:
-    assert num_waves(264, gpu("H100")) == 2.0
-    assert num_waves(264, gpu("H100"), ctas_per_sm=2) == 1.0
+    assert num_waves(264, find_gpu("H100")) == 2.0
+    assert num_waves(264, find_gpu("H100"), ctas_per_sm=2) == 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neusight.predictors.errors import RegistrationError, UnknownGPUError, UnsupportedKernelError
-from neusight.predictors.gpu import GPU, _index, _registered, gpu, gpus, register_gpu
+from neusight.predictors.gpu import GPU, _index, _registered, find_gpu, gpus, register_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.tiled import Tiled
 
@@ -40,12 +40,12 @@ def clean_registry() -> Iterator[None]:
     ],
 )
 def test_short_data_and_driver_names_mean_one_gpu(name: str, canonical: str) -> None:
-    assert gpu(name).name == canonical
+    assert find_gpu(name).name == canonical
 
 
 def test_unknown_name_gets_a_near_miss() -> None:
     with pytest.raises(UnknownGPUError) as caught:
-        gpu("H10")
+        find_gpu("H10")
 
     assert str(caught.value) == (
         "Unknown GPU 'H10'. Did you mean 'H100'?"
@@ -54,7 +54,7 @@ def test_unknown_name_gets_a_near_miss() -> None:
 
 
 def test_a_gpu_is_given_back_as_it_is() -> None:
-    assert gpu(gpu("T4")) is gpu("T4")
+    assert find_gpu(find_gpu("T4")) is find_gpu("T4")
 
 
 def test_names_are_sorted_and_unique() -> None:
@@ -66,7 +66,7 @@ def test_names_are_sorted_and_unique() -> None:
 
 @pytest.mark.parametrize("name", gpus())
 def test_every_gpu_survives_json(name: str) -> None:
-    one = gpu(name)
+    one = find_gpu(name)
 
     again = GPU.from_json(json.loads(json.dumps(one.to_json())))
 
@@ -77,7 +77,7 @@ def test_every_gpu_survives_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", gpus())
 def test_every_gpu_states_sources_and_known_units(name: str) -> None:
-    one = gpu(name)
+    one = find_gpu(name)
 
     assert one.sources
     assert one.peak_flops("fp32") > 0
@@ -86,13 +86,13 @@ def test_every_gpu_states_sources_and_known_units(name: str) -> None:
 
 
 def test_missing_units_fall_back_as_pytorch_does() -> None:
-    v100 = gpu("V100")
+    v100 = find_gpu("V100")
 
     assert v100.peak_flops("bf16") == v100.peak_flops("fp32")
     assert v100.peak_flops("tf32") == v100.peak_flops("fp32")
     assert v100.has_matrix_unit("fp16")
     assert not v100.has_matrix_unit("bf16")
-    assert not gpu("P100").has_matrix_unit("fp16")
+    assert not find_gpu("P100").has_matrix_unit("fp16")
 
 
 #: What tensor (matrix) cores compute, by family: the vendors' white papers.
@@ -117,7 +117,7 @@ def test_every_gpu_states_what_its_matrix_units_compute(name: str) -> None:
     stated = {
         unit
         for unit in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-        if gpu(name).has_matrix_unit(unit)
+        if find_gpu(name).has_matrix_unit(unit)
     }
 
     expected = [
@@ -126,13 +126,13 @@ def test_every_gpu_states_what_its_matrix_units_compute(name: str) -> None:
         if any(name == one or name.startswith(one + "-") for one in family.split())
     ]
     assert [stated] == expected
-    assert gpu(name).matrix_units is not None
-    assert gpu(name).sources["matrix_units"]
+    assert find_gpu(name).matrix_units is not None
+    assert find_gpu(name).sources["matrix_units"]
 
 
 @pytest.mark.parametrize("name", gpus())
 def test_a_file_without_matrix_units_has_those_of_its_architecture(name: str) -> None:
-    stated = gpu(name)
+    stated = find_gpu(name)
 
     plain = {key: value for key, value in stated.to_json().items() if key != "matrix_units"}
     silent = GPU.from_json(plain)
@@ -145,7 +145,7 @@ def test_a_file_without_matrix_units_has_those_of_its_architecture(name: str) ->
 
 
 def test_a_file_may_say_that_there_are_no_matrix_units() -> None:
-    card = GPU.from_json(gpu("T4").to_json() | {"name": "GTX 1660", "matrix_units": []})
+    card = GPU.from_json(find_gpu("T4").to_json() | {"name": "GTX 1660", "matrix_units": []})
 
     assert not card.has_matrix_unit("fp16")
 
@@ -153,8 +153,8 @@ def test_a_file_may_say_that_there_are_no_matrix_units() -> None:
 def test_an_amd_gpu_without_an_instruction_set_goes_by_its_family() -> None:
     silent = {"gcn_arch_name": "", "matrix_units": None}
 
-    cdna = GPU.from_json(gpu("MI210").to_json() | silent)
-    older = GPU.from_json(gpu("MI210").to_json() | silent | {"architecture": "Vega"})
+    cdna = GPU.from_json(find_gpu("MI210").to_json() | silent)
+    older = GPU.from_json(find_gpu("MI210").to_json() | silent | {"architecture": "Vega"})
 
     assert cdna.has_matrix_unit("bf16")
     assert not older.has_matrix_unit("bf16")
@@ -164,35 +164,35 @@ def test_an_amd_gpu_without_an_instruction_set_goes_by_its_family() -> None:
 def test_half_rate_cards_reach_most_of_their_tensor_peak(name: str) -> None:
     product = Kernel.gemm(4096, 4096, 4096, dtype="bfloat16")
 
-    (estimate,) = Tiled().predict([product], gpu(name))
+    (estimate,) = Tiled().predict([product], find_gpu(name))
 
     assert estimate.origin == "trained"
-    assert product.flops / estimate.latency_us * 1e6 > 0.8 * gpu(name).peak_flops("bf16")
+    assert product.flops / estimate.latency_us * 1e6 > 0.8 * find_gpu(name).peak_flops("bf16")
 
 
 def test_fp8_on_a100_names_gpus_that_have_it() -> None:
     with pytest.raises(UnsupportedKernelError, match=r"A100-SXM4-80GB has no fp8 unit.*H100"):
-        gpu("A100").peak_flops("fp8")
+        find_gpu("A100").peak_flops("fp8")
 
 
 def test_register_adds_a_gpu_and_rejects_it_twice(clean_registry: None) -> None:
-    mine = replace(gpu("H100"), name="H1000", driver_name="NVIDIA H1000", aliases=("kilo",))
+    mine = replace(find_gpu("H100"), name="H1000", driver_name="NVIDIA H1000", aliases=("kilo",))
 
     register_gpu(mine)
 
-    assert gpu("KILO") is mine
+    assert find_gpu("KILO") is mine
     with pytest.raises(RegistrationError, match="already belongs to H1000"):
         register_gpu(mine)
 
 
 def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
-    data = gpu("L4").to_json() | {"name": "L5", "driver_name": "NVIDIA L5", "aliases": []}
+    data = find_gpu("L4").to_json() | {"name": "L5", "driver_name": "NVIDIA L5", "aliases": []}
     path = tmp_path / "l5.json"
     path.write_text(json.dumps(data))
 
     register_gpu(path)
 
-    assert gpu("l5").num_sms == 58
+    assert find_gpu("l5").num_sms == 58
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
 )
 def test_register_names_the_wrong_field(field: str, value: object) -> None:
     changes: dict[str, Any] = {"name": "X1", "driver_name": "X1", "aliases": (), field: value}
-    wrong = replace(gpu("H100"), **changes)
+    wrong = replace(find_gpu("H100"), **changes)
 
     with pytest.raises(RegistrationError, match=field):
         register_gpu(wrong)
@@ -223,25 +223,25 @@ def test_register_names_the_wrong_field(field: str, value: object) -> None:
 
 def test_the_path_of_a_file_is_a_name(tmp_path: Path, clean_registry: None) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({**gpu("A100").to_json(), "name": "Mine", "driver_name": "Mine",
+    path.write_text(json.dumps({**find_gpu("A100").to_json(), "name": "Mine", "driver_name": "Mine",
                                 "aliases": []}))  # fmt: skip
 
-    assert gpu(str(path)).name == "Mine"
-    assert gpu(str(path)) == gpu("mine")  # a second reading is no second GPU
+    assert find_gpu(str(path)).name == "Mine"
+    assert find_gpu(str(path)) == find_gpu("mine")  # a second reading is no second GPU
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match=r"missing\.json cannot be read"):
-        gpu(str(tmp_path / "missing.json"))
+        find_gpu(str(tmp_path / "missing.json"))
 
 
 def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
-    data = gpu("L4").to_json()
+    data = find_gpu("L4").to_json()
     del data["l2_bytes"]
     with pytest.raises(RegistrationError, match="'l2_bytes' is missing"):
         GPU.from_json(data)
     with pytest.raises(RegistrationError, match=r"unknown field 'num_sm'\. Did you mean 'num_sms'"):
-        GPU.from_json(gpu("L4").to_json() | {"num_sm": 3})
+        GPU.from_json(find_gpu("L4").to_json() | {"num_sm": 3})
     with pytest.raises(RegistrationError, match="cannot be read"):
         register_gpu(tmp_path / "nothing.json")
     bad = tmp_path / "bad.json"
@@ -267,7 +267,12 @@ def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
 def test_a_wrong_field_of_a_file_is_told_with_the_file(
     field: str, value: object, tmp_path: Path
 ) -> None:
-    data = gpu("L4").to_json() | {"name": "L5", "driver_name": "L5", "aliases": [], field: value}
+    data = find_gpu("L4").to_json() | {
+        "name": "L5",
+        "driver_name": "L5",
+        "aliases": [],
+        field: value,
+    }
     if field == "name":
         data["num_sms"] = 0
     path = tmp_path / "mine.json"
@@ -283,4 +288,4 @@ def test_every_field_of_a_gpu_is_checked() -> None:
     for item in fields(GPU):
         changes: dict[str, Any] = {item.name: object()}
         with pytest.raises(RegistrationError, match=item.name):
-            register_gpu(replace(gpu("H100"), **changes))
+            register_gpu(replace(find_gpu("H100"), **changes))

@@ -27,7 +27,7 @@ from neusight.integrations.profiles.comparison import _markdown as compared_mark
 from neusight.integrations.profiles.comparison import _plain as compared_table
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import side_by_side, text_table
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.printable import printable, printable_lines, printable_text
 
 #: Red, the title of the window, a bell, a new line, a line over the one before, text turned round,
@@ -40,7 +40,7 @@ FORBIDDEN = {character for character in HOSTILE if not character.isprintable()} 
 @pytest.fixture(scope="module")
 def hostile() -> Forecast:
     """A forecast in which all that has a name has a hostile one."""
-    target = replace(gpu("H100"), name=HOSTILE, aliases=(), driver_name=HOSTILE)
+    target = replace(find_gpu("H100"), name=HOSTILE, aliases=(), driver_name=HOSTILE)
     named = type(HOSTILE.replace("\udcff", ""), (nn.Linear,), {})
     with neusight.forecast_on(target, with_stack=True) as forecast:
         model = nn.Sequential().cuda()

@@ -19,7 +19,7 @@ from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.reading import read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration, Measurement
 from neusight.predictors.measuring.folder import (
@@ -32,7 +32,7 @@ from neusight.predictors.measuring.folder import (
     write_quick,
     write_workload,
 )
-from neusight.predictors.predictor import predict
+from neusight.predictors.registry import predict
 from places import SHARED
 
 TRACES = SHARED / "traces"
@@ -139,8 +139,8 @@ def folder_of(place: Path) -> Path:
 def gemm_factor(made: Calibration) -> float:
     kernel = Kernel.gemm(256, 1024, 256, dtype="bfloat16")
     [plain] = predict([kernel], "H100")
-    chosen = made.applied_to(forecast_of(256)._pricer.predictor, gpu("H100"))
-    return chosen.predict([kernel], gpu("H100"))[0].latency_us / plain.latency_us
+    chosen = made.applied_to(forecast_of(256)._pricer.predictor, find_gpu("H100"))
+    return chosen.predict([kernel], find_gpu("H100"))[0].latency_us / plain.latency_us
 
 
 def test_a_trace_teaches_what_is_slower_and_the_host(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     trace = write_trace(tmp_path / "t.json.gz", 256)
     wrong = [
         ([str(trace), "--gpu", "H10"], "Unknown GPU 'H10'"),
-        ([str(trace), "--predictor", "oracle"], "unknown predictor 'oracle'"),
+        ([str(trace), "--predictor", "oracle"], "Unknown predictor 'oracle'"),
         ([str(tmp_path / "none.json")], "No such file"),
     ]
 

@@ -13,7 +13,7 @@ import neusight
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.timeline.host import PROFILED, HostProfile
 from places import SHARED
 
@@ -46,7 +46,7 @@ READ = ("op_us", "gemm_us", "launch_us", "launch_latency_us")
 def test_known_costs_come_back(factor: float) -> None:
     host = PROFILED.scaled(factor, name="this host")
 
-    costs = costs_of(profile_on(host), gpu("H100"))
+    costs = costs_of(profile_on(host), find_gpu("H100"))
 
     assert costs is not None
     for name in READ:
@@ -55,7 +55,7 @@ def test_known_costs_come_back(factor: float) -> None:
 
 
 def test_what_a_profile_does_not_show_follows_the_speed_of_the_host() -> None:
-    costs = costs_of(profile_on(PROFILED.scaled(2.0, name="slow")), gpu("H100"))
+    costs = costs_of(profile_on(PROFILED.scaled(2.0, name="slow")), find_gpu("H100"))
 
     assert costs is not None
     assert costs["convolution_us"] == pytest.approx(2.0 * PROFILED.convolution_us, rel=0.25)
@@ -64,7 +64,7 @@ def test_what_a_profile_does_not_show_follows_the_speed_of_the_host() -> None:
 
 
 def test_the_costs_make_a_host_profile() -> None:
-    costs = costs_of(profile_on(PROFILED), gpu("H100"))
+    costs = costs_of(profile_on(PROFILED), find_gpu("H100"))
 
     assert costs is not None
     assert set(costs) == set(asdict(PROFILED)) - {"name"}
@@ -77,7 +77,7 @@ def test_a_profile_without_launches_says_nothing() -> None:
         "args": {},
     }  # fmt: skip
 
-    assert costs_of(read_profile_events({"traceEvents": [event]}), gpu("H100")) is None
+    assert costs_of(read_profile_events({"traceEvents": [event]}), find_gpu("H100")) is None
 
 
 def test_costs_of_several_profiles_are_merged_by_their_median() -> None:
@@ -98,7 +98,7 @@ def test_public_profiles_of_one_machine_tell_one_host() -> None:
     both = []
     for name in ("bert-small", "nsfw_image"):
         [path] = TRACES.glob(f"h100__*{name}*")
-        both.append(costs_of(read_profile(path), gpu("H100")))
+        both.append(costs_of(read_profile(path), find_gpu("H100")))
 
     first, second = both
     assert first is not None and second is not None

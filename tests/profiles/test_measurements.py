@@ -18,9 +18,9 @@ from neusight.integrations.profiles.measurements import (
 from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
-from neusight.predictors.predictor import predict
+from neusight.predictors.registry import predict
 from places import SHARED
 
 TRACES = SHARED / "traces"
@@ -88,7 +88,7 @@ MM = call("aten::mm", [matrix(64, 128), matrix(128, 256)], (KERNEL, 5.0))
 
 
 def measured(*calls: dict[str, Any]) -> TraceMeasurements:
-    return measurements_of(profile_of(list(calls)), gpu("H100"))
+    return measurements_of(profile_of(list(calls)), find_gpu("H100"))
 
 
 class Model(nn.Module):
@@ -127,7 +127,7 @@ def training_trace() -> dict[str, Any]:
 def test_every_kernel_of_a_training_step_is_described_again_as_it_was_priced() -> None:
     profile = read_profile_events(training_trace(), keep_arguments=True)
 
-    found = measurements_of(profile, gpu("H100"))
+    found = measurements_of(profile, find_gpu("H100"))
 
     assert found.share > 0.97
     for item in found.measurements:
@@ -298,13 +298,13 @@ def test_the_outermost_known_operator_owns_what_lies_within() -> None:
 def test_a_forecast_a_trace_without_kernels_and_one_without_shapes_are_refused() -> None:
     forecast = {**training_trace(), "neusight": {"forecast": True}}
     with pytest.raises(CalibrationError, match="is a forecast itself"):
-        measurements_of(read_profile_events(forecast, keep_arguments=True), gpu("H100"))
+        measurements_of(read_profile_events(forecast, keep_arguments=True), find_gpu("H100"))
     with pytest.raises(CalibrationError, match=r"holds no kernels.*ProfilerActivity\.CUDA"):
-        measurements_of(profile_of([{**MM, "kernels": ()}]), gpu("H100"))
+        measurements_of(profile_of([{**MM, "kernels": ()}]), find_gpu("H100"))
     with pytest.raises(CalibrationError, match=r"keep_arguments=True"):
-        measurements_of(read_profile_events(training_trace()), gpu("H100"))
+        measurements_of(read_profile_events(training_trace()), find_gpu("H100"))
     with pytest.raises(CalibrationError, match=r"has no shapes.*record_shapes=True"):
-        measurements_of(profile_of([{**MM, "args": {}}]), gpu("H100"))
+        measurements_of(profile_of([{**MM, "args": {}}]), find_gpu("H100"))
 
 
 @needs_traces
@@ -312,7 +312,7 @@ def test_a_forecast_a_trace_without_kernels_and_one_without_shapes_are_refused()
 def test_public_profiles_of_inference_are_understood_whole(name: str) -> None:
     [path] = TRACES.glob(f"h100__*{name}*")
 
-    found = measurements_of(read_profile(path, keep_arguments=True), gpu("H100"))
+    found = measurements_of(read_profile(path, keep_arguments=True), find_gpu("H100"))
 
     assert found.share > 0.99
     assert len(found.measurements) >= 12

@@ -27,7 +27,7 @@ from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Environment, Workload, write_environment
-from neusight.predictors.predictor import predict
+from neusight.predictors.registry import predict
 from places import ROOT
 
 SCRIPT = """
@@ -231,7 +231,7 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path, forecast: Forecast)
 
 def test_the_command_names_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", ".", "--predictor", "oracle"]) == 2
-    assert "unknown predictor 'oracle'" in capsys.readouterr().err
+    assert "Unknown predictor 'oracle'" in capsys.readouterr().err
     assert main(["validate", ".", "--gpu", "H10"]) == 2
     assert "Did you mean" in capsys.readouterr().err
 

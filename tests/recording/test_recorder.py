@@ -15,7 +15,7 @@ from torch import nn
 import neusight
 from neusight.fake_cuda.session import fake_cuda
 from neusight.predictors.errors import UnmappedOpError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.call_stack import call_site
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
@@ -240,7 +240,11 @@ def test_two_recorders_do_not_hear_each_other() -> None:
     for width in (4, 8):
         recorder = Recorder()
         with fake_cuda(
-            recorder, gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+            recorder,
+            find_gpu("H100"),
+            price=lambda call: (),
+            host=PLAIN,
+            asked=lambda *question: None,
         ):
             torch.ones(width, device="cuda")
         recorder.cutter.finish()

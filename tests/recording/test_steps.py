@@ -14,7 +14,7 @@ from torch import nn
 
 import neusight
 from neusight.fake_cuda.session import fake_cuda
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recorder import Recorder, RunawayLoop
 from neusight.recording.recording import (
     Alloc,
@@ -59,7 +59,7 @@ def forecast_of(program: Callable[[neusight.Forecast], object]) -> neusight.Fore
 def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
     """What the block does goes to the recorder, and is not priced."""
     return fake_cuda(
-        recorder, gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
     )
 
 

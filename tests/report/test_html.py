@@ -22,7 +22,7 @@ import neusight
 from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import _KINDS, html_report, write_html_report
-from neusight.predictors.gpu import GPU, gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording
 
@@ -49,7 +49,7 @@ def program(target: str | GPU = "H100") -> Forecast:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
     """A forecast in which all that has a name has a hostile one."""
-    target = replace(gpu("H100"), name=f"H100 {HOSTILE}", aliases=(), driver_name=HOSTILE)
+    target = replace(find_gpu("H100"), name=f"H100 {HOSTILE}", aliases=(), driver_name=HOSTILE)
     recording = program(target).recording
     named = replace(recording, script=HOSTILE, warnings=(HOSTILE,))
     return Forecast(named, replace(program().options, gpu=target))
@@ -251,7 +251,7 @@ def test_equal_forecasts_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_fit_says_so_in_the_curve_and_the_verdict() -> None:
     small = replace(
-        gpu("H100"), name="small", aliases=(), memory_bytes=gpu("H100").context_bytes + 1
+        find_gpu("H100"), name="small", aliases=(), memory_bytes=find_gpu("H100").context_bytes + 1
     )
 
     text = html_report([program(small)])

@@ -66,9 +66,11 @@ def test_the_cheapest_is_told_of_two_prices(forecast: Forecast) -> None:
 def test_a_gpu_on_which_it_does_not_fit_is_never_the_fastest(forecast: Forecast) -> None:
     from dataclasses import replace
 
-    from neusight.predictors.gpu import gpu
+    from neusight.predictors.gpu import find_gpu
 
-    tiny = replace(gpu("B200"), name="tiny", aliases=(), memory_bytes=gpu("B200").context_bytes + 1)
+    tiny = replace(
+        find_gpu("B200"), name="tiny", aliases=(), memory_bytes=find_gpu("B200").context_bytes + 1
+    )
     compared = side_by_side([forecast.on(tiny), forecast])
 
     assert [row.fits for row in compared.rows] == [False, True]

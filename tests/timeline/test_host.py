@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from neusight.forecast import host_profile
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 from neusight.timeline.host import (
@@ -88,15 +88,15 @@ def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
     ("name", "expected"), [("V100", OLDER), ("A100", OLDER), ("H100", PLAIN), ("B200", PLAIN)]
 )
 def test_a_gpu_comes_with_the_host_of_its_day(name: str, expected: HostProfile) -> None:
-    assert host_of(gpu(name)) is expected
+    assert host_of(find_gpu(name)) is expected
 
 
 @pytest.mark.parametrize(
     ("name", "expected"), [("V100", PROFILED_OLDER), ("A100", PROFILED_OLDER), ("H100", PROFILED)]
 )
 def test_a_profiler_slows_the_host_of_that_day(name: str, expected: HostProfile) -> None:
-    assert profiled_host_of(gpu(name)) is expected
-    assert host_profile("profiled", gpu(name)) is expected
+    assert profiled_host_of(find_gpu(name)) is expected
+    assert host_profile("profiled", find_gpu(name)) is expected
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])

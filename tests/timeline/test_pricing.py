@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neusight.predictors import GPU, Estimate, Kernel, gpu
+from neusight.predictors import GPU, Estimate, Kernel, find_gpu
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 from neusight.timeline.pricing import Pricer
 
@@ -32,7 +32,7 @@ def call_of(op: str) -> OpCall:
 
 def test_a_recording_is_priced_in_one_batch() -> None:
     predictor = Counting()
-    pricer = Pricer(gpu("H100"), predictor)
+    pricer = Pricer(find_gpu("H100"), predictor)
     calls = (call_of("aten::add"), call_of("aten::mul"), call_of("aten::add"))
 
     pricer.prepare(Recording((Step("train", calls, 5),), "H100", "2.13.0"))
@@ -43,7 +43,7 @@ def test_a_recording_is_priced_in_one_batch() -> None:
 
 
 def test_an_op_without_a_mapping_is_collected_with_its_reason() -> None:
-    pricer = Pricer(gpu("H100"), Counting())
+    pricer = Pricer(find_gpu("H100"), Counting())
 
     ((kernel, _),) = pricer(call_of("mylib::mystery"))
 
@@ -55,4 +55,4 @@ def test_an_op_without_a_mapping_is_collected_with_its_reason() -> None:
 def test_a_view_launches_nothing() -> None:
     signature = OpSignature("aten::t", "default", (("self", SPEC),), (SPEC,))
 
-    assert Pricer(gpu("H100"), Counting())(OpCall(signature, MATH)) == ()
+    assert Pricer(find_gpu("H100"), Counting())(OpCall(signature, MATH)) == ()

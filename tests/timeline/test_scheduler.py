@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.predictor import Bound, Estimate
+from neusight.predictors.physics.physical_time import Bound
+from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
     Alloc,
     Entry,

@@ -10,7 +10,7 @@ import pytest
 
 from neusight.predictors import predict
 from neusight.predictors.errors import DataError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import (
     Environment,
@@ -65,7 +65,7 @@ def test_each_layout_is_a_group_of_its_own(tmp_path: Path) -> None:
         ("gemm", "bf16", "mm nt (hot L2)", 3),
         ("gemm", "bf16", "mm tn (hot L2)", 3),
     ]
-    assert dataset.groups[0].gpu == gpu("H100")
+    assert dataset.groups[0].gpu == find_gpu("H100")
     assert len(set(np.concatenate([group.shape for group in dataset.groups]))) == 6
 
 
@@ -110,9 +110,9 @@ def test_a_gpu_that_only_its_datasheet_knows_is_taken_from_there(tmp_path: Path)
 
     with pytest.raises(ValueError, match="Unknown GPU 'NVIDIA Z9'"):
         read_dataset(folder)
-    write_gpus(folder, replace(gpu("H100"), name="Z9", num_sms=200), label="NVIDIA Z9")
+    write_gpus(folder, replace(find_gpu("H100"), name="Z9", num_sms=200), label="NVIDIA Z9")
 
     assert read_dataset(folder).groups[0].gpu.num_sms == 200
-    write_gpus(folder, gpu("H100"), label="another")
+    write_gpus(folder, find_gpu("H100"), label="another")
     with pytest.raises(DataError, match=r"gpus\.csv does not describe NVIDIA Z9"):
         read_dataset(folder)

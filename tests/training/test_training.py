@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neusight.integrations.cli.main import main
-from neusight.predictors import Kernel, gpu
+from neusight.predictors import Kernel, find_gpu
 from neusight.predictors.errors import DataError
 from neusight.predictors.learned.correction import Trained, load_folder
 from neusight.predictors.tiled import Tiled
@@ -50,7 +50,7 @@ def gemm_table(gpu_name: str = "h100_sxm", *, factor: float = 1.3, count: int = 
     kernels = [Kernel.gemm(*map(int, size)) for size in zip(m, n, k, strict=True)]
     tiled = Tiled(sustained=False, correction=None)
     known = "B200" if gpu_name in ("z900", "intel") else gpu_name
-    times = [found.latency_us * factor for found in tiled.predict(kernels, gpu(known))]
+    times = [found.latency_us * factor for found in tiled.predict(kernels, find_gpu(known))]
     return pd.DataFrame(
         {"gpu": gpu_name, "dtype": "bf16", "m": m, "n": n, "k": k, "latency_us": times}
     )
@@ -196,7 +196,9 @@ def test_without_pandas_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
 def test_the_host_overhead_of_fp32_labels_is_found_on_a_calibration_split(tmp_path: Path) -> None:
     widths = np.arange(200, 42000, 40)
     kernels = [Kernel.elementwise("relu", int(width) * 512, dtype="float32") for width in widths]
-    times = [found.latency_us for found in Tiled(correction=None).predict(kernels, gpu("V100"))]
+    times = [
+        found.latency_us for found in Tiled(correction=None).predict(kernels, find_gpu("V100"))
+    ]
     frame = pd.DataFrame(
         {
             "op": "relu",
@@ -231,7 +233,7 @@ def test_a_datasheet_row_becomes_a_gpu_with_prior_constants() -> None:
 
 
 def test_prior_constants_do_not_know_the_gpu_itself() -> None:
-    known, prior = gpu("H100"), prior_constants(gpu("H100"), without=lambda item: True)
+    known, prior = find_gpu("H100"), prior_constants(find_gpu("H100"), without=lambda item: True)
 
     assert known.gemm_utilization != prior.gemm_utilization or known.floor_us != prior.floor_us
     assert prior.constants_origin.startswith("prior")

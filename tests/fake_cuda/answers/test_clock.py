@@ -13,8 +13,8 @@ import torch
 import neusight
 from neusight.fake_cuda.answers.clock import LiveClock
 from neusight.fake_cuda.session import fake_cuda
-from neusight.predictors.gpu import gpu
-from neusight.predictors.predictor import predictor
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.registry import find_predictor
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import HostWork
 from neusight.timeline.host import PLAIN
@@ -23,12 +23,12 @@ from neusight.timeline.pricing import Pricer
 
 @contextmanager
 def virtual_time() -> Iterator[Recorder]:
-    target = gpu("H100")
+    target = find_gpu("H100")
     recorder = Recorder()
     with fake_cuda(
         recorder,
         target,
-        price=Pricer(target, predictor("roofline")),
+        price=Pricer(target, find_predictor("roofline")),
         host=PLAIN,
         asked=lambda *question: None,
         virtual_time=True,
@@ -160,7 +160,7 @@ def test_an_event_that_was_not_recorded_has_no_time() -> None:
 
 def test_a_clock_that_nobody_reads_does_no_work() -> None:
     recorder = Recorder()
-    target = gpu("H100")
+    target = find_gpu("H100")
     priced = []
 
     def price(call: object) -> tuple[()]:

@@ -9,7 +9,7 @@ import torch
 
 import neusight
 from neusight.fake_cuda.answers.facade import static_answer
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import EventRecord, OpCall
 
 
@@ -26,7 +26,7 @@ def on(name: str, program: Any) -> Any:
 def test_it_answers_as_the_driver_of_the_target(
     name: str, capability: tuple[int, int], gigabytes: int
 ) -> None:
-    target = gpu(name)
+    target = find_gpu(name)
 
     def answers() -> tuple[Any, ...]:
         properties = torch.cuda.get_device_properties(0)
@@ -113,7 +113,7 @@ def test_out_of_memory_can_raise_as_on_the_gpu_and_be_survived() -> None:
             size *= 2
         torch.ones(4, device="cuda").sum()
 
-    assert sizes[-1] * 4 < gpu("H100").memory_bytes <= 2 * sizes[-1] * 4
+    assert sizes[-1] * 4 < find_gpu("H100").memory_bytes <= 2 * sizes[-1] * 4
     assert message.startswith("CUDA out of memory. Tried to allocate ")
     assert "GiB. GPU 0 has a total capacity of" in message
     assert forecast.fits
@@ -128,8 +128,8 @@ def test_questions_that_depend_on_the_gpu_are_kept() -> None:
     assert dict(forecast.recording.questions) == {
         "get_device_capability": "(9, 0)", "get_device_name": "'NVIDIA H100 80GB HBM3'"
     }  # fmt: skip
-    assert static_answer("get_device_capability", gpu("A100")) == "(8, 0)"
-    assert static_answer("elapsed_time", gpu("A100")) is None
+    assert static_answer("get_device_capability", find_gpu("A100")) == "(8, 0)"
+    assert static_answer("elapsed_time", find_gpu("A100")) is None
 
 
 def test_a_new_stream_has_a_lane_of_its_own_and_streams_nest() -> None:
@@ -234,4 +234,4 @@ def test_an_amd_target_is_no_cuda() -> None:
     def program() -> tuple[Any, ...]:
         return torch.version.cuda, torch.cuda.is_available(), torch.cuda.get_arch_list()
 
-    assert on("MI300X", program) == (None, True, [gpu("MI300X").gcn_arch_name])
+    assert on("MI300X", program) == (None, True, [find_gpu("MI300X").gcn_arch_name])

@@ -9,7 +9,7 @@ import torch
 
 import neusight
 from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 
 MIB = 2**20
 
@@ -139,7 +139,7 @@ def test_settings_may_be_set_by_the_script() -> None:
 
 
 def test_a_share_of_the_memory_is_all_there_is() -> None:
-    target = gpu("H100")
+    target = find_gpu("H100")
     with neusight.forecast_on("H100", on_out_of_memory="raise") as forecast:
         torch.cuda.set_per_process_memory_fraction(0.5)
         share = torch.cuda.get_per_process_memory_fraction()

@@ -14,7 +14,7 @@ import neusight
 from neusight.fake_cuda.answers.attention_choice import AttentionCall
 from neusight.fake_cuda.answers.overrides import answer_attention_question, attention_question
 from neusight.predictors.errors import UnmappedOpError
-from neusight.predictors.gpu import gpu
+from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import OpCall, TensorSpec
 
 
@@ -132,9 +132,9 @@ def test_a_choice_of_attention_is_a_question_to_the_gpu() -> None:
     spec = TensorSpec((2, 8, 128, 64), (65536, 8192, 64, 1), "float16")
     question = attention_question(AttentionCall(query=spec, key=spec, value=spec))
 
-    assert answer_attention_question(question, gpu("H100")) == repr("cudnn")
-    assert answer_attention_question(question, gpu("A100")) == repr("flash")
-    assert answer_attention_question("get_device_name", gpu("A100")) is None
+    assert answer_attention_question(question, find_gpu("H100")) == repr("cudnn")
+    assert answer_attention_question(question, find_gpu("A100")) == repr("flash")
+    assert answer_attention_question("get_device_name", find_gpu("A100")) is None
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

@@ -1,27 +1,18 @@
-"""Predictors: registry, estimates, order, repetition, determinism."""
+"""The default predictor: physics, corrections and bounds put together."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors import GPU, Estimate, Kernel, KernelClass, Tiled, gpu, gpus, predict
-from neusight.predictors.errors import RegistrationError, UnsupportedKernelError
+from neusight.predictors import GPU, Kernel, KernelClass, Tiled, find_gpu, gpus, predict
+from neusight.predictors.errors import UnsupportedKernelError
 from neusight.predictors.kernel import ConvolutionSize
 from neusight.predictors.learned.correction import Adjustment
-from neusight.predictors.predictor import (
-    Predictor,
-    Timing,
-    _factories,
-    predictor,
-    predictors,
-    register_predictor,
-)
+from neusight.predictors.physics.physical_time import PhysicalTime
 
 CONVOLUTION = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
 KERNELS = [
@@ -49,19 +40,19 @@ def test_every_gpu_prices_every_class(name: str) -> None:
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(st.permutations(range(len(KERNELS))), st.integers(1, len(KERNELS)))
 def test_an_estimate_does_not_depend_on_its_batch(order: list[int], count: int) -> None:
-    alone = {kernel: Tiled().predict([kernel], gpu("A100"))[0] for kernel in KERNELS}
+    alone = {kernel: Tiled().predict([kernel], find_gpu("A100"))[0] for kernel in KERNELS}
     chosen = [KERNELS[index] for index in order[:count]]
 
-    assert Tiled().predict(chosen, gpu("A100")) == [alone[kernel] for kernel in chosen]
+    assert Tiled().predict(chosen, find_gpu("A100")) == [alone[kernel] for kernel in chosen]
 
 
 def test_large_batches_equal_single_ones() -> None:
     kernels = [Kernel.gemm(128 + index, 256, 64 + index) for index in range(2500)]
 
-    together = Tiled().predict(kernels, gpu("H100"))
+    together = Tiled().predict(kernels, find_gpu("H100"))
 
     for index in (0, 1023, 1024, 2499):
-        assert together[index] == Tiled().predict([kernels[index]], gpu("H100"))[0]
+        assert together[index] == Tiled().predict([kernels[index]], find_gpu("H100"))[0]
 
 
 def test_repeated_kernels_are_the_same_object() -> None:
@@ -96,15 +87,15 @@ def test_the_interval_is_wider_where_constants_are_a_prior() -> None:
 def test_a_correction_multiplies_the_physics_and_says_trained() -> None:
     class Doubling:
         def factors(
-            self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[Timing]
+            self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
         ) -> list[Adjustment | None]:
             return [
                 Adjustment(2.0, 0.1) if kernel.kernel_class is KernelClass.GEMM else None
                 for kernel in kernels
             ]
 
-    plain = Tiled(correction=None).predict(KERNELS, gpu("H100"))
-    corrected = Tiled(correction=Doubling()).predict(KERNELS, gpu("H100"))
+    plain = Tiled(correction=None).predict(KERNELS, find_gpu("H100"))
+    corrected = Tiled(correction=Doubling()).predict(KERNELS, find_gpu("H100"))
 
     assert corrected[0].latency_us == pytest.approx(2 * plain[0].latency_us, abs=0.002)
     assert (corrected[0].origin, corrected[0].in_range) == ("trained", True)
@@ -119,44 +110,6 @@ def test_burst_is_faster_than_sustained() -> None:
 
     assert burst.latency_us < sustained.latency_us
     assert (sustained.predictor, burst.predictor) == ("tiled", "tiled_burst")
-
-
-def test_predictors_are_registered_by_name() -> None:
-    class Mine:
-        name = "mine"
-
-        def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
-            return []
-
-    register_predictor("mine", Mine)
-    try:
-        assert isinstance(predictor("mine"), Predictor)
-        assert "mine" in predictors()
-        assert predict([], "H100", "mine") == []
-        with pytest.raises(RegistrationError, match="already registered"):
-            register_predictor("mine", Mine)
-    finally:
-        del _factories["mine"]
-
-
-def test_wrong_registrations_and_names_say_so() -> None:
-    with pytest.raises(RegistrationError, match="non-empty"):
-        register_predictor("", Tiled)
-    with pytest.raises(RegistrationError, match="no factory"):
-        register_predictor("x", 3)  # type: ignore[arg-type]  # refusing it is the test
-    with pytest.raises(ValueError, match=r"Did you mean 'tiled'"):
-        predictor("tile")
-
-
-def test_importing_predictors_loads_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys, neusight.predictors as p; p.gpu('H100');"
-        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
-    )
-
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert shown.stdout.strip() == "[]"
 
 
 def test_tf32_is_plain_fp32_where_the_gpu_has_none() -> None:

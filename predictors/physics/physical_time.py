@@ -1,0 +1,36 @@
+"""What the physics of a kernel class says: a time, what bounds it, and the launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["SHORTEST_US", "Bound", "PhysicalTime", "whole_nanoseconds"]
+
+Bound = Literal["compute", "memory", "launch", "communication"]
+
+#: Shortest duration given, µs: a nanosecond, so that no kernel is free.
+SHORTEST_US = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalTime:
+    """How long a kernel takes by the physics alone: before any correction, without an interval.
+
+    `time_us` is not rounded; `spread` is the half width of the 80 % interval as a share of it,
+    on a GPU whose constants were measured.
+    """
+
+    time_us: float
+    bound: Bound
+    spread: float
+    tile: tuple[int, int] | None = None
+    split_k: int = 1
+    num_ctas: int = 1
+    threads_per_cta: int = 256
+    num_waves: float = 1.0
+
+
+def whole_nanoseconds(time_us: float) -> float:
+    """The duration rounded to whole nanoseconds, at least one; µs."""
+    return max(SHORTEST_US, round(time_us * 1000.0) / 1000.0)
