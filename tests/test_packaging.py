@@ -53,10 +53,13 @@ def test_every_package_folder_is_listed(config: configparser.ConfigParser) -> No
 
 def test_every_data_file_is_packaged(config: configparser.ConfigParser) -> None:
     homes = pairs(config["options"]["package_dir"])
-    patterns = {
-        homes[package]: [pattern.strip() for pattern in patterns.split(",")]
-        for package, patterns in pairs_of(config["options.package_data"])
-    }
+    patterns: dict[str, list[str]] = {home: [] for home in homes.values()}
+    for package, globs in pairs_of(config["options.package_data"]):
+        root = max((name for name in homes if f"{package}.".startswith(f"{name}.")), key=len)
+        folder = "/".join(package.removeprefix(root).strip(".").split("."))
+        patterns[homes[root]] += [
+            f"{folder}/{glob.strip()}".lstrip("/") for glob in globs.split(",")
+        ]
 
     forgotten = [
         str(path.relative_to(ROOT))
@@ -65,8 +68,7 @@ def test_every_data_file_is_packaged(config: configparser.ConfigParser) -> None:
         if path.is_file()
         and path.suffix not in (".py", ".pyc")
         and not any(
-            fnmatch(path.relative_to(ROOT / home).as_posix(), pattern)
-            for pattern in patterns.get(home, [])
+            fnmatch(path.relative_to(ROOT / home).as_posix(), pattern) for pattern in patterns[home]
         )
     ]
 
@@ -100,11 +102,28 @@ def test_the_changelog_ends_at_the_version() -> None:
     assert versions[0] == __version__
 
 
+def test_the_readme_reads_the_same_on_a_package_index(
+    config: configparser.ConfigParser,
+) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    home = config["metadata"]["url"]
+    raw = home.replace("github.com", "raw.githubusercontent.com")
+
+    inline = re.findall(r"\]\(([^)#]+)\)", text)
+    labelled = re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
+
+    assert labelled
+    for link in (*inline, *labelled):
+        path = link.removeprefix(f"{home}/blob/main/").removeprefix(f"{raw}/main/")
+        assert path != link, f"{link} leads nowhere from a package index"
+        assert (ROOT / path).is_file(), link
+
+
 def test_the_installed_package_is_this_one() -> None:
     assert neusight.__file__ is not None
     home = Path(neusight.__file__).parent
 
-    assert (home / "recording.py").is_file(), (
+    assert (home / "forecast.py").is_file(), (
         f"another package called neusight is installed at {home}; "
         "run: pip uninstall neusight, then pip install -e ."
     )
