@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from neusight._version import __version__
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.device import DeviceLanes
-from neusight.output.trace.events import EventLog
+from neusight.output.trace.events import Event, EventLog
 from neusight.output.trace.frame import (
     device_properties,
     distributed_info,
@@ -70,43 +70,47 @@ def trace_events(
     """
     shown_memory = memory if profile_memory else None
     steps = _shown_steps(timeline, max_steps)
-    first_ns = steps[0].start_ns if steps else 0
-    log = EventLog(rank=rank, base_ns=first_ns - LEAD_NS)
-    device = DeviceLanes(log, timeline, gpu)
-    host = HostLanes(log, device, timeline, record_shapes=record_shapes, with_modules=with_modules)
-    for step in steps:
-        host.step(step)
-    if shown_memory is not None and steps:
-        write_memory_events(log, timeline, shown_memory, steps, host.written)
-    last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
-    names = names_of_lanes(log, device.streams, first_ns - LEAD_NS)
-    events = [*names, *log.events, *frame_of(log, first_ns - LEAD_NS, last_ns)]
     trace: dict[str, object] = {
         "schemaVersion": 1,
         "deviceProperties": [device_properties(gpu, device) for device in range(rank + 1)],
     }
     if world_size > 1:
         trace["distributedInfo"] = distributed_info(rank, world_size)
-    trace.update(
-        {
-            "record_shapes": int(record_shapes),
-            "profile_memory": int(shown_memory is not None),
-            "with_modules": int(with_modules),
-            "neusight": {
-                "forecast": True,
-                "version": __version__,
-                "gpu": gpu.name,
-                "steps": [
-                    {"step": step.replay.index, "represents": step.represents} for step in steps
-                ],
-                **(notes or {}),
-            },
-            "displayTimeUnit": "ms",
-            "baseTimeNanoseconds": BASE_TIME_NS,
-            "traceEvents": events,
-        }
-    )
+    trace["record_shapes"] = int(record_shapes)
+    trace["profile_memory"] = int(shown_memory is not None)
+    trace["with_modules"] = int(with_modules)
+    trace["neusight"] = {
+        "forecast": True,
+        "version": __version__,
+        "gpu": gpu.name,
+        "steps": [{"step": step.replay.index, "represents": step.represents} for step in steps],
+        **(notes or {}),
+    }
+    trace["displayTimeUnit"] = "ms"
+    trace["baseTimeNanoseconds"] = BASE_TIME_NS
+    log = EventLog(rank=rank, base_ns=(steps[0].start_ns if steps else 0) - LEAD_NS)
+    device = DeviceLanes(log, timeline, gpu)
+    host = HostLanes(log, device, timeline, record_shapes=record_shapes, with_modules=with_modules)
+    trace["traceEvents"] = _events(log, device, host, steps, shown_memory)
     return trace
+
+
+def _events(
+    log: EventLog,
+    device: DeviceLanes,
+    host: HostLanes,
+    steps: Sequence[StepSpan],
+    memory: MemoryTimeline | None,
+) -> list[Event]:
+    """The events of these steps, between the names of their lanes and what frames them."""
+    first_ns = steps[0].start_ns if steps else 0
+    last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
+    for step in steps:
+        host.step(step)
+    if memory is not None and steps:
+        write_memory_events(log, host.timeline, memory, steps, host.written)
+    names = names_of_lanes(log, device.streams, first_ns - LEAD_NS)
+    return [*names, *log.events, *frame_of(log, first_ns - LEAD_NS, last_ns)]
 
 
 def write_trace(
@@ -129,16 +133,10 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
     target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")
-    header = {key: value for key, value in trace.items() if key != "traceEvents"}
     try:
-        # HTA finds a file's rank by a pattern with a space after the colon; events need none.
-        head = json.dumps(header, allow_nan=False)
-        events = json.dumps(trace["traceEvents"], allow_nan=False, separators=(",", ":"))
-        text = f'{head[:-1]}{", " if header else ""}"traceEvents": {events}, "traceName": '
-        text += json.dumps(name) + "}\n"
+        data = _encoded(trace, name)
     except (TypeError, ValueError) as error:
         raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
-    data = text.encode()
     if name.endswith(".gz"):
         packed = io.BytesIO()
         with gzip.GzipFile(
@@ -153,6 +151,15 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
             f"Cannot write the trace to {target}: {error.strerror or error}. "
             "Choose a folder that can be written to."
         ) from error
+
+
+def _encoded(trace: Mapping[str, object], name: str) -> bytes:
+    header = {key: value for key, value in trace.items() if key != "traceEvents"}
+    # HTA finds a file's rank by a pattern with a space after the colon; events need none.
+    head = json.dumps(header, allow_nan=False)
+    events = json.dumps(trace["traceEvents"], allow_nan=False, separators=(",", ":"))
+    text = f'{head[:-1]}{", " if header else ""}"traceEvents": {events}, "traceName": '
+    return (text + json.dumps(name) + "}\n").encode()
 
 
 def _shown_steps(timeline: Timeline, max_steps: int) -> list[StepSpan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from neusight.output.trace.arguments import (
     CPP_TYPES,
@@ -34,8 +34,6 @@ _CALLBACK_IDS = {
     "cudaStreamWaitEvent": 147,
 }
 
-_Launched = Mapping[int, Sequence[KernelSpan]]
-
 
 class HostLanes:
     """Writes what runs on the host, and has the kernels written that it launches."""
@@ -53,52 +51,54 @@ class HostLanes:
         self.written: dict[int, tuple[int, int]] = {}
         self._log = log
         self._device = device
-        self._timeline = timeline
+        self.timeline = timeline
         self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
         self._sequence_base = 0
         self._shapes: dict[int, dict[str, object]] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
         self._python: dict[int, int] = {}  # span position -> python id
+        # Of the step that is written: its external id, its kernels by the correlation of their
+        # launch, and where the forward op of each sequence number starts (None once it is tied).
+        self._step_id = 0
+        self._launched: dict[int, list[KernelSpan]] = {}
+        self._forward: dict[int, int | None] = {}
 
     def step(self, step: StepSpan) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
-        begin_ns, end_ns = step.start_ns, step.end_ns - APART_NS
-        external = self._log.new_id()
-        self._complete("user_annotation", _step_span(step), begin_ns, end_ns, external)
-        kernels = self._timeline.kernels[step.first_kernel : step.last_kernel]
-        launched: dict[int, list[KernelSpan]] = defaultdict(list)  # by correlation
+        around = (step.start_ns, step.end_ns - APART_NS)
+        kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
+        self._step_id = self._log.new_id()
+        self._launched = defaultdict(list)
         for kernel in kernels:
-            launched[kernel.correlation].append(kernel)
-        # Sequence number -> start of the op that a node belongs to; None once they are tied.
-        forward: dict[int, int | None] = {}
+            self._launched[kernel.correlation].append(kernel)
+        self._forward = {}
+        self._complete("user_annotation", _step_span(step), *around, self._step_id)
         for position in range(step.first_host, step.last_host):
-            span = self._timeline.host[position]
-            start, end = self._place(position, span, (begin_ns, end_ns))
-            if span.kind == "op":
-                self._op(position, span, start, end, launched)
-                number = self._sequence(span)
-                if number is not None and span.thread == "main":
-                    forward.setdefault(number, start)
-            elif span.kind == "node":
-                self._node(position, span, start, end)
-                self._arrow_to_node(span, start, forward)
-            elif span.kind == "module":
-                self._module(position, span, start, end)
-            elif span.kind in ("launch", "event", "sync"):
-                self._runtime(span, start, end, launched.get(span.correlation, ()), external)
-            else:
-                category = "user_annotation" if span.kind == "annotation" else "cpu_op"
-                own = self._external[position] = self._log.new_id()
-                self._complete(category, span, start, end, own)
+            self._span(position, self.timeline.host[position], around)
         self._device.annotations(kernels, self._external)
-        calls = (span.call for span in self._timeline.host[step.first_host : step.last_host])
+        calls = (span.call for span in self.timeline.host[step.first_host : step.last_host])
         numbers = (call.sequence_nr or 0 for call in calls if call is not None)
         self._sequence_base += 1 + max(numbers, default=0)
 
+    def _span(self, position: int, span: HostSpan, around: tuple[int, int]) -> None:
+        start, end = self._place(position, span, around)
+        if span.kind == "op":
+            self._op(position, span, start, end)
+        elif span.kind == "node":
+            self._node(position, span, start, end)
+        elif span.kind == "module":
+            self._module(position, span, start, end)
+        elif span.kind in ("launch", "event", "sync"):
+            self._runtime(span, start, end)
+        else:
+            category = "user_annotation" if span.kind == "annotation" else "cpu_op"
+            own = self._external[position] = self._log.new_id()
+            self._complete(category, span, start, end, own)
+
     def _place(self, position: int, span: HostSpan, around: tuple[int, int]) -> tuple[int, int]:
         """Where a span is written: inside its parent, its end apart from its neighbours."""
-        if span.parent >= 0 and self._timeline.host[span.parent].thread == span.thread:
+        if span.parent >= 0 and self.timeline.host[span.parent].thread == span.thread:
             around = self.written.get(span.parent, around)
         low, high = around
         end = min(span.end_ns, high) - APART_NS
@@ -121,19 +121,20 @@ class HostLanes:
 
     # -- ops and autograd nodes
 
-    def _op(self, position: int, span: HostSpan, start: int, end: int, launched: _Launched) -> None:
+    def _op(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
         args: dict[str, object] = {}
         number = self._sequence(span)
         if number is not None and span.thread == "main":
             args["Sequence number"] = number
             args["Fwd thread id"] = 0
+            self._forward.setdefault(number, start)
         if self._record_shapes and span.call is not None:
             args.update(self._shapes_of(span.call.signature))
         if span.call is not None and span.call.stack:
             args["Call stack"] = ";".join(span.call.stack)
         self._complete("cpu_op", span, start, end, external, args)
-        collective = self._collective_of(position, launched)
+        collective = self._collective_of(position)
         if collective is not None:
             self._communication(position, span, start, end, collective)
 
@@ -144,16 +145,15 @@ class HostLanes:
         if number is not None:
             args = {"Sequence number": number, "Fwd thread id": 1}
         self._complete("cpu_op", span, start, end, external, args)
+        if number is not None and not span.name.startswith("autograd::engine"):
+            self._arrow_to_node(number, start)
 
-    def _arrow_to_node(self, span: HostSpan, start: int, forward: dict[int, int | None]) -> None:
+    def _arrow_to_node(self, number: int, start: int) -> None:
         """The arrow from a forward op to its node, drawn once."""
-        number = self._sequence(span)
-        if number is None or span.name.startswith("autograd::engine"):
-            return
-        leaves = forward.get(number)
+        leaves = self._forward.get(number)
         if leaves is None:
             return
-        forward[number] = None
+        self._forward[number] = None
         log, flow = self._log, self._log.new_flow()
         log.arrow_start("fwdbwd", flow, leaves, "main")
         log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
@@ -171,11 +171,11 @@ class HostLanes:
 
     # -- collectives
 
-    def _collective_of(self, position: int, launched: _Launched) -> Kernel | None:
-        host = self._timeline.host
+    def _collective_of(self, position: int) -> Kernel | None:
+        host = self.timeline.host
         if position + 1 >= len(host) or host[position + 1].parent != position:
             return None
-        for span in launched.get(host[position + 1].correlation, ()):
+        for span in self._launched.get(host[position + 1].correlation, ()):
             if span.kernel.kernel_class is KernelClass.COLLECTIVE:
                 return span.kernel
         return None
@@ -214,18 +214,17 @@ class HostLanes:
         }
         self._log.complete("python_function", name, span.thread, start, end, args)
 
-    def _runtime(
-        self, span: HostSpan, start: int, end: int, kernels: Sequence[KernelSpan], step: int
-    ) -> None:
-        """A call of the runtime, and what it launched; `step` is the id of the step around it."""
+    def _runtime(self, span: HostSpan, start: int, end: int) -> None:
+        """A call of the runtime, and what it launched."""
         enclosing = self._enclosing(span.parent, self._external)
-        external = step if enclosing is None else enclosing
+        external = self._step_id if enclosing is None else enclosing
         args: dict[str, object] = {
             "External id": external,
             "cbid": _CALLBACK_IDS[span.name],
             "correlation": span.correlation,
         }
         self._log.complete("cuda_runtime", span.name, span.thread, start, end, args)
+        kernels = self._launched.get(span.correlation, ())
         if kernels:
             self._log.arrow_start("ac2g", span.correlation, start, span.thread)
         for kernel in kernels:
@@ -235,7 +234,7 @@ class HostLanes:
         while position >= 0:
             if position in ids:
                 return ids[position]
-            position = self._timeline.host[position].parent
+            position = self.timeline.host[position].parent
         return None
 
 
