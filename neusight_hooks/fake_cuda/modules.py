@@ -41,14 +41,22 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
         return original(cls, data, requires_grad)
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
-    original_address = torch.UntypedStorage.data_ptr
+    _install_addresses(patches)
+    _install_pinned_tensors(patches, recorder)
+    _install_truncated_normal(patches)
+
+
+def _install_addresses(patches: Patches) -> None:
+    original = torch.UntypedStorage.data_ptr
 
     def data_ptr(self: torch.UntypedStorage) -> int:
         # All storages without data are at 0: libraries would take their tensors for tied ones.
-        return int(self._cdata) if self.device.type == "meta" else original_address(self)
+        return int(self._cdata) if self.device.type == "meta" else original(self)
 
     patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
 
+
+def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     make_tensor: Any = torch.tensor
 
     def tensor(data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
@@ -60,6 +68,8 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(torch, "tensor", tensor)
 
+
+def _install_truncated_normal(patches: Patches) -> None:
     def truncated_normal(
         tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None
     ) -> Any:
@@ -67,52 +77,68 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
         if isinstance(tensor, ForecastTensor) and tensor._fake_device.type == "cpu":
             with torch.no_grad():
                 return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
-        return original_truncated(tensor, mean, std, a, b, generator)
+        return original(tensor, mean, std, a, b, generator)
 
-    original_truncated = patches.answer(nn.init, "_no_grad_trunc_normal_", truncated_normal)
+    original = patches.answer(nn.init, "_no_grad_trunc_normal_", truncated_normal)
 
 
 def _install_apply(patches: Patches, recorder: Recorder) -> None:
-    swapped: list[tuple[Any, Any]] = []
-    buffers: list[tuple[nn.Module, str, Any]] = []
+    moved = _MovedTensors(recorder)
 
     def apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         if recurse:
             for child in self.children():
                 child._apply(fn)
         for parameter in self._parameters.values():
-            if parameter is None:
-                continue
-            gradient = parameter.grad
-            with torch.no_grad():
-                moved = fn(parameter)
-                moved_gradient = None if gradient is None else fn(gradient)
-            _take_over(parameter, moved, recorder, swapped)
-            recorder.mark_storage(parameter, "parameter")
-            if gradient is not None:
-                if parameter.grad is None:  # it went with the parameter's own tensor
-                    parameter.grad = moved_gradient
-                else:
-                    _take_over(gradient, moved_gradient, recorder, swapped)
-                recorder.mark_storage(parameter.grad, "gradient")
+            if parameter is not None:
+                moved.parameter(parameter, fn)
         for name, buffer in self._buffers.items():
             if buffer is not None:
-                moved = fn(buffer)
-                if moved is not buffer and not isinstance(buffer, ForecastTensor):
-                    buffers.append((self, name, buffer))
-                self._buffers[name] = moved
-                recorder.mark_storage(moved, "buffer")
+                moved.buffer(self, name, buffer, fn)
         return self
 
-    def give_back() -> None:
-        """A model that was there before the forecast gets its own tensors back."""
-        for tensor, real in reversed(swapped):
-            _swap(tensor, real)
-        for module, name, buffer in reversed(buffers):
-            module._buffers[name] = buffer
-
-    patches.on_restore(give_back)
+    patches.on_restore(moved.give_back)
     patches.set(nn.Module, "_apply", apply)
+
+
+class _MovedTensors:
+    """What modules moved, and how a model that was there before the forecast gets its own back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._swapped: list[tuple[Any, Any]] = []
+        self._buffers: list[tuple[nn.Module, str, Any]] = []
+
+    def parameter(self, parameter: Any, fn: Callable[[Any], Any]) -> None:
+        """Moves a parameter and its gradient; both stay the objects they are."""
+        gradient = parameter.grad
+        with torch.no_grad():
+            moved = fn(parameter)
+            moved_gradient = None if gradient is None else fn(gradient)
+        _take_over(parameter, moved, self._recorder, self._swapped)
+        self._recorder.mark_storage(parameter, "parameter")
+        if gradient is None:
+            return
+        if parameter.grad is None:  # it went with the parameter's own tensor
+            parameter.grad = moved_gradient
+        else:
+            _take_over(gradient, moved_gradient, self._recorder, self._swapped)
+        self._recorder.mark_storage(parameter.grad, "gradient")
+
+    def buffer(self, module: Any, name: str, buffer: Any, fn: Callable[[Any], Any]) -> None:
+        """Moves a buffer; the module holds the new tensor."""
+        moved = fn(buffer)
+        if moved is not buffer and not isinstance(buffer, ForecastTensor):
+            self._buffers.append((module, name, buffer))
+        module._buffers[name] = moved
+        self._recorder.mark_storage(moved, "buffer")
+
+    def give_back(self) -> None:
+        """A model that was there before the forecast gets its own tensors back."""
+        for tensor, real in reversed(self._swapped):
+            _swap(tensor, real)
+        for module, name, buffer in reversed(self._buffers):
+            module._buffers[name] = buffer
 
 
 def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[Any, Any]]) -> None:
