@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from neusight.recording.recording import Recording
 
-__all__ = ["FAILURE_OPTION", "OUT_OF_MEMORY_OPTION", "failure_options", "failure_text", "ran_out"]
+__all__ = [
+    "FAILURE_OPTION",
+    "OUT_OF_MEMORY_OPTION",
+    "failure_of",
+    "failure_options",
+    "failure_text",
+    "ran_out",
+]
 
 #: Names in `Recording.options`: what ended the program, and whether that was the GPU's memory.
 FAILURE_OPTION, OUT_OF_MEMORY_OPTION = "failure", "out_of_memory"
@@ -41,6 +48,11 @@ def failure_text(error: BaseException | None) -> str:
     if isinstance(error, RunawayLoop):
         return str(error)
     return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""
+
+
+def failure_of(recording: Recording) -> str:
+    """What ended the program before its end, in words; empty where nothing did."""
+    return recording.options.get(FAILURE_OPTION, "")
 
 
 def ran_out(recording: Recording) -> bool:

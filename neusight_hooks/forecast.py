@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neusight.failure import FAILURE_OPTION, ran_out
+from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline, memory_on
-from neusight.output.summary import StepLatency, Verdict, describe, to_json, verdict_of
+from neusight.output.figures import StepLatency, Verdict, verdict_of
+from neusight.output.summary import Findings, describe, headline, to_json
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU, find_gpu
@@ -130,7 +131,7 @@ class Forecast:
     @cached_property
     def verdict(self) -> Verdict:
         """The figures of the steady step, of which the properties below are parts."""
-        return verdict_of(self.recording, self.timeline, self.memory, self.gpu)
+        return verdict_of(self.recording, self.timeline, self.gpu)
 
     @property
     def predictor(self) -> Predictor:
@@ -196,7 +197,7 @@ class Forecast:
     @property
     def failure(self) -> str:
         """What ended the program before its end, in words; empty where nothing did."""
-        return self.recording.options.get(FAILURE_OPTION, "")
+        return failure_of(self.recording)
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -335,16 +336,32 @@ class Forecast:
         memory = self.memory if self.options.profile_memory else None
         return event_list(self.timeline, self.gpu, memory)
 
+    @property
+    def findings(self) -> Findings:
+        """What is told of it, as a value."""
+        return Findings(
+            recording=self.recording,
+            verdict=self.verdict,
+            memory=self.memory,
+            fits=self.fits,
+            gpu=self.gpu,
+            predictor=self.predictor_name,
+            host=self.host.name,
+            unmapped=tuple(self.unmapped),
+            calibration=self.calibration,
+            trace_path=self.trace_path,
+        )
+
     def summary(self, *, changes: Sequence[str] = ()) -> str:
         """The forecast in words and a few rows; `changes` are lines on what to change."""
-        return describe(self, changes=changes)
+        return describe(self.findings, changes=changes)
 
     def to_json(self) -> dict[str, Any]:
         """All figures, as `neusight run --json` writes them."""
-        return to_json(self)
+        return to_json(self.findings)
 
     def __repr__(self) -> str:
-        told = self.failure.partition("\n")[0] or self.verdict.headline(self.gpu)
+        told = self.failure.partition("\n")[0] or headline(self.verdict)
         return printable(f"<Forecast on {self.gpu.name}: {told}>")
 
 

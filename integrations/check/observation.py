@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
 from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
-from neusight.output.summary import steady_step_of
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
@@ -30,6 +29,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import dispatch_us
 from neusight.timeline.spans import KernelSpan, StepSpan
+from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -482,7 +482,7 @@ class _Budget:
 
 def _places_by_module(found: Forecast) -> dict[str, str]:
     """The line on which each module spends most of the steady step, as words to append."""
-    from neusight.output.summary import steady_step_of
+    from neusight.timeline.steady import steady_step_of
 
     step = steady_step_of(found.timeline)
     times: dict[str, dict[str, int]] = {}

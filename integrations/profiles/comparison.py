@@ -31,6 +31,7 @@ from neusight.integrations.profiles.reading import (
 from neusight.predictors.errors import TraceError, UnknownGPUError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable
+from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -49,9 +50,6 @@ __all__ = [
 #: Raised when a key of `Comparison.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 2
 
-#: A step is host-bound when its GPU idles for more than this share because the host is late; the
-#: forecast's own rule (`neusight.timeline.scheduler.HOST_BOUND_IDLE_SHARE`).
-HOST_BOUND_IDLE_SHARE = 0.25
 #: Without launch calls, a gap longer than this is the host's fault (gaps between queued kernels
 #: are 1 to 2 µs on V100, A100 and H100).
 _QUEUED_GAP_NS = 5_000

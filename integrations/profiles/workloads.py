@@ -19,7 +19,7 @@ from typing import Any
 from neusight.integrations.profiles.reading import DeviceEvent, ProfileStep, read_profile_events
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Workload
-from neusight.timeline.scheduler import HOST_BOUND_IDLE_SHARE
+from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 __all__ = ["figures_of_trace", "loaded", "measured_workload", "step_times", "trimmed", "zipped"]
 

@@ -17,10 +17,12 @@ from neusight._version import __version__
 from neusight.advice.advice import Advice
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import side_by_side
-from neusight.output.summary import Row, steady_step_of
+from neusight.output.figures import Row
+from neusight.output.summary import headline
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.advice.memory import MemoryAdvice
@@ -194,7 +196,7 @@ def _headline(forecast: Forecast) -> str:
         if forecast.fits
         else '<span class="bad">does not fit</span>'
     )
-    return f"<p>{fits}, {escape(forecast.verdict.headline(forecast.gpu))}</p>"
+    return f"<p>{fits}, {escape(headline(forecast.verdict))}</p>"
 
 
 def _cards(forecast: Forecast) -> str:

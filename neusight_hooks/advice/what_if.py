@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from neusight.output.summary import steady_step_of
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import (
     Alloc,
@@ -23,6 +22,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.pricing import Priced, Pricer
 from neusight.timeline.scheduler import Scheduler
+from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import (
@@ -28,17 +27,10 @@ from neusight.timeline.streams import COMMUNICATION_STREAM, Streams
 
 __all__ = [
     "GRAPH_LAUNCH",
-    "HOST_BOUND_IDLE_SHARE",
     "Scheduler",
-    "StepBound",
-    "bound_of",
     "schedule",
 ]
 
-StepBound = Literal["host", "compute", "memory", "communication"]
-
-#: A step is host-bound when its GPU idles for more than this share because the host is late.
-HOST_BOUND_IDLE_SHARE = 0.25
 #: The runtime call that launches all kernels of a CUDA graph.
 GRAPH_LAUNCH = "cudaGraphLaunch"
 #: Waits that the program asks for itself; all others (item, copy, nonzero) happen inside an op.
@@ -348,25 +340,3 @@ def _union_ns(kernels: list[KernelSpan]) -> int:
             total_ns += end_ns - max(start_ns, reached_ns)
             reached_ns = end_ns
     return total_ns
-
-
-def bound_of(step: StepSpan, timeline: Timeline) -> StepBound:
-    """What to change to make the step faster.
-
-    "host" when the GPU idles for more than a quarter of the step beyond the gaps between queued
-    kernels; else the largest of the kernel time bound by arithmetic, the kernel time bound by
-    memory (kernels at their shortest possible time count here) and the time that only collectives
-    run.
-    """
-    idle_ns = step.latency_ns - step.gpu_busy_ns - step.stream_gaps_ns
-    if step.gpu_busy_ns == 0 or idle_ns > HOST_BOUND_IDLE_SHARE * step.latency_ns:
-        return "host"
-    shares: dict[StepBound, int] = {
-        "compute": 0,
-        "memory": 0,
-        "communication": step.exposed_communication_ns,
-    }
-    for span in timeline.kernels[step.first_kernel : step.last_kernel]:
-        if span.kernel.kernel_class is not KernelClass.COLLECTIVE:
-            shares["compute" if span.estimate.bound == "compute" else "memory"] += span.duration_ns
-    return max(shares, key=lambda bound: shares[bound])

@@ -31,8 +31,9 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN, HostProfile
-from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler, bound_of, schedule
+from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler, schedule
 from neusight.timeline.spans import KernelSpan, Timeline
+from neusight.timeline.steady import bound_of
 from neusight.timeline.streams import COMMUNICATION_STREAM, LAUNCH_QUEUE_DEPTH
 
 #: Round numbers: an op 8 us before, 2 us after its launch of 3 us.

@@ -1,0 +1,181 @@
+"""The figures of a forecast: the steady step, where its time goes, and how sure that is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from neusight.output.batch import Batch, batch_of, stated_batch
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import KernelClass
+from neusight.recording.recording import OpCall, Recording, Synchronize
+from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
+from neusight.timeline.steady import (
+    StepBound,
+    bound_of,
+    kernels_of,
+    steady_step_of,
+    steady_steps_of,
+)
+
+__all__ = [
+    "HOST_SPREAD",
+    "Row",
+    "StepLatency",
+    "Verdict",
+    "coverage_of",
+    "mfu_of",
+    "step_latency_of",
+    "verdict_of",
+]
+
+#: Spread of the host's own time at 80 %: one host against another is not measured yet, so wide.
+HOST_SPREAD = 0.25
+
+#: Classes whose FLOPs count as the model's (MFU as in PaLM, arXiv 2204.02311, appendix B, but with
+#: the FLOPs that run, recomputation included).
+_MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
+
+_NS_PER_US = 1000
+_US_PER_S = 1e6
+_ORIGINS = ("trained", "physics", "fallback")
+
+
+class StepLatency(NamedTuple):
+    """Microseconds a step: the median over steady steps and its 80 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+_NO_LATENCY = StepLatency(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: how often, how long, and its share of the step's kernel time."""
+
+    name: str
+    count: int
+    time_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The steady step in figures; times in microseconds. Without arguments: of nothing."""
+
+    kind: str = "setup"
+    step_latency: StepLatency = _NO_LATENCY
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    latency_us: float = 0.0
+    gpu_busy_us: float = 0.0
+    host_us: float = 0.0
+    bound: StepBound = "host"
+    coverage: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_ORIGINS, 0.0))
+    flops: int = 0
+    mfu: float = 0.0
+    num_ops: int = 0
+    num_kernels: int = 0
+    num_synchronizations: int = 0
+    num_steps: int = 0
+    batch: Batch = field(default_factory=Batch)
+    by_kernel_class: list[Row] = field(default_factory=list)
+    by_module: list[Row] = field(default_factory=list)
+    by_op: list[Row] = field(default_factory=list)
+
+
+def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU) -> Verdict:
+    """The figures of a scheduled recording."""
+    step = steady_step_of(timeline)
+    if step is None:
+        return Verdict()
+    kernels = kernels_of(step, timeline)
+    entries = step.replay.step.entries
+    return Verdict(
+        kind=step.replay.step.kind,
+        step_latency=step_latency_of(step, kernels),
+        steps=[_step_row(span) for span in timeline.steps],
+        latency_us=sum(s.latency_ns * s.represents for s in timeline.steps) / _NS_PER_US,
+        gpu_busy_us=step.gpu_busy_ns / _NS_PER_US,
+        host_us=step.host_ns / _NS_PER_US,
+        bound=bound_of(step, timeline),
+        coverage=coverage_of(kernels),
+        flops=sum(span.kernel.flops for span in _of_model(kernels)),
+        mfu=mfu_of(kernels, gpu, latency_us=step.latency_ns / _NS_PER_US),
+        num_ops=sum(isinstance(entry, OpCall) for entry in entries),
+        num_kernels=len(kernels),
+        num_synchronizations=sum(isinstance(entry, Synchronize) for entry in entries),
+        num_steps=sum(s.represents for s in steady_steps_of(timeline)),
+        batch=stated_batch(recording.options) or batch_of(entries),
+        by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
+        by_module=_rows((s.call.module or f"({s.call.phase})", s) for s in kernels),
+        by_op=_rows((s.call.signature.op, s) for s in kernels),
+    )
+
+
+def step_latency_of(step: StepSpan, kernels: Sequence[KernelSpan]) -> StepLatency:
+    """Errors of kernels taken as wholly correlated (one GPU, one predictor); the time in which the
+    GPU idles has the host's spread."""
+    total = sum(span.estimate.latency_us for span in kernels)
+    below = total - sum(span.estimate.low_us for span in kernels)
+    above = sum(span.estimate.high_us for span in kernels) - total
+    latency = step.latency_ns / _NS_PER_US
+    busy = min(step.gpu_busy_ns / _NS_PER_US, latency)
+    overlap = busy / total if total else 0.0  # kernels that overlap count once
+    idle = (latency - busy) * HOST_SPREAD
+    return StepLatency(
+        median=round(latency, 3),
+        low=round(max(0.0, latency - below * overlap - idle), 3),
+        high=round(latency + above * overlap + idle, 3),
+    )
+
+
+def mfu_of(kernels: Iterable[KernelSpan], gpu: GPU, *, latency_us: float) -> float:
+    """Share of the step that the model's FLOPs would take at the peak of the units they run on."""
+    ideal_us = sum(
+        span.kernel.flops / gpu.peak_flops(span.kernel.compute, matrix=True) * _US_PER_S
+        for span in _of_model(kernels)
+    )
+    return ideal_us / latency_us if latency_us else 0.0
+
+
+def _of_model(kernels: Iterable[KernelSpan]) -> Iterator[KernelSpan]:
+    return (span for span in kernels if span.kernel.kernel_class in _MODEL_CLASSES)
+
+
+def coverage_of(kernels: Iterable[KernelSpan]) -> dict[str, float]:
+    """Share of the kernels' time by who priced them."""
+    sums = dict.fromkeys(_ORIGINS, 0)
+    for span in kernels:
+        sums[span.estimate.origin] += span.duration_ns
+    total = sum(sums.values())
+    return {origin: round(sums[origin] / total, 6) if total else 0.0 for origin in _ORIGINS}
+
+
+def _step_row(span: StepSpan) -> dict[str, Any]:
+    return {
+        "kind": span.replay.step.kind,
+        "count": span.represents,
+        "latency_us": span.latency_ns / _NS_PER_US,
+        "gpu_busy_us": span.gpu_busy_ns / _NS_PER_US,
+        "host_us": span.host_ns / _NS_PER_US,
+        "communication_us": span.communication_ns / _NS_PER_US,
+    }
+
+
+def _rows(named: Iterable[tuple[str, KernelSpan]]) -> list[Row]:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for name, span in named:
+        row = sums[name]
+        row[0] += 1
+        row[1] += span.duration_ns
+    total = sum(time for _, time in sums.values())
+    rows = [
+        Row(name, count, time / _NS_PER_US, round(time / total, 6) if total else 0.0)
+        for name, (count, time) in sums.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_us, row.name))

@@ -1,0 +1,162 @@
+"""The figures that people read, each worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from timelines import ROUND_GPU, kernel_span, op, recording_of, step_span, timeline
+
+from neusight.output.figures import (
+    Row,
+    StepLatency,
+    Verdict,
+    coverage_of,
+    mfu_of,
+    step_latency_of,
+    verdict_of,
+)
+from neusight.predictors.kernel import Kernel
+from neusight.recording.recording import Step, Synchronize
+
+#: 2 GFLOP.
+GEMM = Kernel.gemm(1000, 1000, 1000, dtype="bfloat16")
+
+
+def test_the_interval_of_a_busy_gpu_is_that_of_its_kernels_added_up() -> None:
+    kernels = [
+        kernel_span(microseconds=60.0, low=50.0, high=80.0),
+        kernel_span(microseconds=40.0, low=38.0, high=44.0),
+    ]
+
+    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), kernels)
+
+    assert found == StepLatency(median=100.0, low=88.0, high=124.0)
+
+
+def test_the_time_in_which_the_gpu_idles_is_as_unsure_as_the_host() -> None:
+    """Kernels that are certain: what is unsure is the host's alone. Hosts with one and the same
+    GPU differ by more than a tenth; by half they do not."""
+    step = step_span(microseconds=300.0, busy=100.0)
+
+    median, low, high = step_latency_of(step, [kernel_span(microseconds=100.0)])
+
+    assert median == 300.0
+    assert high - median == median - low
+    assert 20.0 < high - median < 100.0
+
+
+def test_the_errors_of_kernels_and_host_add_up() -> None:
+    step = step_span(microseconds=300.0, busy=100.0)
+    certain = step_latency_of(step, [kernel_span(microseconds=100.0)])
+
+    unsure = step_latency_of(step, [kernel_span(microseconds=100.0, low=90.0, high=130.0)])
+
+    assert unsure == (300.0, certain.low - 10.0, certain.high + 30.0)
+
+
+def test_kernels_that_overlap_count_once() -> None:
+    """Two kernels of 100 us at the same time: half of their errors is the step's."""
+    both = [kernel_span(microseconds=100.0, low=80.0, high=140.0)] * 2
+
+    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), both)
+
+    assert found == StepLatency(100.0, 80.0, 140.0)
+
+
+def test_kernels_that_run_on_past_their_step_leave_the_host_no_share() -> None:
+    found = step_latency_of(
+        step_span(microseconds=50.0, busy=80.0), [kernel_span(microseconds=80.0)]
+    )
+
+    assert found == StepLatency(50.0, 50.0, 50.0)
+
+
+def test_no_step_takes_less_than_nothing() -> None:
+    found = step_latency_of(
+        step_span(microseconds=10.0, busy=0.0), [kernel_span(microseconds=1.0, low=-99.0)]
+    )
+
+    assert found.low >= 0.0
+
+
+def test_mfu_is_over_the_peak_of_the_matrix_units() -> None:
+    """2 GFLOP at 1000 TFLOP/s take 2 us, in FP32 at 100 TFLOP/s 20 us: of 40 us 5 % and 50 %."""
+    halves, singles = GEMM, Kernel.gemm(1000, 1000, 1000, dtype="float32")
+
+    assert mfu_of([kernel_span(halves)], ROUND_GPU, latency_us=40.0) == pytest.approx(0.05)
+    assert mfu_of([kernel_span(singles)], ROUND_GPU, latency_us=40.0) == pytest.approx(0.5)
+
+
+def test_mfu_counts_products_alone() -> None:
+    kernels = [kernel_span(GEMM), kernel_span(Kernel.elementwise("relu", 10**9, dtype="float32"))]
+
+    assert mfu_of(kernels, ROUND_GPU, latency_us=40.0) == pytest.approx(0.05)
+    assert mfu_of(kernels, ROUND_GPU, latency_us=0.0) == 0.0
+
+
+def test_coverage_is_by_time_not_by_number() -> None:
+    kernels = [
+        kernel_span(microseconds=70.0, origin="trained"),
+        kernel_span(microseconds=20.0, origin="physics"),
+        kernel_span(microseconds=5.0, origin="fallback"),
+        kernel_span(microseconds=5.0, origin="fallback"),
+    ]
+
+    assert coverage_of(kernels) == {"trained": 0.7, "physics": 0.2, "fallback": 0.1}
+    assert coverage_of([]) == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
+
+
+def test_a_verdict_of_nothing_is_zero() -> None:
+    verdict = verdict_of(recording_of(), timeline([]), ROUND_GPU)
+
+    assert verdict == Verdict()
+    assert verdict.coverage == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
+
+
+def test_a_verdict_speaks_of_the_steady_step_and_counts_the_whole_block() -> None:
+    product, relu = op("mm", module="net.up"), op("relu", module="net.act")
+    entries = (product, relu, Synchronize("item"), replace(relu, module=""))
+    kernels = [
+        kernel_span(microseconds=999.0),
+        kernel_span(GEMM, 40.0, call=product),
+        kernel_span(microseconds=20.0, call=relu),
+        kernel_span(microseconds=20.0, call=entries[3]),
+    ]
+    first = step_span("train", 1000.0, kernels=(0, 1))
+    steady = step_span(
+        "train", 100.0, busy=80.0, host=60.0, represents=9, entries=entries, kernels=(1, 4)
+    )
+
+    found = verdict_of(
+        recording_of(Step("train", entries, 10), options={"tokens_per_step": "4096"}),
+        timeline([first, steady], kernels),
+        ROUND_GPU,
+    )
+
+    assert found.kind == "train"
+    assert found.step_latency.median == 100.0
+    assert found.latency_us == 1900.0
+    assert (found.gpu_busy_us, found.host_us, found.bound) == (80.0, 60.0, "memory")
+    assert (found.flops, found.mfu) == (2 * 10**9, 0.02)
+    assert (found.num_ops, found.num_kernels, found.num_synchronizations) == (3, 3, 1)
+    assert found.num_steps == 9
+    assert found.batch.tokens == 4096
+    assert found.by_kernel_class == [
+        Row("elementwise", 2, 40.0, 0.5),
+        Row("gemm", 1, 40.0, 0.5),
+    ]
+    assert found.by_module == [
+        Row("net.up", 1, 40.0, 0.5),
+        Row("(forward)", 1, 20.0, 0.25),
+        Row("net.act", 1, 20.0, 0.25),
+    ]
+    assert found.by_op == [Row("aten::mm", 1, 40.0, 0.5), Row("aten::relu", 2, 40.0, 0.5)]
+    assert found.steps[1] == {
+        "kind": "train",
+        "count": 9,
+        "latency_us": 100.0,
+        "gpu_busy_us": 80.0,
+        "host_us": 60.0,
+        "communication_us": 0.0,
+    }
