@@ -140,6 +140,71 @@ def test_the_ops_of_a_training_step_are_the_golden_ones(name: str) -> None:
     assert ops == path.read_text()
 
 
+def small_gpt2() -> tuple[nn.Module, Loss]:
+    script = example("train_gpt2")
+    model = script.GPT2(script.Config(num_layers=1, num_heads=4, width=256, vocabulary=1000)).cuda()
+    tokens = torch.randint(1000, (2, 128))
+    return model, lambda: F.cross_entropy(
+        model(tokens.cuda()).view(-1, 1000), tokens.cuda().view(-1)
+    )
+
+
+def small_convolutional_network() -> tuple[nn.Module, Loss]:
+    model = nn.Sequential(
+        nn.Conv2d(16, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 3, padding=1, groups=64), nn.Dropout(), nn.Flatten(),
+        nn.Linear(64 * 16 * 16, 10),
+    ).cuda()  # fmt: skip
+    images, labels = torch.randn(8, 16, 32, 32), torch.randint(10, (8,))
+    return model, lambda: F.cross_entropy(model(images.cuda()), labels.cuda())
+
+
+def kernel_list(forecast: neusight.Forecast) -> str:
+    """The figures of the steady step, and its kernels: equal ones of an op in a line."""
+    timeline = forecast.timeline
+    step = [step for step in timeline.steps if step.replay.step.kind == "train"][-1]
+    spans = timeline.kernels[step.first_kernel : step.last_kernel]
+    counts = Counter(
+        (
+            span.call.signature.op.removeprefix("aten::"),
+            f"{span.kernel.kernel_class.value} {span.kernel.name}",
+            span.kernel.flops,
+            span.kernel.bytes_read,
+            span.kernel.bytes_written,
+            span.duration_ns,
+        )
+        for span in spans
+    )
+    lines = [
+        f"step {step.latency_ns} ns, host {step.host_ns} ns, GPU busy {step.gpu_busy_ns} ns\n",
+        f"peak {forecast.peak_memory_bytes} bytes allocated, "
+        f"{forecast.peak_reserved_bytes} reserved\n",
+        f"{'op':<42}{'kernel':<44}{'count':>6}{'FLOPs':>12}{'read':>10}{'written':>10}{'ns':>8}\n",
+    ]
+    for (op, kernel, flops, read, written, time_ns), count in sorted(counts.items()):
+        lines.append(
+            f"{op:<42}{kernel:<44}{count:>6}{flops:>12.0f}{read:>10.0f}{written:>10.0f}{time_ns:>8}\n"
+        )
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("gpt2_kernels", small_gpt2), ("convolution_kernels", small_convolutional_network)],
+)
+def test_the_kernels_of_a_training_step_are_the_golden_ones(
+    name: str, make: Callable[[], tuple[nn.Module, Loss]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, name, make)
+    path = GOLDEN / f"{name}_h100.txt"
+
+    kernels = kernel_list(forecast_training(name, "bf16"))
+
+    if os.environ.get("NEUSIGHT_UPDATE_GOLDEN"):
+        path.write_text(kernels)
+    assert kernels == path.read_text()
+
+
 def test_attention_is_chosen_for_the_target() -> None:
     def attention_on(gpu: str) -> set[str]:
         rows = forecast_training("gpt2_hf", "bf16", gpu).verdict.by_op
