@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import neusight
 from neusight.predictors import Kernel
-from neusight.recording.recording import MathMode, OpSignature
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 
 # What a package with a CUDA kernel does: an op with a name. Here the body is plain PyTorch.
@@ -26,11 +26,13 @@ def _(gate: Tensor, up: Tensor) -> Tensor:
 
 
 # What neusight needs to know: which kernels one call launches. Without this the op is priced by its
-# bytes over the bandwidth, counted as unmapped and named in every summary.
+# bytes over the bandwidth, counted as unmapped and named in every summary. After the `*` stand the
+# op's arguments, by name: one that the op does not have, or a tensor left out, is an error at once.
 @neusight.register_op("example::swiglu")
-def swiglu_kernels(call: OpSignature, math: MathMode) -> list[Kernel]:
+def swiglu_kernels(
+    call: OpSignature, math: MathMode, *, gate: TensorSpec, up: TensorSpec
+) -> list[Kernel]:
     """One pass: two tensors read, one written."""
-    gate = call.tensor("gate")
     return [Kernel.elementwise("swiglu", gate.numel, dtype=gate.dtype, num_inputs=2)]
 
 

@@ -12,10 +12,8 @@ import re
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
-    integer,
     memory_kernel,
     pointwise_kernel,
-    tensor_list,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -37,11 +35,10 @@ def _group_text(call: OpSignature) -> str:
 
 def _world_size(call: OpSignature) -> int:
     """The ranks of the group; ValueError where nothing tells them."""
-    if "group_size" in call.by_name:
-        return integer(call, "group_size")
-    group = call.by_name.get("process_group", call.by_name.get("group_name"))
-    if isinstance(group, int):
-        return group
+    for name in ("group_size", "process_group", "group_name"):
+        size = call.by_name.get(name)
+        if isinstance(size, int):
+            return size
     found = _SIZE.search(_group_text(call))
     if found is None:
         raise ValueError(f"{call.op}: its process group does not tell its size")
@@ -51,17 +48,6 @@ def _world_size(call: OpSignature) -> int:
 def _num_nodes(call: OpSignature) -> int:
     found = _NODES.search(_group_text(call))
     return int(found.group(1)) if found else 1
-
-
-def _flat(*values: Argument) -> tuple[TensorSpec, ...]:
-    """All GPU tensors in nested lists."""
-    found: list[TensorSpec] = []
-    for value in values:
-        if isinstance(value, TensorSpec):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found += _flat(*value)
-    return gpu_tensors(found)
 
 
 def _collective(
@@ -105,12 +91,18 @@ _IN_PLACE = {
 
 
 @register_op(*_IN_PLACE)
-def same_buffer(call: OpSignature, math: MathMode) -> list[Kernel]:
+def same_buffer(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    tensors: tuple[TensorSpec, ...] = (),
+    inputs: tuple[TensorSpec, ...] = (),
+    input: tuple[TensorSpec, ...] = (),
+    tensor: tuple[TensorSpec, ...] = (),
+    **others: Argument,
+) -> list[Kernel]:
     """A collective whose buffer is its input; out-of-place functional forms copy first."""
-    for name in ("tensors", "inputs", "input", "tensor"):
-        tensors = _flat(call.by_name.get(name))
-        if tensors:
-            break
+    tensors = gpu_tensors(tensors or inputs or input or tensor)
     kind = _IN_PLACE[call.op]
     copies: list[Kernel] = []
     if call.op.startswith("_c10d_functional::all_reduce") and not call.op.endswith("_"):
@@ -127,18 +119,34 @@ def _ratio(large: tuple[TensorSpec, ...], small: tuple[TensorSpec, ...]) -> int 
 
 
 @register_op("c10d::_allgather_base_", "c10d::allgather_into_tensor_coalesced_")
-def all_gather_base(call: OpSignature, math: MathMode) -> list[Kernel]:
+def all_gather_base(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    output_tensor: tuple[TensorSpec, ...] = (),
+    input_tensor: tuple[TensorSpec, ...] = (),
+    outputs: tuple[TensorSpec, ...] = (),
+    inputs: tuple[TensorSpec, ...] = (),
+) -> list[Kernel]:
     """An all-gather into one tensor."""
-    large = _flat(call.by_name.get("output_tensor"), call.by_name.get("outputs"))
-    small = _flat(call.by_name.get("input_tensor"), call.by_name.get("inputs"))
+    large = gpu_tensors(output_tensor + outputs)
+    small = gpu_tensors(input_tensor + inputs)
     return _collective(call, "all_gather", large, _ratio(large, small))
 
 
 @register_op("c10d::allgather_", "c10d::allgather_coalesced_")
-def all_gather_list(call: OpSignature, math: MathMode) -> list[Kernel]:
+def all_gather_list(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    output_tensors: tuple[TensorSpec, ...] = (),
+    input_tensors: tuple[TensorSpec, ...] = (),
+    output_lists: tuple[TensorSpec, ...] = (),
+    input_list: tuple[TensorSpec, ...] = (),
+) -> list[Kernel]:
     """An all-gather into a flat buffer, then a copy a rank."""
-    outputs = _flat(call.by_name.get("output_tensors"), call.by_name.get("output_lists"))
-    inputs = _flat(call.by_name.get("input_tensors"), call.by_name.get("input_list"))
+    outputs = gpu_tensors(output_tensors + output_lists)
+    inputs = gpu_tensors(input_tensors + input_list)
     kernels = _collective(call, "all_gather", outputs, _ratio(outputs, inputs))
     return kernels + [k for spec in outputs for k in copy_kernel(spec, spec) if kernels]
 
@@ -156,17 +164,31 @@ def all_gather_functional(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_")
-def reduce_scatter_base(call: OpSignature, math: MathMode) -> list[Kernel]:
+def reduce_scatter_base(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    output_tensor: tuple[TensorSpec, ...] = (),
+    input_tensor: tuple[TensorSpec, ...] = (),
+    outputs: tuple[TensorSpec, ...] = (),
+    inputs: tuple[TensorSpec, ...] = (),
+) -> list[Kernel]:
     """A reduce-scatter of one tensor."""
-    large = _flat(call.by_name.get("input_tensor"), call.by_name.get("inputs"))
-    small = _flat(call.by_name.get("output_tensor"), call.by_name.get("outputs"))
+    large = gpu_tensors(input_tensor + inputs)
+    small = gpu_tensors(output_tensor + outputs)
     return _collective(call, "reduce_scatter", large, _ratio(large, small))
 
 
 @register_op("c10d::reduce_scatter_")
-def reduce_scatter_list(call: OpSignature, math: MathMode) -> list[Kernel]:
+def reduce_scatter_list(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    output_tensors: tuple[TensorSpec, ...],
+    input_tensors: tuple[TensorSpec, ...],
+) -> list[Kernel]:
     """A copy a rank into a flat buffer, then a reduce-scatter."""
-    inputs, outputs = _flat(call.by_name["input_tensors"]), _flat(call.by_name["output_tensors"])
+    inputs, outputs = gpu_tensors(input_tensors), gpu_tensors(output_tensors)
     kernels = _collective(call, "reduce_scatter", inputs, _ratio(inputs, outputs))
     return [k for spec in inputs for k in copy_kernel(spec, spec) if kernels] + kernels
 
@@ -178,10 +200,16 @@ def reduce_scatter_list(call: OpSignature, math: MathMode) -> list[Kernel]:
     "_c10d_functional_autograd::reduce_scatter_tensor",
     "symm_mem::reduce_scatter_out",
 )
-def reduce_scatter_functional(call: OpSignature, math: MathMode) -> list[Kernel]:
+def reduce_scatter_functional(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: tuple[TensorSpec, ...] = (),
+    inputs: tuple[TensorSpec, ...] = (),
+    **others: Argument,
+) -> list[Kernel]:
     """A reduce-scatter into a new tensor."""
-    inputs = _flat(call.by_name.get("input"), call.by_name.get("inputs"))
-    return _collective(call, "reduce_scatter", inputs)
+    return _collective(call, "reduce_scatter", gpu_tensors(input + inputs))
 
 
 @register_op(
@@ -191,23 +219,33 @@ def reduce_scatter_functional(call: OpSignature, math: MathMode) -> list[Kernel]
     "_c10d_functional_autograd::all_to_all_single",
     "symm_mem::nvshmem_all_to_all",
 )
-def all_to_all(call: OpSignature, math: MathMode) -> list[Kernel]:
+def all_to_all(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: tuple[TensorSpec, ...] = (),
+    input_split_sizes: tuple[int, ...] = (),
+    input_tensors: tuple[TensorSpec, ...] = (),
+    **others: Argument,
+) -> list[Kernel]:
     """An exchange of every rank's shares."""
-    inputs = _flat(call.by_name.get("input"), call.by_name.get("input_tensors"))
-    lists = tensor_list(call, "input_tensors")
-    splits = call.by_name.get("input_split_sizes")
-    ranks = len(lists) or (len(splits) if isinstance(splits, tuple) else 0)
-    return _collective(call, "all_to_all", inputs, ranks or None)
+    ranks = len(input_tensors) or len(input_split_sizes)
+    return _collective(call, "all_to_all", gpu_tensors(input + input_tensors), ranks or None)
 
 
 @register_op("c10d::gather_", "c10d::scatter_")
-def gather_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+def gather_scatter(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    output_tensors: tuple[TensorSpec, ...],
+    input_tensors: tuple[TensorSpec, ...],
+) -> list[Kernel]:
     """Shares to or from one rank; the other ranks know only their own."""
     kind = "gather" if call.op == "c10d::gather_" else "scatter"
-    whole, share = ("output_tensors", "input_tensors")
+    large, small = gpu_tensors(output_tensors), gpu_tensors(input_tensors)
     if kind == "scatter":
-        whole, share = share, whole
-    large, small = _flat(call.by_name.get(whole)), _flat(call.by_name.get(share))
+        large, small = small, large
     if large:
         return _collective(call, kind, large, _ratio(large, small))
     ranks = _world_size(call)
@@ -215,17 +253,16 @@ def gather_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("c10d::barrier", "c10d::monitored_barrier_")
-def barrier(call: OpSignature, math: MathMode) -> list[Kernel]:
+def barrier(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> list[Kernel]:
     """An all-reduce of one element, as ProcessGroupNCCL does it."""
-    one = TensorSpec((1,), (1,), "float32", call.tensor("tensor").device)
+    one = TensorSpec((1,), (1,), "float32", tensor.device)
     kernels = _collective(call, "all_reduce", (one,))
     return pointwise_kernel("fill", (), (one,)) + kernels if kernels else []
 
 
 @register_op("c10d::check_for_nan")
-def check_for_nan(call: OpSignature, math: MathMode) -> list[Kernel]:
+def check_for_nan(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> list[Kernel]:
     """One pass."""
-    tensor = call.tensor("tensor")
     return [memory_kernel(KernelClass.REDUCTION, "check_for_nan", reads=(tensor,))]
 
 

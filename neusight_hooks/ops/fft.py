@@ -7,8 +7,6 @@ import math as mathematics
 from neusight.ops.operands import (
     ceil_div,
     copy_kernel,
-    integer,
-    integers,
     memory_kernel,
     output,
     pointwise_kernel,
@@ -29,21 +27,28 @@ _FLOPS_A_BUTTERFLY = 5
 
 
 @register_op("aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r")
-def fft(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fft(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    dim: tuple[int, ...] = (),
+    normalization: int = 0,
+) -> list[Kernel]:
     """A kernel a dimension (more for long ones), then the scaling; c2r copies its input first."""
-    source, result = call.tensor("self"), output(call)
-    if not source.numel or not result.numel:
+    result = output(call)
+    if not self.numel or not result.numel:
         return []
-    rank = len(source.shape)
-    dims = [wrap_dim(dim, rank) for dim in integers(call, "dim")]
-    whole = source if source.numel >= result.numel else result
+    rank = len(self.shape)
+    dims = [wrap_dim(each, rank) for each in dim]
+    whole = self if self.numel >= result.numel else result
     kernels: list[Kernel] = []
     if call.op == "aten::_fft_c2r":  # cuFFT overwrites the input of c2r
-        kernels += copy_kernel(source, source)
-    for position, dim in enumerate(dims):
+        kernels += copy_kernel(self, self)
+    for position, each in enumerate(dims):
         last = position == len(dims) - 1
-        kernels += _passes(source if position == 0 else whole, result if last else whole, dim)
-    if integer(call, "normalization", 0):
+        kernels += _passes(self if position == 0 else whole, result if last else whole, each)
+    if normalization:
         kernels += pointwise_kernel("mul", (result,), (result,))
     return kernels
 

@@ -1,4 +1,4 @@
-"""What an op reads and writes, and its arguments by type: the words formulas are made of."""
+"""What an op reads and writes, and the kernels of that: the words formulas are made of."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 __all__ = [
-    "boolean",
     "ceil_div",
     "copy_kernel",
     "flags",
     "gpu_tensors",
-    "integer",
-    "integers",
     "is_dense",
     "is_dense_channels_last",
     "is_in_place",
@@ -25,7 +22,6 @@ __all__ = [
     "memcpy_h2d",
     "memory_kernel",
     "num_bytes",
-    "number",
     "op_names",
     "output",
     "per_dim",
@@ -33,8 +29,6 @@ __all__ = [
     "product",
     "read_tensors",
     "same_storage_order",
-    "tensor_list",
-    "text",
     "wrap_dim",
     "written_tensors",
 ]
@@ -118,59 +112,9 @@ def output(call: OpSignature, index: int = 0) -> TensorSpec:
     return written[index]
 
 
-def integer(call: OpSignature, name: str, default: int | None = None) -> int:
-    """An integer argument; `default` stands for an absent one."""
-    value = call.by_name.get(name)
-    if isinstance(value, (int, float)):
-        return int(value)
-    if default is None:
-        raise ValueError(f"{call.op}: argument {name} is {value!r}, not an integer")
-    return default
-
-
-def number(call: OpSignature, name: str, default: float) -> float:
-    """A number argument; `default` stands for an absent one."""
-    value = call.by_name.get(name)
-    return float(value) if isinstance(value, (int, float)) else default
-
-
-def boolean(call: OpSignature, name: str, default: bool = False) -> bool:
-    """A flag; `default` stands for an absent one."""
-    value = call.by_name.get(name)
-    return bool(value) if isinstance(value, (bool, int)) else default
-
-
-def text(call: OpSignature, name: str) -> str:
-    """A text argument, "" where absent."""
-    value = call.by_name.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def integers(call: OpSignature, name: str) -> tuple[int, ...]:
-    """A list of integers; one integer is a list of one, an absent one is empty."""
-    value = call.by_name.get(name)
-    if isinstance(value, (int, float)):
-        return (int(value),)
-    if isinstance(value, tuple):
-        return tuple(int(item) for item in value if isinstance(item, (int, float)))
-    return ()
-
-
-def flags(call: OpSignature, name: str, count: int) -> tuple[bool, ...]:
+def flags(given: tuple[bool, ...], count: int) -> tuple[bool, ...]:
     """A list of `count` flags; absent ones are set."""
-    value = call.by_name.get(name)
-    given = tuple(bool(item) for item in value) if isinstance(value, tuple) else ()
     return (given + (True,) * count)[:count]
-
-
-def tensor_list(call: OpSignature, name: str) -> tuple[TensorSpec, ...]:
-    """A list of tensors, without its Nones."""
-    value = call.by_name.get(name)
-    if isinstance(value, TensorSpec):
-        return (value,)
-    if isinstance(value, tuple):
-        return tuple(item for item in value if isinstance(item, TensorSpec))
-    return ()
 
 
 def per_dim(values: Sequence[int], rank: int, default: int = 1) -> tuple[int, ...]:

@@ -16,13 +16,12 @@ from neusight.ops.operands import (
     op_names,
     pointwise_kernel,
     same_storage_order,
-    tensor_list,
     written_tensors,
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["FOREACH", "launches"]
 
@@ -203,17 +202,22 @@ def foreach_zero(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::_foreach_copy", "aten::_foreach_clone")
-def foreach_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def foreach_copy(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: tuple[TensorSpec, ...],
+    src: tuple[TensorSpec, ...] = (),
+) -> list[Kernel]:
     """All copies at once, casts included; a copy a tensor where layouts or devices differ."""
-    targets = tensor_list(call, "self")
-    sources = tensor_list(call, "src") or targets
+    sources = src or self
     if not sources:
         return []
-    on_gpu = all(spec.device != "cpu" for spec in (*sources, *targets))
-    if on_gpu and _takes_fast_route((sources, targets), same_dtype=False):
-        return _multi_tensor_kernels("multi_tensor_copy", (sources,), (targets,))
+    on_gpu = all(spec.device != "cpu" for spec in (*sources, *self))
+    if on_gpu and _takes_fast_route((sources, self), same_dtype=False):
+        return _multi_tensor_kernels("multi_tensor_copy", (sources,), (self,))
 
-    return [k for s, t in zip(sources, targets, strict=True) for k in move(s, t)]
+    return [k for s, t in zip(sources, self, strict=True) for k in move(s, t)]
 
 
 @register_op("aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_powsum")
@@ -263,50 +267,83 @@ def foreach_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
     return kernels
 
 
-def _fused(call: OpSignature, name: str, lists: Sequence[str]) -> list[Kernel]:
-    """A fused optimizer: all lists are read; all but the gradients are written."""
-    named = [gpu_tensors(tensor_list(call, label)) for label in lists]
-    reads = [specs for specs in named if specs]
-    if not reads or not reads[0]:
+def _fused(
+    name: str,
+    parameters: tuple[TensorSpec, ...],
+    gradients: tuple[TensorSpec, ...],
+    states: Sequence[tuple[TensorSpec, ...]],
+    *,
+    unscales: bool,
+) -> list[Kernel]:
+    """A fused optimizer: all lists are read; all but the gradients are written, and these too
+    where they are unscaled on the way."""
+    reads = [gpu_tensors(specs) for specs in (parameters, gradients, *states)]
+    if not reads[0]:
         return []
-    gradients = named[1]
-    unscales = call.optional_tensor("grad_scale") is not None
-    writes = [
-        specs
-        for specs, label in zip(named, lists, strict=True)
-        if specs and (label != "grads" or unscales)
-    ]
-    if len(gradients) != len(reads[0]):
-        raise ValueError(f"{call.op}: {len(reads[0])} parameters but {len(gradients)} gradients")
+    if len(reads[1]) != len(reads[0]):
+        raise ValueError(f"{len(reads[0])} parameters but {len(reads[1])} gradients")
+    present = [specs for specs in reads if specs]
+    writes = [specs for specs in present if unscales or specs is not reads[1]]
     return _multi_tensor_kernels(
-        f"fused_{name}", reads, writes, depth=len(reads), flops=_FUSED_FLOPS[name]
+        f"fused_{name}", present, writes, depth=len(present), flops=_FUSED_FLOPS[name]
     )
 
 
 @register_op("aten::_fused_adam", "aten::_fused_adamw")
-def fused_adam(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fused_adam(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: tuple[TensorSpec, ...],
+    grads: tuple[TensorSpec, ...],
+    exp_avgs: tuple[TensorSpec, ...],
+    exp_avg_sqs: tuple[TensorSpec, ...],
+    max_exp_avg_sqs: tuple[TensorSpec, ...] = (),
+    grad_scale: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """Parameters, moments and gradients in one pass."""
+    states = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
     name = "adamw" if "adamw" in call.op else "adam"
-    lists = ("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
-    return _fused(call, name, lists)
+    return _fused(name, self, grads, states, unscales=grad_scale is not None)
 
 
 @register_op("aten::_fused_sgd")
-def fused_sgd(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fused_sgd(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: tuple[TensorSpec, ...],
+    grads: tuple[TensorSpec, ...],
+    momentum_buffer_list: tuple[TensorSpec, ...],
+    grad_scale: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """Parameters, gradients and momentum in one pass."""
-    return _fused(call, "sgd", ("self", "grads", "momentum_buffer_list"))
+    return _fused("sgd", self, grads, (momentum_buffer_list,), unscales=grad_scale is not None)
 
 
 @register_op("aten::_fused_adagrad")
-def fused_adagrad(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fused_adagrad(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: tuple[TensorSpec, ...],
+    grads: tuple[TensorSpec, ...],
+    state_sums: tuple[TensorSpec, ...],
+    grad_scale: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """Parameters, gradients and sums of squares in one pass."""
-    return _fused(call, "adagrad", ("self", "grads", "state_sums"))
+    return _fused("adagrad", self, grads, (state_sums,), unscales=grad_scale is not None)
 
 
 @register_op("aten::_amp_foreach_non_finite_check_and_unscale")
-def amp_unscale(call: OpSignature, math: MathMode) -> list[Kernel]:
+def amp_unscale(
+    call: OpSignature, math: MathMode, *, self: tuple[TensorSpec, ...], **others: Argument
+) -> list[Kernel]:
     """GradScaler's pass over all gradients: unscaled in place, checked for infinities."""
-    gradients = gpu_tensors(tensor_list(call, "self"))
+    gradients = gpu_tensors(self)
     dense = tuple(spec for spec in gradients if is_dense(spec))
     kernels = _multi_tensor_kernels("amp_unscale", (dense,), (dense,), depth=1, flops=2)
     for spec in gradients:

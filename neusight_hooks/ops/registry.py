@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from neusight.ops.formula import Formula, Parameters, bound, parameters_of
+from neusight.ops.schema import misfits
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
@@ -22,12 +25,21 @@ __all__ = [
     "why_unmapped",
 ]
 
-#: What `register_op` registers: a pure function of shapes.
-Formula = Callable[[OpSignature, MathMode], Iterable[Kernel]]
-
 AnyFormula = TypeVar("AnyFormula", bound=Formula)
 
-_formulas: dict[str, Formula] = {}
+
+class _Registered(NamedTuple):
+    """A formula and what it reads by name."""
+
+    formula: Formula
+    parameters: Parameters
+
+    def kernels(self, signature: OpSignature, math: MathMode) -> tuple[Kernel, ...]:
+        """What it says of the call."""
+        return tuple(self.formula(signature, math, **bound(self.parameters, signature)))
+
+
+_formulas: dict[str, _Registered] = {}
 
 
 class Mapping(NamedTuple):
@@ -45,10 +57,15 @@ def register_op(*packets: object) -> Callable[[AnyFormula], AnyFormula]:
     without an overload stands for all overloads and for the in-place form; a name with one
     ("aten::add.out") goes before it.
 
+    The function takes the call, the math mode and, after a `*`, the arguments of the op that it
+    reads, by the names that the op's schema gives them. Where torch is loaded and knows the op,
+    RegistrationError says which name or type is not in the schema and which tensor was forgotten.
+
     >>> from neusight.predictors.kernel import Kernel
+    >>> from neusight.recording.recording import TensorSpec
     >>> @register_op("mylib::swish")
-    ... def swish(call, math):
-    ...     return [Kernel.elementwise("swish", call.tensor("x").numel, dtype="float32")]
+    ... def swish(call, math, *, x: TensorSpec):
+    ...     return [Kernel.elementwise("swish", x.numel, dtype=x.dtype)]
     >>> is_mapped("mylib::swish")
     True
     >>> unregister_op("mylib::swish")
@@ -58,19 +75,45 @@ def register_op(*packets: object) -> Callable[[AnyFormula], AnyFormula]:
         raise RegistrationError('register_op needs an op, for example register_op("mylib::swish").')
 
     def register(formula: AnyFormula) -> AnyFormula:
-        if not callable(formula):
-            raise RegistrationError(
-                f"register_op({names[0]!r}) decorates a function, not {formula!r}."
-            )
-        for name in names:
-            if name in _formulas or names.count(name) > 1:
-                raise RegistrationError(
-                    f"Op {name} is registered already; unregister_op({name!r}) forgets it."
-                )
-        _formulas.update(dict.fromkeys(names, formula))
+        registered = _checked(names, formula)
+        _formulas.update(dict.fromkeys(names, registered))
         return formula
 
     return register
+
+
+def _checked(names: list[str], formula: Formula) -> _Registered:
+    """RegistrationError if the formula cannot be the one of these ops."""
+    if not callable(formula):
+        raise RegistrationError(f"register_op({names[0]!r}) decorates a function, not {formula!r}.")
+    for name in names:
+        if name in _formulas or names.count(name) > 1:
+            raise RegistrationError(
+                f"Op {name} is registered already; unregister_op({name!r}) forgets it."
+            )
+    parameters = parameters_of(formula)
+    wrong = misfits(names, parameters, apart=_formulas.keys())
+    if wrong and not _is_of_another_torch(formula):
+        label = getattr(formula, "__name__", repr(formula))
+        raise RegistrationError(
+            f"{label} does not fit {', '.join(names)}: {'; '.join(wrong[:_TOLD])}."
+        )
+    return _Registered(formula, parameters)
+
+
+#: Misfits that an error names; the overloads of an op have mostly the same.
+_TOLD = 2
+
+#: The torch whose schemas the formulas of this package are written for.
+_WRITTEN_FOR = "2.13."
+
+
+def _is_of_another_torch(formula: Formula) -> bool:
+    """Whether the formula is ours and torch is not the one it was written for. An op that is
+    declared otherwise there then counts as unmapped, and nothing else is lost."""
+    version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    is_ours = (getattr(formula, "__module__", None) or "").startswith(f"{__package__}.")
+    return is_ours and not version.startswith(_WRITTEN_FOR)
 
 
 def unregister_op(packet: object) -> None:
@@ -87,7 +130,7 @@ def mapped_ops() -> tuple[str, ...]:
 
 def formulas() -> dict[str, Formula]:
     """What is registered now, by name."""
-    return dict(_formulas)
+    return {name: registered.formula for name, registered in _formulas.items()}
 
 
 def is_mapped(op: str, overload: str = "default") -> bool:
@@ -107,11 +150,11 @@ def map_op(signature: OpSignature, math: MathMode) -> Mapping:
     """The kernels of an op and whether they are known or a guess. Never raises."""
     if _is_host_only(signature):
         return Mapping((), True)
-    formula = _formula_of(signature.op, signature.overload)
-    if formula is None:
+    registered = _formula_of(signature.op, signature.overload)
+    if registered is None:
         return Mapping((_unknown(signature),), False, "no function is registered for it")
     try:
-        return Mapping(tuple(formula(signature, math)), True)
+        return Mapping(registered.kernels(signature, math), True)
     except Exception as error:  # a forecast goes on, and reports what it could not map
         return Mapping((_unknown(signature),), False, f"{type(error).__name__}: {error}")
 
@@ -121,7 +164,7 @@ def why_unmapped(signature: OpSignature) -> str:
     return map_op(signature, MathMode()).reason
 
 
-def _formula_of(op: str, overload: str) -> Formula | None:
+def _formula_of(op: str, overload: str) -> _Registered | None:
     candidates = [f"{op}.{overload}", op]
     if op.endswith("_") and not op.endswith("__"):
         candidates += [f"{op[:-1]}.{overload}", op[:-1]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
-    integers,
     kernel_name,
     layout_of,
     memcpy_d2h,
@@ -15,13 +14,11 @@ from neusight.ops.operands import (
     output,
     pointwise_kernel,
     read_tensors,
-    tensor_list,
-    text,
     written_tensors,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["MATERIALIZED_VIEWS", "move"]
 
@@ -71,32 +68,40 @@ def _dense(spec: TensorSpec) -> TensorSpec:
     return spec._replace(stride=tuple(reversed(strides)))
 
 
-@register_op("aten::copy", "aten::_copy_from", "aten::_copy_from_and_resize")
-def copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::copy")
+def copy(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, src: Argument, **others: Argument
+) -> list[Kernel]:
     """A copy into an existing tensor (copy_), on the GPU or across the bus."""
-    target, source = call.tensor("self"), call.by_name.get("src", call.by_name.get("other"))
-    if call.op.startswith("aten::_copy_from"):
-        source, target = target, call.tensor("dst")
-    if not isinstance(source, TensorSpec):  # a Python number
-        return pointwise_kernel("fill", (), (target,))
-    return move(source, target)
+    if not isinstance(src, TensorSpec):  # a Python number
+        return pointwise_kernel("fill", (), (self,))
+    return move(src, self)
+
+
+@register_op("aten::_copy_from", "aten::_copy_from_and_resize")
+def copy_from(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dst: TensorSpec
+) -> list[Kernel]:
+    """The same, said the other way round."""
+    return move(self, dst)
 
 
 @register_op("aten::_to_copy")
-def to_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def to_copy(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dtype: str = "", device: str = ""
+) -> list[Kernel]:
     """A cast, a change of memory format or a move, into a new tensor."""
-    source = call.tensor("self")
     if call.output_tensors:
-        return move(source, call.output_tensors[0])
+        return move(self, call.output_tensors[0])
     # The result left the GPU and was not written down: what was asked for says what it is.
-    target = _dense(source)._replace(device=text(call, "device") or source.device)
-    return move(source, target._replace(dtype=text(call, "dtype") or source.dtype))
+    target = _dense(self)._replace(device=device or self.device)
+    return move(self, target._replace(dtype=dtype or self.dtype))
 
 
 @register_op(*(f"aten::{name}" for name in MATERIALIZED_VIEWS))
 def clone(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """One copy of what a view shows."""
-    source, target = read_tensors(call)[0], output(call)
+    """One copy of what a view shows, its only tensor."""
+    (source, *_), target = read_tensors(call), output(call)
     kernels = copy_kernel(_shown(source, target), target)
     if source.numel < target.numel and kernels:  # repeat and expand read less than they write
         read = min(source.num_bytes, kernels[0].bytes_read)
@@ -126,16 +131,16 @@ def _shown(source: TensorSpec, target: TensorSpec) -> TensorSpec:
 
 
 @register_op("aten::_local_scalar_dense")
-def local_scalar(call: OpSignature, math: MathMode) -> list[Kernel]:
+def local_scalar(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """item(): one element to the host, which waits for it."""
-    return [memcpy_d2h(spec) for spec in read_tensors(call)[:1]]
+    return [memcpy_d2h(spec) for spec in (self,)]
 
 
 @register_op("aten::cat", "aten::stack", "aten::_stack", "aten::_chunk_cat")
-def cat(call: OpSignature, math: MathMode) -> list[Kernel]:
+def cat(call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = ()) -> list[Kernel]:
     """A batched copy, or a copy a tensor where dtypes differ."""
     target = output(call)
-    sources = [spec for spec in tensor_list(call, "tensors") if spec.numel and spec.device != "cpu"]
+    sources = [spec for spec in tensors if spec.numel and spec.device != "cpu"]
     if not target.numel or not sources:
         return []
     if any(spec.dtype != target.dtype for spec in sources):
@@ -161,14 +166,15 @@ def cat(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
-def split_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def split_copy(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, out: tuple[TensorSpec, ...] = ()
+) -> list[Kernel]:
     """A copy a part; split_with_sizes_copy.out is one kernel (FSDP's unpacking)."""
-    source = call.tensor("self")
-    parts = gpu_tensors(tensor_list(call, "out")) or written_tensors(call)
+    parts = gpu_tensors(out) or written_tensors(call)
     if call.op == "aten::split_with_sizes_copy" and call.overload == "out":
         return [
             memory_kernel(
-                KernelClass.COPY, "split_with_sizes_copy", reads=(source,), writes=parts, flops=0
+                KernelClass.COPY, "split_with_sizes_copy", reads=(self,), writes=parts, flops=0
             )
         ]
     return [k for part in parts for k in copy_kernel(part._replace(stride=_gapped(part)), part)]
@@ -180,16 +186,16 @@ def _gapped(part: TensorSpec) -> tuple[int, ...]:
 
 
 @register_op("aten::roll", "aten::flip", "aten::rot90")
-def permuted_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def permuted_copy(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """One kernel that computes where each element comes from."""
-    source, target = read_tensors(call)[0], output(call)
+    target = output(call)
     if not target.numel:
         return []
     return [
         memory_kernel(
             KernelClass.COPY,
             kernel_name(call),
-            reads=(source,),
+            reads=(self,),
             writes=(target,),
             width=target.numel,
             layout="strided",
@@ -198,12 +204,14 @@ def permuted_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::constant_pad_nd")
-def constant_pad(call: OpSignature, math: MathMode) -> list[Kernel]:
+def constant_pad(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, pad: tuple[int, ...] = ()
+) -> list[Kernel]:
     """The constant everywhere, then the input into its place; only cropping is one copy."""
-    source, target = call.tensor("self"), output(call)
-    inside = _shrunk(source, target)
+    target = output(call)
+    inside = _shrunk(self, target)
     copies = copy_kernel(inside._replace(stride=_gapped(inside)), inside)
-    if all(pad <= 0 for pad in integers(call, "pad")):
+    if all(pad <= 0 for pad in pad):
         return copies
     return pointwise_kernel("fill", (), (target,)) + copies
 
@@ -218,24 +226,28 @@ _PADS = [f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank
 
 
 @register_op(*(f"aten::{name}" for name in _PADS))
-def pad(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pad(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """One kernel."""
-    return pointwise_kernel(kernel_name(call)[:-2], read_tensors(call)[:1], written_tensors(call))
+    return pointwise_kernel(kernel_name(call)[:-2], (self,), written_tensors(call))
 
 
 @register_op(*(f"aten::{name}_backward" for name in _PADS))
-def pad_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pad_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Zeros, then a kernel that adds each gradient to where it came from."""
-    grad, target = call.tensor("grad_output"), output(call)
+    target = output(call)
     name = kernel_name(call).replace("1d_", "_").replace("2d_", "_").replace("3d_", "_")
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(name, (grad,), (target,))
+    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
+        name, (grad_output,), (target,)
+    )
 
 
 @register_op("aten::im2col", "aten::col2im")
-def im2col(call: OpSignature, math: MathMode) -> list[Kernel]:
+def im2col(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """unfold launches a kernel an image, fold one for all."""
-    source, target = call.tensor("self"), output(call)
-    batch = source.shape[0] if kernel_name(call) == "im2col" and len(source.shape) == 4 else 1
+    target = output(call)
+    batch = self.shape[0] if kernel_name(call) == "im2col" and len(self.shape) == 4 else 1
     if not target.numel:
         return []
     kernel = Kernel.rows(
@@ -243,8 +255,8 @@ def im2col(call: OpSignature, math: MathMode) -> list[Kernel]:
         kernel_name(call),
         1,
         target.numel // batch,
-        dtype=source.dtype,
-        bytes_read=source.num_bytes // batch,
+        dtype=self.dtype,
+        bytes_read=self.num_bytes // batch,
         bytes_written=target.num_bytes // batch,
         flops=0,
         layout="strided",
@@ -256,19 +268,21 @@ _EMBEDDED = ("select", "slice", "diagonal", "_nested_select")
 
 
 @register_op(*(f"aten::{name}_backward" for name in _EMBEDDED))
-def view_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def view_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Zeros, then the gradient into its place."""
-    grad, target = call.tensor("grad_output"), output(call)
-    place = grad._replace(stride=_gapped(grad))
-    return pointwise_kernel("fill", (), (target,)) + copy_kernel(grad, place)
+    target = output(call)
+    place = grad_output._replace(stride=_gapped(grad_output))
+    return pointwise_kernel("fill", (), (target,)) + copy_kernel(grad_output, place)
 
 
 @register_op("aten::unfold_backward")
-def unfold_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def unfold_backward(call: OpSignature, math: MathMode, *, grad_in: TensorSpec) -> list[Kernel]:
     """Zeros, then a kernel that adds overlapping windows."""
-    grad, target = call.tensor("grad_in"), output(call)
+    target = output(call)
     return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
-        "unfold_backward", (grad,), (target,)
+        "unfold_backward", (grad_in,), (target,)
     )
 
 
@@ -278,52 +292,58 @@ def unfold_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::diagonal_scatter",
     "aten::as_strided_scatter",
 )
-def view_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+def view_scatter(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, src: TensorSpec
+) -> list[Kernel]:
     """A copy of the whole, then the new part into its place."""
-    source, part = call.tensor("self"), call.tensor("src")
-    return copy_kernel(source, output(call)) + copy_kernel(
-        part, part._replace(stride=_gapped(part))
-    )
+    return copy_kernel(self, output(call)) + copy_kernel(src, src._replace(stride=_gapped(src)))
 
 
 @register_op("aten::diag_embed")
-def diag_embed(call: OpSignature, math: MathMode) -> list[Kernel]:
+def diag_embed(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """Zeros, then the diagonal."""
-    source, target = call.tensor("self"), output(call)
-    place = source._replace(stride=_gapped(source))
-    return pointwise_kernel("fill", (), (target,)) + copy_kernel(source, place)
+    target = output(call)
+    place = self._replace(stride=_gapped(self))
+    return pointwise_kernel("fill", (), (target,)) + copy_kernel(self, place)
 
 
 @register_op("aten::block_diag")
-def block_diag(call: OpSignature, math: MathMode) -> list[Kernel]:
+def block_diag(
+    call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = ()
+) -> list[Kernel]:
     """Zeros, then a copy a block."""
     kernels = pointwise_kernel("fill", (), written_tensors(call))
-    for block in tensor_list(call, "tensors"):
+    for block in tensors:
         kernels += copy_kernel(block, block._replace(stride=_gapped(block)))
     return kernels
 
 
 @register_op("aten::_pack_padded_sequence")
-def pack_padded_sequence(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pack_padded_sequence(
+    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """A concatenation of the steps of equal batch size, taken as one."""
-    source = call.tensor("input")
-    return copy_kernel(source, output(call), "pack_padded_sequence")
+    return copy_kernel(input, output(call), "pack_padded_sequence")
 
 
 @register_op("aten::_pack_padded_sequence_backward")
-def pack_padded_sequence_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pack_padded_sequence_backward(
+    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Zeros, then the gradients into their places."""
-    grad, target = call.tensor("grad"), output(call)
+    target = output(call)
     return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
         "pack_padded_sequence_backward", (grad,), (grad,)
     )
 
 
 @register_op("aten::_cudnn_rnn_flatten_weight")
-def flatten_rnn_weight(call: OpSignature, math: MathMode) -> list[Kernel]:
+def flatten_rnn_weight(
+    call: OpSignature, math: MathMode, *, weight_arr: tuple[TensorSpec, ...] = ()
+) -> list[Kernel]:
     """Zeros, then a copy a weight into one buffer."""
     kernels = pointwise_kernel("fill", (), written_tensors(call))
-    for weight in tensor_list(call, "weight_arr"):
+    for weight in weight_arr:
         kernels += copy_kernel(weight, weight)
     return kernels
 
@@ -341,13 +361,19 @@ def jagged_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::repeat_interleave")
-def repeat_interleave(call: OpSignature, math: MathMode) -> list[Kernel]:
+def repeat_interleave(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    repeats: Argument,
+    output_size: int | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """A scan of the repeats, their total read by the host unless given, then the indices."""
-    reads, target = read_tensors(call), output(call)
-    repeats = call.optional_tensor("repeats")
-    if repeats is None:
-        return pointwise_kernel("repeat_interleave", reads, (target,))
+    target = output(call)
+    if not isinstance(repeats, TensorSpec):  # one number for all
+        return pointwise_kernel("repeat_interleave", read_tensors(call), (target,))
     total = TensorSpec((), (), "int64", repeats.device)
     scan = memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(repeats,), writes=(repeats,))
-    read_total = [] if call.by_name.get("output_size") is not None else [memcpy_d2h(total)]
+    read_total = [] if output_size is not None else [memcpy_d2h(total)]
     return [scan, *read_total, *pointwise_kernel("repeat_interleave", (repeats,), (target,))]

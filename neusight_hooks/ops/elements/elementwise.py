@@ -5,7 +5,6 @@ from __future__ import annotations
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
-    integer,
     is_in_place,
     kernel_name,
     memcpy_d2h,
@@ -18,7 +17,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["FILLS", "POINTWISE", "RANDOM", "mean_of"]
 
@@ -101,9 +100,8 @@ _CHEAP_EXPONENTS = (0.5, 2.0, 3.0, -0.5, -1.0, -2.0)
 
 
 @register_op("aten::pow")
-def power(call: OpSignature, math: MathMode) -> list[Kernel]:
+def power(call: OpSignature, math: MathMode, *, exponent: Argument = None) -> list[Kernel]:
     """One kernel; with a small whole exponent that of a product or root."""
-    exponent = call.by_name.get("exponent")
     is_cheap = isinstance(exponent, (int, float)) and exponent in _CHEAP_EXPONENTS
     name = "pow_by_products" if is_cheap else "pow"
     return pointwise_kernel(name, read_tensors(call), written_tensors(call))
@@ -133,11 +131,13 @@ def eye(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op(*(f"aten::{name}" for name in RANDOM))
-def random(call: OpSignature, math: MathMode) -> list[Kernel]:
+def random(
+    call: OpSignature, math: MathMode, *, mean: Argument = None, std: Argument = None
+) -> list[Kernel]:
     """One kernel of a random number generator."""
     label = _label(call).removesuffix("_like").removesuffix("_functional")
     # normal(mean: Tensor, std) draws standard normals first, then scales and shifts in place.
-    means = gpu_tensors((call.by_name.get("mean"), call.by_name.get("std")))
+    means = gpu_tensors((mean, std))
     targets = written_tensors(call)
     kernels = pointwise_kernel(label, (), targets)
     for mean in means:
@@ -146,18 +146,16 @@ def random(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op(*(f"aten::{name}" for name in _SAMPLES))
-def sample(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """One kernel that draws with given probabilities; bernoulli_(p) reads nothing."""
-    reads = read_tensors(call)
-    if is_in_place(call):
-        reads = reads[1:]
+def sample(call: OpSignature, math: MathMode, *, p: Argument = None) -> list[Kernel]:
+    """One kernel that draws with given probabilities; in place only `p` is read, if a tensor."""
+    reads = gpu_tensors((p,)) if is_in_place(call) else read_tensors(call)
     return pointwise_kernel(_label(call), reads, written_tensors(call))
 
 
 @register_op("aten::native_dropout", "aten::_fused_dropout")
-def dropout(call: OpSignature, math: MathMode) -> list[Kernel]:
+def dropout(call: OpSignature, math: MathMode, *, train: bool | None = None) -> list[Kernel]:
     """One kernel: reads the input, writes the output and a byte of mask an element."""
-    if call.by_name.get("train") is False:
+    if train is False:
         return []
     return pointwise_kernel("dropout", read_tensors(call), written_tensors(call))
 
@@ -169,11 +167,12 @@ def masked_scale(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::masked_fill")
-def masked_fill(call: OpSignature, math: MathMode) -> list[Kernel]:
+def masked_fill(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, mask: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """The in-place kernel, after a copy for the out-of-place form."""
-    reads, target = read_tensors(call), output(call)
-    mask = call.tensor("mask")
-    copies = [] if is_in_place(call) else copy_kernel(reads[0], target)
+    target = output(call)
+    copies = [] if is_in_place(call) else copy_kernel(self, target)
     if not target.numel:
         return []
     # The kernel loads the old value too: it is a binary loop over (self, mask).
@@ -191,34 +190,52 @@ _REDUCTION_NAME = {1: "mean", 2: "sum"}  # at::Reduction
 
 
 @register_op("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss")
-def pointwise_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pointwise_loss(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
+) -> list[Kernel]:
     """A pointwise kernel into a temporary, then the reduction."""
-    return _reduced_loss(call, [kernel_name(call)])
+    return _reduced_loss(call, self, target, reduction, [kernel_name(call)])
 
 
 @register_op("aten::binary_cross_entropy")
-def binary_cross_entropy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def binary_cross_entropy(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    target: TensorSpec,
+    weight: TensorSpec | None = None,
+    reduction: int = 1,
+) -> list[Kernel]:
     """A pointwise kernel, the weight if any, then the reduction."""
-    weight = call.optional_tensor("weight")
-    return _reduced_loss(call, ["binary_cross_entropy", *(["mul"] if weight else [])])
+    steps = ["binary_cross_entropy", *(["mul"] if weight else [])]
+    return _reduced_loss(call, self, target, reduction, steps)
 
 
 @register_op("aten::soft_margin_loss")
-def soft_margin_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+def soft_margin_loss(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
+) -> list[Kernel]:
     """log1p(exp(-input * target)) in four kernels (ATen/native/Loss.cpp), then the reduction."""
-    return _reduced_loss(call, ["neg", "mul", "exp", "log1p"])
+    return _reduced_loss(call, self, target, reduction, ["neg", "mul", "exp", "log1p"])
 
 
 @register_op("aten::binary_cross_entropy_with_logits")
-def binary_cross_entropy_with_logits(call: OpSignature, math: MathMode) -> list[Kernel]:
+def binary_cross_entropy_with_logits(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    target: TensorSpec,
+    weight: TensorSpec | None = None,
+    pos_weight: TensorSpec | None = None,
+    reduction: int = 1,
+) -> list[Kernel]:
     """(1 - target) * input - log_sigmoid(input) op by op (Loss.cpp), then the reduction."""
-    weight, pos_weight = call.optional_tensor("weight"), call.optional_tensor("pos_weight")
-    kernels = _reduced_loss(
-        call,
-        ["rsub", "mul", "log_sigmoid", "sub"]
-        + (["mul", "add", "mul"] if pos_weight else [])
-        + (["mul"] if weight else []),
-    )
+    steps = ["rsub", "mul", "log_sigmoid", "sub"]
+    steps += ["mul", "add", "mul"] if pos_weight else []
+    steps += ["mul"] if weight else []
+    kernels = _reduced_loss(call, self, target, reduction, steps)
     if pos_weight:
         kernels = pointwise_kernel("sub", (pos_weight,), (pos_weight,)) + kernels
     return kernels
@@ -230,14 +247,13 @@ _BINARY_STEPS = frozenset(
 )
 
 
-def _reduced_loss(call: OpSignature, steps: list[str]) -> list[Kernel]:
-    reads = read_tensors(call)
-    source = max(reads[:2], key=lambda spec: spec.numel)
-    reduction = integer(call, "reduction", 1)
-    terms = TensorSpec(source.shape, source.stride, source.dtype, source.device)
+def _reduced_loss(
+    call: OpSignature, source: TensorSpec, target: TensorSpec, reduction: int, steps: list[str]
+) -> list[Kernel]:
+    terms = max(source, target, key=lambda spec: spec.numel)
     kernels: list[Kernel] = []
     for step in steps:
-        operands = reads[:2] if step in _BINARY_STEPS else reads[:1]
+        operands = (source, target) if step in _BINARY_STEPS else (source,)
         kernels += pointwise_kernel(step, operands, (terms,))
     if reduction in _REDUCTION_NAME:
         kernels.append(mean_of(terms, output(call), _REDUCTION_NAME[reduction]))
@@ -251,10 +267,17 @@ def isin(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::_amp_update_scale")
-def amp_update_scale(call: OpSignature, math: MathMode) -> list[Kernel]:
+def amp_update_scale(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    growth_tracker: TensorSpec,
+    found_inf: TensorSpec,
+) -> list[Kernel]:
     """One tiny kernel that grows or shrinks the loss scale."""
-    reads = read_tensors(call)
-    return pointwise_kernel("amp_update_scale", reads, reads[:2])
+    scale = (self, growth_tracker)
+    return pointwise_kernel("amp_update_scale", (*scale, found_inf), scale)
 
 
 @register_op("aten::_assert_async", "aten::_functional_assert_async")
@@ -265,16 +288,14 @@ def assert_async(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::allclose")
-def allclose(call: OpSignature, math: MathMode) -> list[Kernel]:
+def allclose(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec
+) -> list[Kernel]:
     """isclose in about eight kernels, all(), and the answer read by the host."""
-    reads = read_tensors(call)
-    if not reads:
-        return []
-    source = reads[0]
-    mask = TensorSpec(source.shape, source.stride, "bool", source.device)
-    answer = TensorSpec((), (), "bool", source.device)
+    mask = TensorSpec(self.shape, self.stride, "bool", self.device)
+    answer = TensorSpec((), (), "bool", self.device)
     steps = ["eq", "abs", "mul", "add", "sub", "abs", "isfinite", "le", "bitwise_and", "bitwise_or"]
-    kernels = [k for step in steps for k in pointwise_kernel(step, (source,), (mask,))]
+    kernels = [k for step in steps for k in pointwise_kernel(step, (self,), (mask,))]
     return [*kernels, mean_of(mask, answer, "all"), memcpy_d2h(answer)]
 
 
@@ -297,6 +318,6 @@ def compute_linear_combination(call: OpSignature, math: MathMode) -> list[Kernel
 
 
 @register_op("aten::is_nonzero")
-def is_nonzero(call: OpSignature, math: MathMode) -> list[Kernel]:
+def is_nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """The value read by the host."""
-    return [memcpy_d2h(spec) for spec in read_tensors(call)[:1]]
+    return [memcpy_d2h(self)]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.ops.operands import (
-    boolean,
     copy_kernel,
     gpu_tensors,
-    integer,
     is_in_place,
     itemsize,
     kernel_name,
@@ -19,14 +17,13 @@ from neusight.ops.operands import (
     pointwise_kernel,
     product,
     read_tensors,
-    tensor_list,
     written_tensors,
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.ops.rows.sort import deterministic_order, select_flagged, vector
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -68,19 +65,25 @@ def _gather_kernel(
 
 
 @register_op("aten::embedding")
-def embedding(call: OpSignature, math: MathMode) -> list[Kernel]:
+def embedding(
+    call: OpSignature, math: MathMode, *, indices: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """A row an index."""
-    return _gather_kernel("embedding", output(call), (call.tensor("indices"),))
+    return _gather_kernel("embedding", output(call), (indices,))
 
 
 @register_op("aten::embedding_dense_backward")
-def embedding_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def embedding_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_output: TensorSpec,
+    indices: TensorSpec,
+    num_weights: int,
+    scale_grad_by_freq: bool = False,
+) -> list[Kernel]:
     """Zeros, then rows added: in one kernel for few indices, by sorted segments for many."""
-    grad, indices = call.tensor("grad_output"), call.tensor("indices")
-    num_weights = integer(call, "num_weights")
-    return _embedding_gradient(
-        grad, indices, output(call), num_weights, boolean(call, "scale_grad_by_freq")
-    )
+    return _embedding_gradient(grad_output, indices, output(call), num_weights, scale_grad_by_freq)
 
 
 def _embedding_gradient(
@@ -130,15 +133,22 @@ def _embedding_gradient(
 
 
 @register_op("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
-def embedding_bag(call: OpSignature, math: MathMode) -> list[Kernel]:
+def embedding_bag(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    weight: TensorSpec,
+    indices: TensorSpec,
+    offsets: TensorSpec,
+    per_sample_weights: TensorSpec | None = None,
+) -> list[Kernel]:
     """One kernel that sums or averages rows a bag."""
-    weight, indices = call.tensor("weight"), call.tensor("indices")
     result = output(call)
     width = weight.shape[1] if len(weight.shape) > 1 else 1
     if not indices.numel:
         return pointwise_kernel("fill", (), (result,))
     rows = indices.numel * width * itemsize(weight.dtype)
-    others = (indices, call.tensor("offsets"), call.optional_tensor("per_sample_weights"))
+    others = (indices, offsets, per_sample_weights)
     read = rows + sum(spec.num_bytes for spec in others if spec is not None)
     return [
         memory_kernel(
@@ -155,53 +165,68 @@ def embedding_bag(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward")
-def embedding_bag_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def embedding_bag_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad: TensorSpec,
+    indices: TensorSpec,
+    num_weights: int,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    **others: Argument,
+) -> list[Kernel]:
     """The gradient of the weight by sorted segments (sum, mean), or by atomics (max)."""
-    grad, indices = call.tensor("grad"), call.tensor("indices")
-    num_weights, width = integer(call, "num_weights"), grad.shape[-1] if grad.shape else 1
+    width = grad.shape[-1] if grad.shape else 1
     weight = TensorSpec((num_weights, width), (width, 1), grad.dtype, grad.device)
     spread = TensorSpec((indices.numel, width), (width, 1), grad.dtype, grad.device)
-    is_max = integer(call, "mode", 0) == 2
+    is_max = mode == 2
     if is_max:
         fill = pointwise_kernel("fill", (), (weight,))
         return fill + _gather_kernel(
             "embedding_bag_backward", grad, (indices,), writes=weight, reads_target=True
         )
-    scales = boolean(call, "scale_grad_by_freq")
-    return _embedding_gradient(spread, indices, weight, num_weights, scales, always_sorts=True)
-
-
-@register_op("aten::_embedding_bag_per_sample_weights_backward")
-def embedding_bag_weights_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """A dot product an index."""
-    return reduce_kernel(
-        "embedding_bag_weights_backward", (call.tensor("grad"),), written_tensors(call)
+    return _embedding_gradient(
+        spread, indices, weight, num_weights, scale_grad_by_freq, always_sorts=True
     )
 
 
+@register_op("aten::_embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(
+    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+) -> list[Kernel]:
+    """A dot product an index."""
+    return reduce_kernel("embedding_bag_weights_backward", (grad,), written_tensors(call))
+
+
 @register_op("aten::embedding_renorm")
-def embedding_renorm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def embedding_renorm(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: TensorSpec
+) -> list[Kernel]:
     """The indices made unique, then the norm of each row."""
-    weight, indices = call.tensor("self"), call.tensor("indices")
-    kernels = deterministic_order(indices.numel, weight.shape[0], indices.device)
-    width = weight.shape[1] if len(weight.shape) > 1 else 1
-    rows = TensorSpec((indices.numel, width), (width, 1), weight.dtype, weight.device)
+    kernels = deterministic_order(indices.numel, self.shape[0], indices.device)
+    width = self.shape[1] if len(self.shape) > 1 else 1
+    rows = TensorSpec((indices.numel, width), (width, 1), self.dtype, self.device)
     return kernels + _gather_kernel("embedding_renorm", rows, (indices,), reads_target=True)
 
 
-def _index_lists(call: OpSignature) -> tuple[list[Kernel], tuple[TensorSpec, ...]]:
+def _positions(
+    source: TensorSpec, given: tuple[TensorSpec, ...], moved_shape: tuple[int, ...]
+) -> tuple[list[Kernel], tuple[TensorSpec, ...]]:
     """The index tensors as numbers on the GPU, and the kernels that make them so.
 
-    A mask is first turned into positions (nonzero); an index on the host is copied.
+    A mask is first turned into positions (nonzero); an index on the host is copied. What the mask
+    lets through is told from the shape of what is moved.
     """
     kernels: list[Kernel] = []
     indices: list[TensorSpec] = []
-    for index in tensor_list(call, "indices"):
+    for index in given:
         if index.device == "cpu":
             kernels.append(memcpy_h2d(index))
             indices.append(index._replace(device="cuda"))
         elif index.dtype in ("bool", "uint8"):
-            selected = _selected(call, index)
+            rest = product(source.shape[len(index.shape) :])
+            selected = min(index.numel, product(moved_shape) // max(1, rest))
             kernels += select_flagged(index, selected)
             indices.append(vector(selected, "int64", index.device))
         else:
@@ -209,56 +234,63 @@ def _index_lists(call: OpSignature) -> tuple[list[Kernel], tuple[TensorSpec, ...
     return kernels, tuple(indices)
 
 
-def _selected(call: OpSignature, mask: TensorSpec) -> int:
-    """How many elements a mask lets through, told from the result (or the values put in)."""
-    values = call.optional_tensor("values")
-    shape = values.shape if values is not None else output(call).shape
-    whole = call.tensor("self").shape
-    rest = product(whole[len(mask.shape) :])
-    return min(mask.numel, product(shape) // max(1, rest))
-
-
 @register_op("aten::index", "aten::_unsafe_index")
-def index(call: OpSignature, math: MathMode) -> list[Kernel]:
+def index(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: tuple[TensorSpec, ...]
+) -> list[Kernel]:
     """One gather; masks are turned into positions first."""
-    kernels, indices = _index_lists(call)
-    return kernels + _gather_kernel("index", output(call), indices)
+    result = output(call)
+    kernels, positions = _positions(self, indices, result.shape)
+    return kernels + _gather_kernel("index", result, positions)
 
 
 @register_op("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put")
-def index_put(call: OpSignature, math: MathMode) -> list[Kernel]:
+def index_put(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    indices: tuple[TensorSpec | None, ...],
+    values: TensorSpec,
+    accumulate: bool = False,
+) -> list[Kernel]:
     """One scatter; to accumulate, the indices are sorted so that equal ones meet."""
-    target, values = call.tensor("self"), call.tensor("values")
-    kernels, indices = _index_lists(call)
+    given = tuple(index for index in indices if index is not None)
+    kernels, positions = _positions(self, given, values.shape)
     if not is_in_place(call):
-        kernels = copy_kernel(target, output(call)) + kernels
-    shape = _broadcast(tuple(spec.shape for spec in indices))
-    count = product(shape) if indices else 1
-    num_indexed = len(call.by_name["indices"]) if isinstance(call.by_name["indices"], tuple) else 1
-    rest = product(target.shape[num_indexed:])
-    moved = TensorSpec((count, rest), (rest, 1), target.dtype, target.device)
-    accumulates = boolean(call, "accumulate")
+        kernels = copy_kernel(self, output(call)) + kernels
+    count = product(_broadcast(tuple(spec.shape for spec in positions))) if positions else 1
+    rest = product(self.shape[len(indices) :])
+    moved = TensorSpec((count, rest), (rest, 1), self.dtype, self.device)
     if not moved.numel:
         return kernels
-    if accumulates or math.deterministic:
-        # index_put_with_sort_kernel (Indexing.cu): a linear index, its sort, rows added in order.
-        linear = vector(count, "int64", target.device)
-        for _ in indices:
-            kernels += pointwise_kernel("mul", (linear,), (linear,))
-            kernels += pointwise_kernel("add", (linear, linear), (linear,))
-        kernels += deterministic_order(count, target.numel, target.device)
-        return kernels + _gather_kernel(
-            "index_put_accumulate", moved, (linear, linear), reads_target=accumulates
-        )
-    put = _gather_kernel("index_put", moved, indices)
-    if values.numel < moved.numel and put:  # one value for many places
+    if accumulate or math.deterministic:
+        order = _linear_order(self, count, len(positions))
+        linear = vector(count, "int64", self.device)
+        return [
+            *kernels,
+            *order,
+            *_gather_kernel(
+                "index_put_accumulate", moved, (linear, linear), reads_target=accumulate
+            ),
+        ]
+    put = _gather_kernel("index_put", moved, positions)
+    if values.numel < moved.numel:  # one value for many places
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
         put = [_reading_less(kernel, saved) for kernel in put]
     return kernels + put
 
 
-def _reading_less(kernel: Kernel, saved: int) -> Kernel:
+def _linear_order(target: TensorSpec, count: int, num_indices: int) -> list[Kernel]:
+    """index_put_with_sort_kernel (Indexing.cu): a linear index and its sort, so that rows are added
+    in order."""
+    linear = vector(count, "int64", target.device)
+    step = pointwise_kernel("mul", (linear,), (linear,))
+    step += pointwise_kernel("add", (linear, linear), (linear,))
+    return step * num_indices + deterministic_order(count, target.numel, target.device)
 
+
+def _reading_less(kernel: Kernel, saved: int) -> Kernel:
     return replace(kernel, bytes_read=max(0, kernel.bytes_read - saved))
 
 
@@ -269,40 +301,70 @@ def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 @register_op("aten::gather", "aten::index_select", "aten::take")
-def gather(call: OpSignature, math: MathMode) -> list[Kernel]:
+def gather(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, index: TensorSpec
+) -> list[Kernel]:
     """One gather."""
-    return _gather_kernel(kernel_name(call), output(call), gpu_tensors((call.by_name["index"],)))
+    return _gather_kernel(kernel_name(call), output(call), gpu_tensors((index,)))
 
 
-@register_op(
-    "aten::scatter",
-    "aten::scatter_add",
-    "aten::scatter_reduce",
-    "aten::index_add",
-    "aten::index_copy",
-    "aten::index_fill",
-    "aten::index_reduce",
-    "aten::put",
-)
-def scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """A copy for the out-of-place form, then one scatter; sums also read what is there."""
-    target, index = call.tensor("self"), call.tensor("index")
-    source = call.optional_tensor("src") or call.optional_tensor("source")
-    name = kernel_name(call)
-    kernels = [] if is_in_place(call) else copy_kernel(target, output(call))
-    moved = source if source is not None and source.shape else None
-    if moved is None or name.startswith("scatter"):
-        # scatter moves as many elements as there are indices; fills write whole slices.
-        shape = index.shape
-        if name == "index_fill":
-            slices = target.numel // max(
-                1, target.shape[integer(call, "dim")] if target.shape else 1
-            )
-            shape = (index.numel, slices)
-        moved = TensorSpec(shape, shape, target.dtype, target.device)
-    adds = name in ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
-    adds = adds or call.overload.endswith("reduce") or boolean(call, "accumulate")
-    return kernels + _gather_kernel(name, moved, (index,), writes=target, reads_target=adds)
+@register_op("aten::scatter", "aten::scatter_add", "aten::scatter_reduce")
+def scatter(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    index: TensorSpec,
+    src: TensorSpec | None = None,
+) -> list[Kernel]:
+    """As many elements as there are indices; sums also read what is there."""
+    adds = kernel_name(call) != "scatter" or call.overload.endswith("reduce")
+    moved = TensorSpec(index.shape, index.shape, self.dtype, self.device)
+    return _scattered(call, self, index, moved, adds=adds)
+
+
+@register_op("aten::index_add", "aten::index_copy", "aten::index_reduce", "aten::put")
+def index_add(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    index: TensorSpec,
+    source: TensorSpec,
+    accumulate: bool = False,
+) -> list[Kernel]:
+    """The whole source; sums also read what is there."""
+    adds = kernel_name(call) in ("index_add", "index_reduce") or accumulate
+    scalar = TensorSpec(index.shape, index.shape, self.dtype, self.device)
+    return _scattered(call, self, index, source if source.shape else scalar, adds=adds)
+
+
+@register_op("aten::index_fill")
+def index_fill(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    dim: int,
+    index: TensorSpec,
+    value: Argument,
+) -> list[Kernel]:
+    """A slice an index."""
+    slices = self.numel // max(1, self.shape[dim] if self.shape else 1)
+    shape = (index.numel, slices)
+    return _scattered(
+        call, self, index, TensorSpec(shape, shape, self.dtype, self.device), adds=False
+    )
+
+
+def _scattered(
+    call: OpSignature, target: TensorSpec, index: TensorSpec, moved: TensorSpec, *, adds: bool
+) -> list[Kernel]:
+    """A copy for the out-of-place form, then one scatter."""
+    copies = [] if is_in_place(call) else copy_kernel(target, output(call))
+    return copies + _gather_kernel(
+        kernel_name(call), moved, (index,), writes=target, reads_target=adds
+    )
 
 
 @register_op("aten::searchsorted", "aten::bucketize")
@@ -323,39 +385,42 @@ def searchsorted(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::nonzero", "aten::argwhere")
-def nonzero(call: OpSignature, math: MathMode) -> list[Kernel]:
+def nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """Count, read by the host, select, and the split into coordinates for several dimensions."""
-    source, result = read_tensors(call)[0], output(call)
-    if not source.numel:
+    result = output(call)
+    if not self.numel:
         return []
-    kernels = select_flagged(source, result.shape[0])
-    if len(source.shape) > 1 and result.numel:
+    kernels = select_flagged(self, result.shape[0])
+    if len(self.shape) > 1 and result.numel:
         kernels += pointwise_kernel("nonzero_coordinates", (result,), (result,))
     return kernels
 
 
 @register_op("aten::nonzero_static")
-def nonzero_static(call: OpSignature, math: MathMode) -> list[Kernel]:
+def nonzero_static(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """As nonzero, of a given size and so without the host."""
-    source, result = read_tensors(call)[0], output(call)
-    steps = [k for k in select_flagged(source, result.shape[0]) if k.name != "memcpy_d2h"]
+    result = output(call)
+    steps = [k for k in select_flagged(self, result.shape[0]) if k.name != "memcpy_d2h"]
     return steps + pointwise_kernel("nonzero_coordinates", (result,), (result,))
 
 
 @register_op("aten::masked_select")
-def masked_select(call: OpSignature, math: MathMode) -> list[Kernel]:
+def masked_select(
+    call: OpSignature, math: MathMode, *, mask: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """The mask as positions, then a gather."""
-    mask, result = call.tensor("mask"), output(call)
+    result = output(call)
     positions = vector(result.numel, "int64", result.device)
     return select_flagged(mask, result.numel) + _gather_kernel("index", result, (positions,))
 
 
 @register_op("aten::masked_scatter")
-def masked_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
+def masked_scatter(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, mask: TensorSpec, source: TensorSpec
+) -> list[Kernel]:
     """A scan of the mask, then each chosen place takes the next value."""
-    target, mask = call.tensor("self"), call.tensor("mask")
-    source, result = call.tensor("source"), output(call)
-    kernels = [] if is_in_place(call) else copy_kernel(target, result)
+    result = output(call)
+    kernels = [] if is_in_place(call) else copy_kernel(self, result)
     order = vector(mask.numel, "int64", mask.device)
     return [
         *kernels,
@@ -366,54 +431,62 @@ def masked_scatter(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::masked_scatter_backward")
-def masked_scatter_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def masked_scatter_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, mask: TensorSpec
+) -> list[Kernel]:
     """The masked gradient, padded with zeros."""
-    grad, mask, result = call.tensor("grad_output"), call.tensor("mask"), output(call)
+    result = output(call)
     positions = vector(mask.numel, "int64", mask.device)
     chosen = select_flagged(mask, min(mask.numel, result.numel))
     fill = pointwise_kernel("fill", (), (result,))
-    return chosen + _gather_kernel("index", grad, (positions,)) + fill + copy_kernel(result, result)
+    return (
+        chosen
+        + _gather_kernel("index", grad_output, (positions,))
+        + fill
+        + copy_kernel(result, result)
+    )
 
 
 @register_op("aten::bincount")
-def bincount(call: OpSignature, math: MathMode) -> list[Kernel]:
+def bincount(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, weights: TensorSpec | None
+) -> list[Kernel]:
     """Smallest and largest value, both read by the host, then a histogram."""
-    source, result = call.tensor("self"), output(call)
-    limit = vector(1, source.dtype, source.device)
-    if not source.numel:
+    result = output(call)
+    limit = vector(1, self.dtype, self.device)
+    if not self.numel:
         return pointwise_kernel("fill", (), (result,))
     return [
-        *reduce_kernel("min", (source,), (limit,)),
+        *reduce_kernel("min", (self,), (limit,)),
         memcpy_d2h(limit),
-        *reduce_kernel("max", (source,), (limit,)),
+        *reduce_kernel("max", (self,), (limit,)),
         memcpy_d2h(limit),
         *pointwise_kernel("fill", (), (result,)),
-        *_histogram("bincount", call, source, result),
+        _histogram("bincount", self, weights, result),
     ]
 
 
 @register_op("aten::histc", "aten::histogram")
-def histc(call: OpSignature, math: MathMode) -> list[Kernel]:
+def histc(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """The limits, then a histogram."""
-    source, result = call.tensor("self"), output(call)
-    limits = vector(2, source.dtype, source.device)
+    result = output(call)
+    limits = vector(2, self.dtype, self.device)
     return [
-        *reduce_kernel("aminmax", (source,), (limits,)),
+        *reduce_kernel("aminmax", (self,), (limits,)),
         *pointwise_kernel("fill", (), (result,)),
-        *_histogram("histc", call, source, result),
+        _histogram("histc", self, None, result),
     ]
 
 
 def _histogram(
-    name: str, call: OpSignature, source: TensorSpec, result: TensorSpec
-) -> list[Kernel]:
-    weights = call.optional_tensor("weights")
-    return [
-        memory_kernel(
-            KernelClass.GATHER,
-            name,
-            reads=(source, weights),
-            writes=(result,),
-            width=source.numel,
-        )
-    ]
+    name: str, source: TensorSpec, weights: TensorSpec | None, result: TensorSpec
+) -> Kernel:
+    return memory_kernel(
+        KernelClass.GATHER,
+        name,
+        reads=(source, weights),
+        writes=(result,),
+        width=source.numel,
+    )

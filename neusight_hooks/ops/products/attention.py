@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from neusight.ops.operands import (
-    boolean,
     ceil_div,
     flags,
-    integer,
     memory_kernel,
     output,
     pointwise_kernel,
@@ -18,7 +16,7 @@ from neusight.ops.operands import (
 from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -39,9 +37,8 @@ class _Problem(NamedTuple):
         return 0 in self[:7]
 
 
-def _heads_first(call: OpSignature) -> _Problem:
+def _heads_first(query: TensorSpec, key: TensorSpec, value: TensorSpec) -> _Problem:
     """Of the _scaled_dot_product ops: [batch, heads, sequence, head_dim]."""
-    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     batch, heads, seq_q, head_dim = query.shape
     return _Problem(
         batch,
@@ -56,23 +53,21 @@ def _heads_first(call: OpSignature) -> _Problem:
     )
 
 
-def _sequence_first(call: OpSignature) -> _Problem:
-    """Of the _flash_attention ops: [batch, sequence, heads, head_dim], or packed sequences.
+def _sequence_first(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, bounds: TensorSpec | None
+) -> _Problem:
+    """Of the _flash_attention ops: [batch, sequence, heads, head_dim], or packed sequences, whose
+    `bounds` are the cumulative lengths.
 
     Packed sequences are taken as equally long.
     """
-    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
     heads, head_dim = query.shape[-2:]
-    if len(query.shape) == 4:
-        batch, seq_q, seq_kv = query.shape[0], query.shape[1], key.shape[1]
-        bounds = _bounds(call)
-        if batch == 1 and bounds is not None:
-            batch = max(1, bounds.shape[0] - 1)
-            seq_q, seq_kv = ceil_div(seq_q, batch), ceil_div(seq_kv, batch)
-    else:
-        bounds = _bounds(call)
-        batch = max(1, bounds.shape[0] - 1) if bounds is not None else 1
-        seq_q, seq_kv = ceil_div(query.shape[0], batch), ceil_div(key.shape[0], batch)
+    is_batched = len(query.shape) == 4
+    batch = query.shape[0] if is_batched else 1
+    seq_q, seq_kv = (spec.shape[1 if is_batched else 0] for spec in (query, key))
+    if batch == 1 and bounds is not None:
+        batch = max(1, bounds.shape[0] - 1)
+        seq_q, seq_kv = ceil_div(seq_q, batch), ceil_div(seq_kv, batch)
     return _Problem(
         batch,
         heads,
@@ -84,11 +79,6 @@ def _sequence_first(call: OpSignature) -> _Problem:
         query.dtype,
         query.device,
     )
-
-
-def _bounds(call: OpSignature) -> TensorSpec | None:
-    """The cumulative sequence lengths of packed sequences."""
-    return call.optional_tensor("cum_seq_q") or call.optional_tensor("cu_seqlens_q")
 
 
 def _attention(
@@ -186,65 +176,114 @@ def _backward(
 
 
 @register_op("aten::_scaled_dot_product_flash_attention")
-def sdpa_flash(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_flash(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """FlashAttention-2 forward."""
-    return _forward(_heads_first(call), "flash_attention", causal=boolean(call, "is_causal"))
+    return _forward(_heads_first(query, key, value), "flash_attention", causal=is_causal)
 
 
 @register_op("aten::_scaled_dot_product_flash_attention_backward")
-def sdpa_flash_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_flash_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """FlashAttention-2 backward."""
-    return _backward(
-        _heads_first(call), "flash_attention", causal=boolean(call, "is_causal"), sums_groups=True
-    )
+    problem = _heads_first(query, key, value)
+    return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
 
 
 @register_op("aten::_flash_attention_forward", "aten::_flash_attention_forward_no_dropout_inplace")
-def flash_forward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def flash_forward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    cum_seq_q: TensorSpec | None = None,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """FlashAttention-2 forward on [batch, sequence, heads, head_dim]."""
-    return _forward(_sequence_first(call), "flash_attention", causal=boolean(call, "is_causal"))
+    problem = _sequence_first(query, key, value, cum_seq_q)
+    return _forward(problem, "flash_attention", causal=is_causal)
 
 
 @register_op("aten::_flash_attention_backward")
-def flash_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def flash_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    cum_seq_q: TensorSpec | None = None,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """FlashAttention-2 backward on [batch, sequence, heads, head_dim]."""
-    return _backward(
-        _sequence_first(call),
-        "flash_attention",
-        causal=boolean(call, "is_causal"),
-        sums_groups=True,
-    )
+    problem = _sequence_first(query, key, value, cum_seq_q)
+    return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
 
 
 @register_op("aten::_scaled_dot_product_efficient_attention")
-def sdpa_efficient(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_efficient(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_bias: TensorSpec | None = None,
+    is_causal: bool = False,
+) -> list[Kernel]:
     """The memory-efficient (CUTLASS) kernel, which also reads the bias."""
-    return _forward(
-        _heads_first(call),
-        "efficient_attention",
-        causal=boolean(call, "is_causal"),
-        bias=call.optional_tensor("attn_bias"),
-    )
+    problem = _heads_first(query, key, value)
+    return _forward(problem, "efficient_attention", causal=is_causal, bias=attn_bias)
 
 
 @register_op("aten::_scaled_dot_product_efficient_attention_backward")
-def sdpa_efficient_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_efficient_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_bias: TensorSpec | None = None,
+    grad_input_mask: tuple[bool, ...] = (),
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """The memory-efficient kernel's backward; a wanted bias gradient is written at bias size."""
-    bias = call.optional_tensor("attn_bias")
     kernels = _backward(
-        _heads_first(call),
+        _heads_first(query, key, value),
         "efficient_attention",
-        causal=boolean(call, "is_causal"),
-        bias=bias,
+        causal=is_causal,
+        bias=attn_bias,
         accumulates_query=False,
     )
-    wants_bias = flags(call, "grad_input_mask", 4)[3]
-    return kernels + (_bias_gradient(call, bias) if wants_bias and bias is not None else [])
+    if attn_bias is None or not flags(grad_input_mask, 4)[3]:
+        return kernels
+    return kernels + _bias_gradient(query, key, attn_bias)
 
 
-def _bias_gradient(call: OpSignature, bias: TensorSpec) -> list[Kernel]:
+def _bias_gradient(query: TensorSpec, key: TensorSpec, bias: TensorSpec) -> list[Kernel]:
     """The gradient of the whole score matrix, summed to the shape of a broadcast bias."""
-    query, key = call.tensor("query"), call.tensor("key")
     scores = _dense(
         (query.shape[0], query.shape[1], query.shape[2], key.shape[2]), bias.dtype, "cuda"
     )
@@ -265,24 +304,42 @@ def _bias_gradient(call: OpSignature, bias: TensorSpec) -> list[Kernel]:
 
 #: custom_mask_type of _efficient_attention: 0 none, 1 causal from the top left, 2 from the bottom.
 @register_op("aten::_efficient_attention_forward")
-def efficient_forward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def efficient_forward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    bias: TensorSpec | None = None,
+    cu_seqlens_q: TensorSpec | None = None,
+    custom_mask_type: int = 0,
+    **others: Argument,
+) -> list[Kernel]:
     """The memory-efficient kernel on [batch, sequence, heads, head_dim]."""
-    return _forward(
-        _sequence_first(call),
-        "efficient_attention",
-        causal=integer(call, "custom_mask_type", 0) > 0,
-        bias=call.optional_tensor("bias"),
-    )
+    problem = _sequence_first(query, key, value, cu_seqlens_q)
+    return _forward(problem, "efficient_attention", causal=custom_mask_type > 0, bias=bias)
 
 
 @register_op("aten::_efficient_attention_backward")
-def efficient_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def efficient_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    bias: TensorSpec | None = None,
+    cu_seqlens_q: TensorSpec | None = None,
+    custom_mask_type: int = 0,
+    **others: Argument,
+) -> list[Kernel]:
     """The memory-efficient kernel's backward on [batch, sequence, heads, head_dim]."""
     return _backward(
-        _sequence_first(call),
+        _sequence_first(query, key, value, cu_seqlens_q),
         "efficient_attention",
-        causal=integer(call, "custom_mask_type", 0) > 0,
-        bias=call.optional_tensor("bias"),
+        causal=custom_mask_type > 0,
+        bias=bias,
         accumulates_query=False,
     )
 
@@ -292,14 +349,21 @@ def efficient_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::_cudnn_attention_forward",
     "aten::_scaled_dot_product_fused_attention_overrideable",
 )
-def sdpa_cudnn(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_cudnn(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_bias: TensorSpec | None = None,
+    cum_seq_q: TensorSpec | None = None,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """cuDNN's fused attention."""
-    return _forward(
-        _heads_first(call) if len(call.tensor("query").shape) == 4 else _sequence_first(call),
-        "cudnn_attention",
-        causal=boolean(call, "is_causal"),
-        bias=call.optional_tensor("attn_bias"),
-    )
+    problem = _of_cudnn(query, key, value, cum_seq_q)
+    return _forward(problem, "cudnn_attention", causal=is_causal, bias=attn_bias)
 
 
 @register_op(
@@ -307,24 +371,41 @@ def sdpa_cudnn(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::_cudnn_attention_backward",
     "aten::_scaled_dot_product_fused_attention_overrideable_backward",
 )
-def sdpa_cudnn_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sdpa_cudnn_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_bias: TensorSpec | None = None,
+    cum_seq_q: TensorSpec | None = None,
+    is_causal: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """cuDNN's fused attention backward, with the same kernels around the main one."""
-    return _backward(
-        _heads_first(call) if len(call.tensor("query").shape) == 4 else _sequence_first(call),
-        "cudnn_attention",
-        causal=boolean(call, "is_causal"),
-        bias=call.optional_tensor("attn_bias"),
-    )
+    problem = _of_cudnn(query, key, value, cum_seq_q)
+    return _backward(problem, "cudnn_attention", causal=is_causal, bias=attn_bias)
+
+
+def _of_cudnn(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, bounds: TensorSpec | None
+) -> _Problem:
+    if len(query.shape) == 4:
+        return _heads_first(query, key, value)
+    return _sequence_first(query, key, value, bounds)
 
 
 @register_op("aten::_transform_bias_rescale_qkv")
-def transform_bias_rescale_qkv(call: OpSignature, math: MathMode) -> list[Kernel]:
+def transform_bias_rescale_qkv(
+    call: OpSignature, math: MathMode, *, qkv: TensorSpec, qkv_bias: TensorSpec
+) -> list[Kernel]:
     """Splits a joint projection into q, k and v, adding the bias."""
     return [
         memory_kernel(
             KernelClass.ELEMENTWISE,
             "transform_bias_rescale_qkv",
-            reads=(call.tensor("qkv"), call.tensor("qkv_bias")),
+            reads=(qkv, qkv_bias),
             writes=written_tensors(call),
         )
     ]
@@ -358,40 +439,46 @@ def _self_attention(
 
 
 @register_op("aten::_native_multi_head_attention")
-def native_multi_head_attention(call: OpSignature, math: MathMode) -> list[Kernel]:
+def native_multi_head_attention(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    num_head: int,
+    qkv_weight: TensorSpec,
+    proj_weight: TensorSpec,
+    **others: Argument,
+) -> list[Kernel]:
     """nn.MultiheadAttention's inference path: projection, attention, projection."""
-    return _self_attention(
-        call.tensor("query"),
-        integer(call, "num_head"),
-        call.tensor("qkv_weight"),
-        call.tensor("proj_weight"),
-        math,
-    )
+    return _self_attention(query, num_head, qkv_weight, proj_weight, math)
 
 
 @register_op("aten::_transformer_encoder_layer_fwd")
-def transformer_encoder_layer(call: OpSignature, math: MathMode) -> list[Kernel]:
+def transformer_encoder_layer(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    src: TensorSpec,
+    num_heads: int,
+    qkv_weight: TensorSpec,
+    proj_weight: TensorSpec,
+    use_gelu: bool = False,
+    ffn_weight_1: TensorSpec,
+    ffn_weight_2: TensorSpec,
+    **others: Argument,
+) -> list[Kernel]:
     """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears."""
-    source = call.tensor("src")
-    kernels = _self_attention(
-        source,
-        integer(call, "num_heads"),
-        call.tensor("qkv_weight"),
-        call.tensor("proj_weight"),
-        math,
-    )
+    kernels = _self_attention(src, num_heads, qkv_weight, proj_weight, math)
     norm = memory_kernel(
         KernelClass.NORMALIZATION,
         "layer_norm",
-        reads=(source,),
+        reads=(src,),
         writes=(output(call),),
-        rows=source.numel // max(1, source.shape[-1]),
-        width=source.shape[-1],
+        rows=src.numel // max(1, src.shape[-1]),
+        width=src.shape[-1],
     )
-    add = pointwise_kernel("add", (source, source), (source,))
-    up, hidden = _project(source, call.tensor("ffn_weight_1"), math)
-    activation = pointwise_kernel(
-        "gelu" if boolean(call, "use_gelu") else "relu", (hidden,), (hidden,)
-    )
-    down, _ = _project(hidden, call.tensor("ffn_weight_2"), math)
+    add = pointwise_kernel("add", (src, src), (src,))
+    up, hidden = _project(src, ffn_weight_1, math)
+    activation = pointwise_kernel("gelu" if use_gelu else "relu", (hidden,), (hidden,))
+    down, _ = _project(hidden, ffn_weight_2, math)
     return [*kernels, *add, norm, *up, *activation, *down, *add, norm]

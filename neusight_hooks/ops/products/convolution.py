@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neusight.ops.operands import (
-    boolean,
     copy_kernel,
     flags,
-    integer,
-    integers,
     is_dense,
     is_dense_channels_last,
     memory_kernel,
@@ -15,7 +14,6 @@ from neusight.ops.operands import (
     per_dim,
     pointwise_kernel,
     product,
-    written_tensors,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import (
@@ -23,7 +21,6 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     Layout,
-    Pass,
     compute_of,
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
@@ -41,13 +38,16 @@ def compute_for_convolution(dtype: str, math: MathMode) -> str:
 
 
 def _problem(
-    call: OpSignature, image: TensorSpec, weight: TensorSpec, result: TensorSpec, transposed: bool
+    image: TensorSpec,
+    weight: TensorSpec,
+    result: TensorSpec,
+    *,
+    stride: Sequence[int],
+    groups: int | None = None,
+    transposed: bool = False,
 ) -> ConvolutionSize:
     """The convolution as written by its user; a transposed one is the data gradient of another."""
     rank = len(weight.shape) - 2
-    kernel = tuple(weight.shape[2:])
-    groups = _groups(call, image, weight, transposed)
-    stride = per_dim(integers(call, "stride"), rank)
     # Without a batch dimension torch adds one before the op; be lenient anyway.
     batch = image.shape[0] if len(image.shape) == rank + 2 else 1
     large, small = (result, image) if transposed else (image, result)
@@ -55,18 +55,17 @@ def _problem(
         batch=batch,
         in_channels=large.shape[-rank - 1],
         out_channels=small.shape[-rank - 1],
-        groups=groups,
+        groups=_groups(image, weight, transposed) if groups is None else max(1, groups),
         input=tuple(large.shape[-rank:]),
         output=tuple(small.shape[-rank:]),
-        kernel=kernel,
-        stride=stride,
+        kernel=tuple(weight.shape[2:]),
+        stride=per_dim(stride, rank),
         direction="data_gradient" if transposed else "forward",
     )
 
 
-def _groups(call: OpSignature, image: TensorSpec, weight: TensorSpec, transposed: bool) -> int:
-    if "groups" in call.by_name:
-        return max(1, integer(call, "groups", 1))
+def _groups(image: TensorSpec, weight: TensorSpec, transposed: bool) -> int:
+    """Told from the channels that a filter reads, where the op does not say."""
     if transposed:
         return 1
     rank = len(weight.shape) - 2
@@ -150,11 +149,21 @@ def _convolution_kernels(
 
 
 @register_op("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
-def convolution(call: OpSignature, math: MathMode) -> list[Kernel]:
+def convolution(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None,
+    stride: tuple[int, ...],
+    transposed: bool,
+    groups: int,
+) -> list[Kernel]:
     """The convolution, then a broadcast add of the bias (at::native adds it after cuDNN)."""
-    image, weight = call.tensor("input"), call.tensor("weight")
-    transposed = boolean(call, "transposed")
-    return _forward(call, image, weight, call.optional_tensor("bias"), transposed, math)
+    result = output(call)
+    size = _problem(input, weight, result, stride=stride, groups=groups, transposed=transposed)
+    return _forward(size, math, operands=(input, weight), result=result, bias=bias)
 
 
 @register_op(
@@ -168,10 +177,20 @@ def convolution(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::slow_conv_dilated2d",
     "aten::slow_conv_dilated3d",
 )
-def backend_convolution(call: OpSignature, math: MathMode) -> list[Kernel]:
+def backend_convolution(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None = None,
+    stride: tuple[int, ...],
+    groups: int | None = None,
+) -> list[Kernel]:
     """A convolution called by the name of its implementation."""
-    image, weight = call.tensor("self"), call.tensor("weight")
-    return _forward(call, image, weight, call.optional_tensor("bias"), False, math)
+    result = output(call)
+    size = _problem(self, weight, result, stride=stride, groups=groups)
+    return _forward(size, math, operands=(self, weight), result=result, bias=bias)
 
 
 @register_op(
@@ -180,58 +199,123 @@ def backend_convolution(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::slow_conv_transpose2d",
     "aten::slow_conv_transpose3d",
 )
-def backend_convolution_transpose(call: OpSignature, math: MathMode) -> list[Kernel]:
+def backend_convolution_transpose(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None = None,
+    stride: tuple[int, ...],
+    groups: int | None = None,
+) -> list[Kernel]:
     """A transposed convolution called by the name of its implementation."""
-    image, weight = call.tensor("self"), call.tensor("weight")
-    return _forward(call, image, weight, call.optional_tensor("bias"), True, math)
+    result = output(call)
+    size = _problem(self, weight, result, stride=stride, groups=groups, transposed=True)
+    return _forward(size, math, operands=(self, weight), result=result, bias=bias)
 
 
-@register_op(
-    "aten::cudnn_convolution_relu",
-    "aten::cudnn_convolution_add_relu",
-    "aten::miopen_convolution_relu",
-    "aten::miopen_convolution_add_relu",
-)
-def fused_convolution(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+def fused_convolution(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None,
+    stride: tuple[int, ...],
+    groups: int,
+) -> list[Kernel]:
     """A convolution with bias and activation in its epilogue."""
-    image, weight, result = call.tensor("self"), call.tensor("weight"), output(call)
-    size = _problem(call, image, weight, result, False)
-    bias = call.optional_tensor("bias") is not None
-    return _convolution_kernels(size, math, operands=(image, weight), result=result, bias=bias)
+    result = output(call)
+    size = _problem(self, weight, result, stride=stride, groups=groups)
+    return _convolution_kernels(
+        size, math, operands=(self, weight), result=result, bias=bias is not None
+    )
+
+
+@register_op("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
+def fused_convolution_add(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    weight: TensorSpec,
+    z: TensorSpec,
+    bias: TensorSpec | None,
+    stride: tuple[int, ...],
+    groups: int,
+) -> list[Kernel]:
+    """A convolution with a tensor added before the activation in its epilogue."""
+    result = output(call)
+    size = _problem(self, weight, result, stride=stride, groups=groups)
+    return _convolution_kernels(
+        size, math, operands=(self, weight), result=result, bias=bias is not None
+    )
 
 
 def _forward(
-    call: OpSignature,
-    image: TensorSpec,
-    weight: TensorSpec,
-    bias: TensorSpec | None,
-    transposed: bool,
+    size: ConvolutionSize,
     math: MathMode,
+    *,
+    operands: tuple[TensorSpec, TensorSpec],
+    result: TensorSpec,
+    bias: TensorSpec | None,
 ) -> list[Kernel]:
-    result = output(call)
-    size = _problem(call, image, weight, result, transposed)
-    kernels = _convolution_kernels(size, math, operands=(image, weight), result=result)
+    kernels = _convolution_kernels(size, math, operands=operands, result=result)
     if bias is not None:
         kernels += pointwise_kernel("add", (result, bias), (result,))
     return kernels
 
 
-@register_op(
-    "aten::convolution_backward",
-    "aten::convolution_backward_overrideable",
-    "aten::_slow_conv2d_backward",
-)
-def convolution_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::convolution_backward", "aten::convolution_backward_overrideable")
+def convolution_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_output: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec,
+    stride: tuple[int, ...],
+    transposed: bool,
+    groups: int,
+    output_mask: tuple[bool, ...],
+) -> list[Kernel]:
     """The gradients of the input, the weight and the bias that `output_mask` asks for."""
-    grad, weight = call.tensor("grad_output"), call.tensor("weight")
-    image = call.tensor("input" if "input" in call.by_name else "self")
-    transposed = boolean(call, "transposed")
-    forward = _problem(call, image, weight, grad, transposed)
-    wants_image, wants_weight, wants_bias = flags(call, "output_mask", 3)
+    size = _problem(input, weight, grad_output, stride=stride, groups=groups, transposed=transposed)
+    return _gradients(size, math, grad_output, input, weight, wants=output_mask)
+
+
+@register_op("aten::_slow_conv2d_backward")
+def slow_convolution_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_output: TensorSpec,
+    self: TensorSpec,
+    weight: TensorSpec,
+    stride: tuple[int, ...],
+    output_mask: tuple[bool, ...] = (),
+) -> list[Kernel]:
+    """The same of the convolution without cuDNN."""
+    size = _problem(self, weight, grad_output, stride=stride)
+    return _gradients(size, math, grad_output, self, weight, wants=output_mask)
+
+
+def _gradients(
+    forward: ConvolutionSize,
+    math: MathMode,
+    grad: TensorSpec,
+    image: TensorSpec,
+    weight: TensorSpec,
+    *,
+    wants: tuple[bool, ...],
+) -> list[Kernel]:
+    wants_image, wants_weight, wants_bias = flags(wants, 3)
     kernels: list[Kernel] = []
     if wants_image:
-        direction: Pass = "forward" if transposed else "data_gradient"
-        size = forward._replace(direction=direction)
+        is_transposed = forward.direction == "data_gradient"
+        size = forward._replace(direction="forward" if is_transposed else "data_gradient")
         kernels += _convolution_kernels(size, math, operands=(grad, weight), result=image)
     if wants_weight:
         size = forward._replace(direction="weight_gradient")
@@ -248,14 +332,14 @@ def convolution_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::conv_tbc")
-def conv_tbc(call: OpSignature, math: MathMode) -> list[Kernel]:
+def conv_tbc(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, weight: TensorSpec, bias: TensorSpec
+) -> list[Kernel]:
     """The bias spread over the output, then a product a tap (ATen/native/ConvolutionTBC.cpp)."""
-    image, weight, result = call.tensor("self"), call.tensor("weight"), written_tensors(call)[0]
+    result = output(call)
     taps, in_channels, out_channels = weight.shape
     rows = result.shape[0] * result.shape[1]
     if rows * in_channels * out_channels == 0:
         return []
-    product_kernel = Kernel.gemm(
-        rows, out_channels, in_channels, dtype=image.dtype, layout="nn", compute=None
-    )
-    return copy_kernel(call.tensor("bias"), result) + [product_kernel] * taps
+    tap = Kernel.gemm(rows, out_channels, in_channels, dtype=self.dtype, layout="nn", compute=None)
+    return copy_kernel(bias, result) + [tap] * taps

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from neusight.ops.operands import (
     ceil_div,
     copy_kernel,
-    integers,
     is_in_place,
     itemsize,
     kernel_name,
     memory_kernel,
-    number,
+    num_bytes,
     output,
     pointwise_kernel,
     product,
-    tensor_list,
     wrap_dim,
     written_tensors,
 )
@@ -120,42 +120,59 @@ def matmul_kernels(
 
 
 @register_op("aten::mm", "aten::bmm", "aten::_int_mm")
-def mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def mm(call: OpSignature, math: MathMode, *, self: TensorSpec, mat2: TensorSpec) -> list[Kernel]:
     """One product; batched for bmm."""
-    left, right = call.tensor("self"), call.tensor("mat2")
     result = written_tensors(call)
-    return matmul_kernels(left, right, result[0] if result else left, math)
+    return matmul_kernels(self, mat2, result[0] if result else self, math)
 
 
 @register_op("aten::addmm", "aten::_addmm_activation")
-def addmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def addmm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mat1: TensorSpec,
+    mat2: TensorSpec,
+    beta: float = 1,
+) -> list[Kernel]:
     """A product with the bias in its epilogue, or on top of a copied matrix."""
-    bias, left, right = call.tensor("self"), call.tensor("mat1"), call.tensor("mat2")
-    return _added_product(call, bias, left, right, math)
+    return _added_product(call, math, added=self, left=mat1, right=mat2, beta=beta)
 
 
 @register_op("aten::baddbmm")
-def baddbmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def baddbmm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    batch1: TensorSpec,
+    batch2: TensorSpec,
+    beta: float = 1,
+) -> list[Kernel]:
     """A batched product on top of a copied tensor; with beta = 0 nothing is copied."""
-    added, left, right = call.tensor("self"), call.tensor("batch1"), call.tensor("batch2")
-    return _added_product(call, added, left, right, math)
+    return _added_product(call, math, added=self, left=batch1, right=batch2, beta=beta)
 
 
 def _added_product(
-    call: OpSignature, added: TensorSpec, left: TensorSpec, right: TensorSpec, math: MathMode
+    call: OpSignature,
+    math: MathMode,
+    *,
+    added: TensorSpec,
+    left: TensorSpec,
+    right: TensorSpec,
+    beta: float,
 ) -> list[Kernel]:
     result = output(call)
-    if number(call, "beta", 1) == 0:
+    if beta == 0:
         return matmul_kernels(left, right, result, math)
-    if _has_bias_epilogue(call, added, left, right):
+    if beta == 1 and _has_bias_epilogue(added, left, right):
         return matmul_kernels(left, right, result, math, bias=True)
     copies = [] if is_in_place(call) else copy_kernel(added, result)
     return copies + matmul_kernels(left, right, result, math, accumulate=True)
 
 
-def _has_bias_epilogue(
-    call: OpSignature, bias: TensorSpec, left: TensorSpec, right: TensorSpec
-) -> bool:
+def _has_bias_epilogue(bias: TensorSpec, left: TensorSpec, right: TensorSpec) -> bool:
     """A plain bias vector goes to cublasLt: isInputCompliesAddmmCudaLt (cuda/Blas.cpp)."""
     return (
         len(bias.shape) == 1
@@ -163,21 +180,20 @@ def _has_bias_epilogue(
         and bias.is_contiguous
         and bias.shape[0] == right.shape[1]
         and min(right.shape) > 1
-        and number(call, "beta", 1) == 1
         and left.dtype in ("float64", "float32", "float16", "bfloat16")
     )
 
 
 @register_op("aten::addbmm")
-def addbmm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def addbmm(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, batch1: TensorSpec, batch2: TensorSpec
+) -> list[Kernel]:
     """A product a batch entry, each on top of the last (ATen/native/LinearAlgebra.cpp)."""
-    added, left, right = call.tensor("self"), call.tensor("batch1"), call.tensor("batch2")
     result = output(call)
-    kernels = [] if is_in_place(call) else copy_kernel(added, result)
-    for _ in range(left.shape[0]):
-        kernels += matmul_kernels(
-            _without_batch(left), _without_batch(right), result, math, accumulate=True
-        )
+    left, right = _without_batch(batch1), _without_batch(batch2)
+    kernels = [] if is_in_place(call) else copy_kernel(self, result)
+    for _ in range(batch1.shape[0]):
+        kernels += matmul_kernels(left, right, result, math, accumulate=True)
     return kernels
 
 
@@ -191,48 +207,53 @@ def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = Fal
 
 
 @register_op("aten::linear")
-def linear(call: OpSignature, math: MathMode) -> list[Kernel]:
+def linear(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
     """A Linear seen whole (inference mode): x times the transposed weight, bias in the epilogue."""
-    source, weight = call.tensor("input"), call.tensor("weight")
     n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
-    rows = product(source.shape[:-1])
-    return matmul_kernels(
-        _matrix(rows, k, source),
-        _matrix(k, n, weight, transposed=True),
-        output(call),
-        math,
-        bias=call.optional_tensor("bias") is not None,
-    )
+    left = _matrix(product(input.shape[:-1]), k, input)
+    right = _matrix(k, n, weight, transposed=True)
+    return matmul_kernels(left, right, output(call), math, bias=bias is not None)
 
 
 @register_op("aten::linear_backward")
-def linear_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def linear_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    grad_output: TensorSpec,
+    weight: TensorSpec,
+) -> list[Kernel]:
     """The gradients of input (grad W), weight (gradᵀ x) and bias (a column sum)."""
-    source, grad = call.tensor("self"), call.tensor("grad_output")
-    weight = call.tensor("weight")
     n, k = weight.shape
-    rows = product(source.shape[:-1])
-    grad_matrix = _matrix(rows, n, grad)
-    kernels = matmul_kernels(grad_matrix, _matrix(n, k, weight), source, math)
-    kernels += matmul_kernels(
-        _matrix(n, rows, grad, transposed=True), _matrix(rows, k, source), weight, math
-    )
+    rows = product(self.shape[:-1])
+    grad = _matrix(rows, n, grad_output)
+    turned = _matrix(n, rows, grad_output, transposed=True)
+    kernels = matmul_kernels(grad, _matrix(n, k, weight), self, math)
+    kernels += matmul_kernels(turned, _matrix(rows, k, self), weight, math)
     bias = TensorSpec((n,), (1,), grad.dtype, grad.device)
     kernels.append(
         memory_kernel(
-            KernelClass.REDUCTION, "sum", reads=(grad_matrix,), writes=(bias,), rows=n, width=rows
+            KernelClass.REDUCTION, "sum", reads=(grad,), writes=(bias,), rows=n, width=rows
         )
     )
     return kernels
 
 
 @register_op("aten::matmul_backward")
-def matmul_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def matmul_backward(
+    call: OpSignature, math: MathMode, *, grad: TensorSpec, self: TensorSpec, other: TensorSpec
+) -> list[Kernel]:
     """grad otherᵀ and selfᵀ grad."""
-    grad, left, right = call.tensor("grad"), call.tensor("self"), call.tensor("other")
-    transposed_left = _transposed(left)
-    return matmul_kernels(grad, _transposed(right), left, math) + matmul_kernels(
-        transposed_left, grad, right, math
+    return matmul_kernels(grad, _transposed(other), self, math) + matmul_kernels(
+        _transposed(self), grad, other, math
     )
 
 
@@ -242,34 +263,40 @@ def _transposed(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(shape, stride, spec.dtype, spec.device)
 
 
-@register_op("aten::dot", "aten::vdot")
-def dot(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::dot")
+def dot(call: OpSignature, math: MathMode, *, self: TensorSpec, tensor: TensorSpec) -> list[Kernel]:
     """cuBLAS dot: a kernel of partial sums and one that adds them."""
-    reads = (call.tensor("self"), call.tensor(_second(call)))
+    return _dot((self, tensor), output(call))
+
+
+@register_op("aten::vdot")
+def vdot(call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
+    """As dot, with one side conjugated."""
+    return _dot((self, other), output(call))
+
+
+def _dot(reads: tuple[TensorSpec, TensorSpec], result: TensorSpec) -> list[Kernel]:
     width = reads[0].numel
     partial = memory_kernel(
-        KernelClass.REDUCTION, "dot", reads=reads, writes=(output(call),), width=width
+        KernelClass.REDUCTION, "dot", reads=reads, writes=(result,), width=width
     )
-    final = memory_kernel(KernelClass.REDUCTION, "dot_reduce", writes=(output(call),), width=1)
-    return [partial, final]
-
-
-def _second(call: OpSignature) -> str:
-    return "tensor" if "tensor" in call.by_name else "other"
+    return [partial, memory_kernel(KernelClass.REDUCTION, "dot_reduce", writes=(result,), width=1)]
 
 
 @register_op("aten::mv")
-def mv(call: OpSignature, math: MathMode) -> list[Kernel]:
+def mv(call: OpSignature, math: MathMode, *, self: TensorSpec, vec: TensorSpec) -> list[Kernel]:
     """A matrix times a vector."""
-    return _gemv(call.tensor("self"), call.tensor("vec"), output(call), math)
+    return _gemv(self, vec, output(call), math)
 
 
 @register_op("aten::addmv")
-def addmv(call: OpSignature, math: MathMode) -> list[Kernel]:
+def addmv(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, mat: TensorSpec, vec: TensorSpec
+) -> list[Kernel]:
     """A matrix times a vector, on top of a copied vector."""
-    added, result = call.tensor("self"), output(call)
-    copies = [] if is_in_place(call) else copy_kernel(added, result)
-    return copies + _gemv(call.tensor("mat"), call.tensor("vec"), result, math)
+    result = output(call)
+    copies = [] if is_in_place(call) else copy_kernel(self, result)
+    return copies + _gemv(mat, vec, result, math)
 
 
 def _gemv(
@@ -280,101 +307,198 @@ def _gemv(
 
 
 @register_op("aten::_scaled_mm", "aten::_scaled_mm_v2")
-def scaled_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def scaled_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mat2: TensorSpec,
+    scale_a: tuple[TensorSpec, ...] = (),
+    scale_b: tuple[TensorSpec, ...] = (),
+    bias: TensorSpec | None = None,
+    scale_result: TensorSpec | None = None,
+) -> list[Kernel]:
     """A product of scaled 8-bit (or packed 4-bit) floats, which reads the scales too."""
-    left, right, result = call.tensor("self"), call.tensor("mat2"), output(call)
-    (m, k), n = left.shape, right.shape[-1]
-    packed = _FP4_PER_BYTE if left.dtype.startswith("float4") else 1
+    (m, k), n = self.shape, mat2.shape[-1]
+    packed = _FP4_PER_BYTE if self.dtype.startswith("float4") else 1
     if m * n * k == 0:
         return []
     gemm = Kernel.gemm(
         m,
         n,
         k * packed,
-        dtype=left.dtype,
-        out_dtype=result.dtype,
-        compute=compute_for_matmul(left.dtype, math),
-        layout=_layout(_orientation(left), _orientation(right)),
-        bias=call.optional_tensor("bias") is not None,
+        dtype=self.dtype,
+        out_dtype=output(call).dtype,
+        compute=compute_for_matmul(self.dtype, math),
+        layout=_layout(_orientation(self), _orientation(mat2)),
+        bias=bias is not None,
         name="scaled_gemm",
     )
-    scales = tensor_list(call, "scale_a") + tensor_list(call, "scale_b")
-    unpacked_bytes = (m * k + n * k) * itemsize(left.dtype) * (packed - 1)
-    read = gemm.bytes_read - unpacked_bytes + sum(scale.num_bytes for scale in scales)
+    unpacked_bytes = (m * k + n * k) * itemsize(self.dtype) * (packed - 1)
+    read = gemm.bytes_read - unpacked_bytes + num_bytes(scale_a + scale_b)
     return [replace(gemm, bytes_read=read)]
 
 
 @register_op("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
-def grouped_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def grouped_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mat2: TensorSpec,
+    offs: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    scale_a: tuple[TensorSpec, ...] = (),
+    scale_b: tuple[TensorSpec, ...] = (),
+    scale_result: TensorSpec | None = None,
+) -> list[Kernel]:
     """Products of groups whose sizes are on the GPU: a kernel that sets up, one that multiplies.
 
     The groups are taken as equal; FLOPs and bytes are those of the whole.
     """
-    left, right, result = call.tensor("self"), call.tensor("mat2"), output(call)
-    offsets = call.optional_tensor("offs")
-    groups = max(1, offsets.shape[-1] if offsets else left.shape[0])
-    k = left.shape[-1]
-    m, n = left.shape[-2], right.shape[-1]
-    if len(left.shape) == 2 and len(right.shape) == 2:  # ragged in k: a product a group
-        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, m, n, ceil_div(k, groups)
-    elif len(left.shape) == 2:  # ragged in the rows of the left
-        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, ceil_div(m, groups), n, k
-    elif len(right.shape) == 2:  # ragged in the columns of the right
-        flops, m_of_group, n_of_group, k_of_group = 2 * m * n * k, m, ceil_div(n, groups), k
-    else:
-        flops, m_of_group, n_of_group, k_of_group = 2 * groups * m * n * k, m, n, k
-    if flops == 0:
+    groups = max(1, offs.shape[-1] if offs else self.shape[0])
+    problem = _grouped_problem(self, mat2, groups)
+    if problem.flops == 0:
         return []
+    result = output(call)
     gemm = Kernel.gemm(
-        m_of_group,
-        n_of_group,
-        k_of_group,
+        problem.m,
+        problem.n,
+        problem.k,
         batch=groups,
-        dtype=left.dtype,
+        dtype=self.dtype,
         out_dtype=result.dtype,
-        compute=compute_for_matmul(left.dtype, math),
-        layout=_layout(_orientation(left), _orientation(right)),
+        compute=compute_for_matmul(self.dtype, math),
+        layout=_layout(_orientation(self), _orientation(mat2)),
         name="grouped_gemm",
     )
-    scales = tensor_list(call, "scale_a") + tensor_list(call, "scale_b")
-    read = left.num_bytes + right.num_bytes + sum(scale.num_bytes for scale in scales)
-    gemm = replace(gemm, flops=flops, bytes_read=read, bytes_written=result.num_bytes)
+    read = num_bytes((self, mat2, *scale_a, *scale_b))
+    gemm = replace(gemm, flops=problem.flops, bytes_read=read, bytes_written=result.num_bytes)
     setup = memory_kernel(
-        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offsets,), width=groups
+        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=groups
     )
     return [setup, gemm]
 
 
+class _GroupedProblem(NamedTuple):
+    """The product of one group, and the FLOPs of all."""
+
+    m: int
+    n: int
+    k: int
+    flops: int
+
+
+def _grouped_problem(left: TensorSpec, right: TensorSpec, groups: int) -> _GroupedProblem:
+    """Which dimension the groups share: two matrices are ragged in k, a matrix and a batch in the
+    matrix's rows or columns; two batches are a plain batched product."""
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    flops = 2 * m * n * k
+    if len(left.shape) == 2 and len(right.shape) == 2:
+        return _GroupedProblem(m, n, ceil_div(k, groups), flops)
+    if len(left.shape) == 2:
+        return _GroupedProblem(ceil_div(m, groups), n, k, flops)
+    if len(right.shape) == 2:
+        return _GroupedProblem(m, ceil_div(n, groups), k, flops)
+    return _GroupedProblem(m, n, k, groups * flops)
+
+
 @register_op("aten::_foreach_mm")
-def foreach_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def foreach_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: tuple[TensorSpec, ...],
+    mat2: tuple[TensorSpec, ...],
+) -> list[Kernel]:
     """A product a pair."""
-    pairs = zip(
-        tensor_list(call, "self"), tensor_list(call, "mat2"), written_tensors(call), strict=True
-    )
+    pairs = zip(self, mat2, written_tensors(call), strict=True)
     return [k for left, right, result in pairs for k in matmul_kernels(left, right, result, math)]
 
 
-@register_op("aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm", "aten::_mixed_dtypes_linear")
-def packed_weight_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::_weight_int8pack_mm")
+def int8_weight_mm(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, mat2: TensorSpec, scales: TensorSpec
+) -> list[Kernel]:
+    """A product with a weight of 8-bit integers and a scale a column."""
+    return _packed_weight_kernels(self, mat2, (scales,), output(call))
+
+
+@register_op("aten::_weight_int4pack_mm")
+def int4_weight_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mat2: TensorSpec,
+    qScaleAndZeros: TensorSpec,
+) -> list[Kernel]:
+    """A product with a weight of 4-bit integers, a scale and a zero a group."""
+    return _packed_weight_kernels(self, mat2, (qScaleAndZeros,), output(call))
+
+
+@register_op("aten::_mixed_dtypes_linear")
+def mixed_dtypes_linear(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    scale: TensorSpec,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A Linear with a quantized weight (CUTLASS)."""
+    others = (scale,) if bias is None else (scale, bias)
+    return _packed_weight_kernels(input, weight, others, output(call))
+
+
+def _packed_weight_kernels(
+    left: TensorSpec, weight: TensorSpec, others: tuple[TensorSpec, ...], result: TensorSpec
+) -> list[Kernel]:
     """A product with a quantized weight that is unpacked inside the kernel."""
-    tensors = [value for _, value in call.arguments if isinstance(value, TensorSpec)]
-    left, weight, result = tensors[0], tensors[1], output(call)
     m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
     if m * n * k == 0:
         return []
     gemm = Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="packed_weight_gemm")
-    read = left.num_bytes + weight.num_bytes + sum(spec.num_bytes for spec in tensors[2:])
-    return [replace(gemm, bytes_read=read)]
+    return [replace(gemm, bytes_read=num_bytes((left, weight, *others)))]
 
 
 @register_op("aten::_trilinear")
-def trilinear(call: OpSignature, math: MathMode) -> list[Kernel]:
+def trilinear(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    i1: TensorSpec,
+    i2: TensorSpec,
+    i3: TensorSpec,
+    expand1: tuple[int, ...],
+    expand2: tuple[int, ...],
+    expand3: tuple[int, ...],
+    unroll_dim: int = 1,
+) -> list[Kernel]:
     """nn.Bilinear's sum of triple products: two multiplications and a sum an unrolled slice.
 
     ATen/native/Linear.cpp: for each index of `unroll_dim`, i1 * i2 * i3 summed over `sumdim`.
     """
-    operands = [call.tensor(name) for name in ("i1", "i2", "i3")]
-    expands = [set(integers(call, name)) for name in ("expand1", "expand2", "expand3")]
+    sizes = _unrolled_sizes((i1, i2, i3), (expand1, expand2, expand3))
+    slices = sizes[wrap_dim(unroll_dim, len(sizes))]
+    elements = product(sizes) // max(1, slices)
+    slab = TensorSpec((elements,), (1,), i1.dtype, i1.device)
+    result = output(call)
+    total = memory_kernel(
+        KernelClass.REDUCTION, "sum", reads=(slab,), writes=(result,), rows=max(1, result.numel)
+    )
+    a_slice = [
+        *pointwise_kernel("mul", (i1, i3), (slab,)),
+        *pointwise_kernel("mul", (slab, i2), (slab,)),
+        total,
+        *pointwise_kernel("add", (result, result), (result,)),
+    ]
+    return pointwise_kernel("fill", (), (result,)) + a_slice * slices
+
+
+def _unrolled_sizes(operands: Sequence[TensorSpec], expands: Sequence[Sequence[int]]) -> list[int]:
+    """The sizes of the product of the operands, each with its expanded dimensions put in."""
     rank = len(operands[0].shape) + len(expands[0])
     sizes = [1] * rank
     for operand, expanded in zip(operands, expands, strict=True):
@@ -382,27 +506,7 @@ def trilinear(call: OpSignature, math: MathMode) -> list[Kernel]:
         for dim in range(rank):
             if dim not in expanded:
                 sizes[dim] = max(sizes[dim], next(shape))
-    unroll = wrap_dim(integers(call, "unroll_dim")[0] if integers(call, "unroll_dim") else 1, rank)
-    slices = sizes[unroll]
-    elements = product(sizes) // max(1, slices)
-    first = operands[0]
-    slab = TensorSpec((elements,), (1,), first.dtype, first.device)
-    result = output(call)
-    kernels = pointwise_kernel("fill", (), (result,))
-    for _ in range(slices):
-        kernels += pointwise_kernel("mul", (operands[0], operands[2]), (slab,))
-        kernels += pointwise_kernel("mul", (slab, operands[1]), (slab,))
-        kernels.append(
-            memory_kernel(
-                KernelClass.REDUCTION,
-                "sum",
-                reads=(slab,),
-                writes=(result,),
-                rows=max(1, result.numel),
-            )
-        )
-        kernels += pointwise_kernel("add", (result, result), (result,))
-    return kernels
+    return sizes
 
 
 #: Width of a panel in the blocked factorizations of cuSOLVER and MAGMA (a typical block size).
@@ -487,22 +591,22 @@ def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::lu_unpack")
-def lu_unpack(call: OpSignature, math: MathMode) -> list[Kernel]:
+def lu_unpack(
+    call: OpSignature, math: MathMode, *, LU_data: TensorSpec, LU_pivots: TensorSpec
+) -> list[Kernel]:
     """Two triangles and a permutation."""
-    source = call.tensor("LU_data")
-    return [
-        k
-        for target in written_tensors(call)
-        for k in pointwise_kernel("triu", (source,), (target,))
-    ]
+    results = written_tensors(call)
+    return [k for result in results for k in pointwise_kernel("triu", (LU_data,), (result,))]
 
 
 @register_op("aten::_euclidean_dist")
-def euclidean_dist(call: OpSignature, math: MathMode) -> list[Kernel]:
+def euclidean_dist(
+    call: OpSignature, math: MathMode, *, x1: TensorSpec, x2: TensorSpec
+) -> list[Kernel]:
     """cdist through a product: squared norms, two concatenations, mm, clamp and sqrt."""
-    left, right, result = call.tensor("x1"), call.tensor("x2"), output(call)
+    result = output(call)
     kernels: list[Kernel] = []
-    for operand in (left, right):
+    for operand in (x1, x2):
         norms = TensorSpec(operand.shape[:-1], operand.stride[:-1], operand.dtype, operand.device)
         kernels += pointwise_kernel("pow", (operand,), (operand,))
         kernels.append(
@@ -515,18 +619,41 @@ def euclidean_dist(call: OpSignature, math: MathMode) -> list[Kernel]:
             )
         )
         kernels += copy_kernel(operand, operand, "cat")
-    kernels += matmul_kernels(left, _transposed(right), result, math)
+    kernels += matmul_kernels(x1, _transposed(x2), result, math)
     kernels += pointwise_kernel("clamp_min", (result,), (result,))
     return kernels + pointwise_kernel("sqrt", (result,), (result,))
 
 
-@register_op("aten::_sparse_semi_structured_linear", "aten::_sparse_semi_structured_mm")
-def semi_structured_mm(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::_sparse_semi_structured_linear")
+def semi_structured_linear(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    meta: TensorSpec,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A Linear with a 2:4 sparse weight."""
+    return _sparse_product(input, output(call))
+
+
+@register_op("aten::_sparse_semi_structured_mm")
+def semi_structured_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    mat1: TensorSpec,
+    mat1_meta: TensorSpec,
+    mat2: TensorSpec,
+) -> list[Kernel]:
+    """A product whose left side is 2:4 sparse."""
+    return _sparse_product(mat1, output(call))
+
+
+def _sparse_product(left: TensorSpec, result: TensorSpec) -> list[Kernel]:
     """A product with a 2:4 sparse operand, priced as the dense product of its stored half."""
-    tensors = [value for _, value in call.arguments if isinstance(value, TensorSpec)]
-    left, result = tensors[0], output(call)
-    m, n = product(result.shape[:-1]), result.shape[-1]
-    k = left.shape[-1]
+    m, n, k = product(result.shape[:-1]), result.shape[-1], left.shape[-1]
     if m * n * k == 0:
         return []
     return [Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="sparse_gemm")]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neusight.ops.operands import boolean, integer, memory_kernel, pointwise_kernel
+from neusight.ops.operands import memory_kernel, pointwise_kernel
 from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -20,28 +20,50 @@ def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = Fal
     "torch_nn::_linear_cross_entropy_batch_chunked",
     "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
 )
-def linear_cross_entropy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def linear_cross_entropy(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    linear_weight: TensorSpec,
+    linear_bias: TensorSpec | None,
+    batch_chunk_size: int,
+    compute_input_grad: bool = False,
+    compute_linear_weight_grad: bool = False,
+    compute_linear_bias_grad: bool = False,
+    **others: Argument,
+) -> list[Kernel]:
     """A chunk: logits, log softmax, loss, and the gradients asked for, made on the spot.
 
     torch/nn/modules/linear_cross_entropy.py, with its bookkeeping left out.
     """
-    source, weight = call.tensor("input"), call.tensor("linear_weight")
-    rows, depth = source.shape[0], source.shape[-1]
-    classes = weight.shape[0]
-    size = integer(call, "batch_chunk_size", 0) or rows
+    rows, (classes, depth) = input.shape[0], linear_weight.shape
+    size = batch_chunk_size or rows
     kernels: list[Kernel] = []
     for start in range(0, rows, max(1, size)):
-        kernels += _chunk(call, math, min(size, rows - start), depth, classes)
+        part = _matrix(min(size, rows - start), depth, input)
+        logits = _matrix(part.shape[0], classes, input)
+        kernels += _loss(part, linear_weight, logits, math, bias=linear_bias is not None)
+        if compute_input_grad or compute_linear_weight_grad:
+            kernels += pointwise_kernel("softmax_gradient", (logits,), (logits,))
+        if compute_input_grad:
+            kernels += matmul_kernels(logits, _matrix(classes, depth, linear_weight), part, math)
+        if compute_linear_weight_grad:
+            kernels += _weight_gradient(part, linear_weight, math)
+        if compute_linear_bias_grad:
+            kernels.append(_bias_gradient(logits))
     return kernels
 
 
-def _chunk(call: OpSignature, math: MathMode, rows: int, depth: int, classes: int) -> list[Kernel]:
-    source, weight = call.tensor("input"), call.tensor("linear_weight")
-    part, logits = _matrix(rows, depth, source), _matrix(rows, classes, source)
-    has_bias = call.optional_tensor("linear_bias") is not None
-    transposed = _matrix(depth, classes, weight, transposed=True)
-    kernels = matmul_kernels(part, transposed, logits, math, bias=has_bias)
-    kernels.append(
+def _loss(
+    part: TensorSpec, weight: TensorSpec, logits: TensorSpec, math: MathMode, *, bias: bool
+) -> list[Kernel]:
+    """The logits of some rows, their log softmax and their losses."""
+    rows, classes = logits.shape
+    transposed = _matrix(part.shape[1], classes, weight, transposed=True)
+    losses = TensorSpec((rows,), (1,), "float32", part.device)
+    return [
+        *matmul_kernels(part, transposed, logits, math, bias=bias),
         memory_kernel(
             KernelClass.SOFTMAX,
             "log_softmax",
@@ -49,27 +71,21 @@ def _chunk(call: OpSignature, math: MathMode, rows: int, depth: int, classes: in
             writes=(logits,),
             rows=rows,
             width=classes,
-        )
+        ),
+        memory_kernel(KernelClass.REDUCTION, "nll_loss", reads=(losses, losses), writes=(losses,)),
+    ]
+
+
+def _weight_gradient(part: TensorSpec, weight: TensorSpec, math: MathMode) -> list[Kernel]:
+    """The transposed gradient of the logits times the rows, on top of what is there."""
+    classes, depth = weight.shape
+    columns = _matrix(classes, part.shape[0], part, transposed=True)
+    return matmul_kernels(columns, part, _matrix(classes, depth, weight), math, accumulate=True)
+
+
+def _bias_gradient(logits: TensorSpec) -> Kernel:
+    classes = logits.shape[1]
+    bias = TensorSpec((classes,), (1,), logits.dtype, logits.device)
+    return memory_kernel(
+        KernelClass.REDUCTION, "sum", reads=(logits,), writes=(bias,), rows=classes
     )
-    losses = TensorSpec((rows,), (1,), "float32", source.device)
-    kernels.append(
-        memory_kernel(KernelClass.REDUCTION, "nll_loss", reads=(losses, losses), writes=(losses,))
-    )
-    wants_input = boolean(call, "compute_input_grad")
-    wants_weight = boolean(call, "compute_linear_weight_grad")
-    if wants_input or wants_weight:
-        kernels += pointwise_kernel("softmax_gradient", (logits,), (logits,))
-    if wants_input:
-        kernels += matmul_kernels(logits, _matrix(classes, depth, weight), part, math)
-    if wants_weight:
-        columns = _matrix(classes, rows, source, transposed=True)
-        result = _matrix(classes, depth, weight)
-        kernels += matmul_kernels(columns, part, result, math, accumulate=True)
-    if boolean(call, "compute_linear_bias_grad"):
-        bias = TensorSpec((classes,), (1,), source.dtype, source.device)
-        kernels.append(
-            memory_kernel(
-                KernelClass.REDUCTION, "sum", reads=(logits,), writes=(bias,), rows=classes
-            )
-        )
-    return kernels

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from neusight.ops.operands import (
-    boolean,
     flags,
-    integer,
-    integers,
     kernel_name,
     memory_kernel,
-    number,
     pointwise_kernel,
     read_tensors,
     written_tensors,
@@ -19,7 +15,7 @@ from neusight.ops.operands import (
 from neusight.ops.products.convolution import compute_for_convolution
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -59,27 +55,32 @@ class _Network(NamedTuple):
         return TensorSpec((rows, columns), (max(1, columns), 1), self.dtype, self.device)
 
 
-def _network(call: OpSignature, math: MathMode) -> _Network:
-    source = call.tensor("input")
-    packed = integers(call, "batch_sizes")
-    if packed:
-        steps = packed
-    elif boolean(call, "batch_first"):
-        steps = (source.shape[0],) * source.shape[1]
-    else:
-        steps = (source.shape[1],) * source.shape[0]
-    cell, gates = _CELLS[integer(call, "mode")]
-    hidden = integer(call, "hidden_size")
+def _network(
+    source: TensorSpec,
+    math: MathMode,
+    *,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[int, ...],
+    proj_size: int,
+) -> _Network:
+    batch, length = source.shape[:2] if batch_first else source.shape[1::-1]
+    cell, gates = _CELLS[mode]
     return _Network(
-        steps=steps,
+        steps=batch_sizes or (batch,) * length,
         input_size=source.shape[-1],
-        hidden_size=hidden,
-        output_size=integer(call, "proj_size", 0) or hidden,
-        layers=integer(call, "num_layers"),
-        directions=2 if boolean(call, "bidirectional") else 1,
+        hidden_size=hidden_size,
+        output_size=proj_size or hidden_size,
+        layers=num_layers,
+        directions=2 if bidirectional else 1,
         cell=cell,
         gates=gates,
-        dropout=number(call, "dropout", 0.0) if boolean(call, "train") else 0.0,
+        dropout=dropout if train else 0.0,
         dtype=source.dtype,
         device=source.device,
         compute=compute_for_convolution(source.dtype, math),
@@ -94,9 +95,36 @@ def _gates(network: _Network, name: str, batch: int) -> list[Kernel]:
 
 
 @register_op("aten::_cudnn_rnn", "aten::miopen_rnn")
-def cudnn_rnn(call: OpSignature, math: MathMode) -> list[Kernel]:
+def cudnn_rnn(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[int, ...],
+    proj_size: int = 0,
+    **others: Argument,
+) -> list[Kernel]:
     """A layer and direction: one product for all inputs, then a product and the gates a step."""
-    network = _network(call, math)
+    network = _network(
+        input,
+        math,
+        mode=mode,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        batch_first=batch_first,
+        dropout=dropout,
+        train=train,
+        bidirectional=bidirectional,
+        batch_sizes=batch_sizes,
+        proj_size=proj_size,
+    )
     width = network.gates * network.hidden_size
     kernels: list[Kernel] = []
     for layer in range(network.layers):
@@ -114,11 +142,39 @@ def cudnn_rnn(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
-def cudnn_rnn_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def cudnn_rnn_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: tuple[int, ...],
+    proj_size: int = 0,
+    output_mask: tuple[bool, ...],
+    **others: Argument,
+) -> list[Kernel]:
     """Gates and a product a step, then products for input and weight gradients of all steps."""
-    network = _network(call, math)
+    network = _network(
+        input,
+        math,
+        mode=mode,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        batch_first=batch_first,
+        dropout=dropout,
+        train=train,
+        bidirectional=bidirectional,
+        batch_sizes=batch_sizes,
+        proj_size=proj_size,
+    )
     width = network.gates * network.hidden_size
-    wants_input, wants_weight = (flags(call, "output_mask", 4)[i] for i in (0, 3))
+    wants_input, wants_weight = (flags(output_mask, 4)[i] for i in (0, 3))
     kernels: list[Kernel] = []
     for layer in reversed(range(network.layers)):
         inputs = network.input_of(layer)
@@ -156,12 +212,12 @@ _FUSED_CELLS = ("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell")
     "aten::_thnn_fused_lstm_cell_backward",
     "aten::_thnn_fused_gru_cell_backward",
 )
-def fused_cell(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fused_cell(call: OpSignature, math: MathMode, *, has_bias: bool = False) -> list[Kernel]:
     """One pointwise kernel for all gates; a bias gradient of the LSTM is a sum of its own."""
     name = kernel_name(call).removeprefix("thnn_fused_").removesuffix("_impl")
     writes = written_tensors(call)
     kernels = pointwise_kernel(name, read_tensors(call), writes)
-    if "lstm_cell_backward" in name and boolean(call, "has_bias") and writes:
+    if "lstm_cell_backward" in name and has_bias and writes:
         gates = max(writes, key=lambda spec: spec.numel)
         columns = gates.shape[-1]
         bias = TensorSpec((columns,), (1,), gates.dtype, gates.device)

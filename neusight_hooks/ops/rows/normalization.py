@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
-    boolean,
     flags,
     gpu_tensors,
-    integer,
-    integers,
     layout_of,
     memory_kernel,
     output,
@@ -18,7 +15,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -50,62 +47,86 @@ def _norm_kernel(
     ]
 
 
-def _rows_and_width(call: OpSignature, source: TensorSpec) -> tuple[int, int]:
-    width = product(integers(call, "normalized_shape"))
+def _rows_and_width(source: TensorSpec, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
+    width = product(normalized_shape)
     return source.numel // max(1, width), width
 
 
 @register_op("aten::native_layer_norm", "aten::_fused_rms_norm")
-def layer_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def layer_norm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    normalized_shape: tuple[int, ...],
+    **others: Argument,
+) -> list[Kernel]:
     """One kernel that also writes the statistics of each row."""
-    source = call.tensor("input")
     name = "rms_norm" if "rms" in call.op else "layer_norm"
-    rows, width = _rows_and_width(call, source)
+    rows, width = _rows_and_width(input, normalized_shape)
     return _norm_kernel(name, read_tensors(call), written_tensors(call), rows, width)
 
 
 @register_op("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
-def layer_norm_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def layer_norm_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_out: TensorSpec,
+    input: TensorSpec,
+    normalized_shape: tuple[int, ...],
+    mean: TensorSpec | None = None,
+    rstd: TensorSpec | None = None,
+    weight: TensorSpec | None = None,
+    output_mask: tuple[bool, ...],
+    **others: Argument,
+) -> list[Kernel]:
     """A kernel along the rows for the input, one along the columns for weight and bias."""
-    grad, source = call.tensor("grad_out"), call.tensor("input")
-    statistics = (call.optional_tensor("mean"), call.optional_tensor("rstd"))
-    weight = call.optional_tensor("weight")
+    statistics = (mean, rstd)
     name = "rms_norm" if "rms" in call.op else "layer_norm"
-    rows, width = _rows_and_width(call, source)
-    wants_input, wants_weight, wants_bias = flags(call, "output_mask", 3)
+    rows, width = _rows_and_width(input, normalized_shape)
+    wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     wants_bias = wants_bias and name == "layer_norm"
     kernels: list[Kernel] = []
     if wants_input:
         kernels += _norm_kernel(
-            f"{name}_backward", (grad, source, *statistics, weight), (source,), rows, width
+            f"{name}_backward", (grad_out, input, *statistics, weight), (input,), rows, width
         )
     if wants_weight or wants_bias:
-        column = _vector(width, weight.dtype if weight else source.dtype, source.device)
+        column = _vector(width, weight.dtype if weight else input.dtype, input.device)
         writes = (column,) * (wants_weight + wants_bias)
-        reads = (grad, source, *statistics)
+        reads = (grad_out, input, *statistics)
         kernels += _norm_kernel(f"{name}_backward_weight", reads, writes, width, rows)
     return kernels
 
 
 @register_op("aten::native_group_norm")
-def group_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def group_norm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    N: int,
+    C: int,
+    group: int,
+) -> list[Kernel]:
     """Moments a group, one scale and shift a channel, then one pass (group_norm_kernel.cu)."""
-    source, result = call.tensor("input"), output(call)
-    batch, channels, groups = (integer(call, name) for name in ("N", "C", "group"))
-    weight, bias = call.optional_tensor("weight"), call.optional_tensor("bias")
-    rows = batch * groups
-    if not source.numel or not rows:
+    result = output(call)
+    rows = N * group
+    if not input.numel or not rows:
         return []
-    statistics = _vector(rows, "float32", source.device)
+    statistics = _vector(rows, "float32", input.device)
     moments = _norm_kernel(
-        "group_norm_moments", (source,), (statistics,) * 2, rows, source.numel // rows
+        "group_norm_moments", (input,), (statistics,) * 2, rows, input.numel // rows
     )
-    factors = _vector(batch * channels, "float32", source.device)
+    factors = _vector(N * C, "float32", input.device)
     affine = weight is not None or bias is not None
     fused = pointwise_kernel(
         "group_norm_factors", (statistics, statistics, weight, bias), (factors, factors)
     )
-    applied = (source, factors, factors) if affine else (source, statistics, statistics)
+    applied = (input, factors, factors) if affine else (input, statistics, statistics)
     return [*moments, *(fused if affine else []), *_apply("group_norm", applied, result)]
 
 
@@ -119,39 +140,48 @@ def _apply(name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec) 
 
 
 @register_op("aten::native_group_norm_backward")
-def group_norm_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def group_norm_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_out: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    N: int,
+    C: int,
+    group: int,
+    output_mask: tuple[bool, ...],
+    **others: Argument,
+) -> list[Kernel]:
     """Two sums a channel over the image, small kernels on them, then one pass for the input."""
-    grad, source = call.tensor("grad_out"), call.tensor("input")
-    batch, channels, groups = (integer(call, name) for name in ("N", "C", "group"))
-    weight = call.optional_tensor("weight")
-    wants_input, wants_weight, wants_bias = flags(call, "output_mask", 3)
-    rows = batch * channels
-    if not source.numel or not rows:
+    wants_input, wants_weight, wants_bias = flags(output_mask, 3)
+    rows = N * C
+    if not input.numel or not rows:
         return []
-    sums = _vector(rows, "float32", source.device)
+    sums = _vector(rows, "float32", input.device)
     kernels = _norm_kernel(
-        "group_norm_backward_sums", (grad, source), (sums, sums), rows, source.numel // rows
+        "group_norm_backward_sums", (grad_out, input), (sums, sums), rows, input.numel // rows
     )
     if wants_input:
-        grouped = _vector(batch * groups, "float32", source.device)
+        grouped = _vector(N * group, "float32", input.device)
         if weight is not None:
             kernels += pointwise_kernel("group_norm_factors", (grouped, weight), (sums,))
         kernels += _norm_kernel(
             "group_norm_backward_factors",
             (sums, sums, weight, grouped, grouped),
             (grouped, grouped),
-            batch * groups,
-            max(1, channels // max(1, groups)),
+            N * group,
+            max(1, C // max(1, group)),
         )
-        kernels += _apply("group_norm_backward", (grad, source, sums, grouped, grouped), source)
+        kernels += _apply("group_norm_backward", (grad_out, input, sums, grouped, grouped), input)
     if wants_weight or wants_bias:
-        column = _vector(channels, source.dtype, source.device)
+        column = _vector(C, input.dtype, input.device)
         kernels += _norm_kernel(
             "group_norm_backward_weight",
             (sums, sums),
             (column,) * (wants_weight + wants_bias),
-            channels,
-            batch,
+            C,
+            N,
         )
     return kernels
 
@@ -161,31 +191,45 @@ def _channels(source: TensorSpec) -> int:
 
 
 @register_op("aten::cudnn_batch_norm", "aten::miopen_batch_norm")
-def cudnn_batch_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def cudnn_batch_norm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    bias: TensorSpec | None,
+    running_mean: TensorSpec | None,
+    running_var: TensorSpec | None,
+) -> list[Kernel]:
     """One cuDNN kernel, statistics and running averages included."""
-    source = call.tensor("input")
-    channels = _channels(source)
-    vectors = gpu_tensors(
-        call.by_name.get(name) for name in ("weight", "bias", "running_mean", "running_var")
-    )
+    channels = _channels(input)
+    vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
-    rows, width = channels, source.numel // max(1, channels)
-    return _norm_kernel("batch_norm", (source, *vectors), written, rows, width)
+    width = input.numel // max(1, channels)
+    return _norm_kernel("batch_norm", (input, *vectors), written, channels, width)
 
 
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
-def cudnn_batch_norm_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def cudnn_batch_norm_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    grad_output: TensorSpec,
+    weight: TensorSpec | None = None,
+    save_mean: TensorSpec | None = None,
+    save_var: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """One cuDNN kernel for all three gradients."""
-    source, grad = call.tensor("input"), call.tensor("grad_output")
-    weight = call.optional_tensor("weight")
-    saved = (call.optional_tensor("save_mean"), call.optional_tensor("save_var"))
-    channels = _channels(source)
+    saved = (save_mean, save_var)
+    channels = _channels(input)
     return _norm_kernel(
         "batch_norm_backward",
-        (source, grad, weight, *saved),
-        (source, weight, weight),
+        (input, grad_output, weight, *saved),
+        (input, weight, weight),
         channels,
-        source.numel // max(1, channels),
+        input.numel // max(1, channels),
     )
 
 
@@ -198,93 +242,128 @@ def cudnn_batch_norm_backward(call: OpSignature, math: MathMode) -> list[Kernel]
     "aten::_batch_norm_with_update_functional",
     "aten::_native_batch_norm_legit_functional",
 )
-def native_batch_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def native_batch_norm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    running_mean: TensorSpec | None = None,
+    running_var: TensorSpec | None = None,
+    training: bool | None = None,
+) -> list[Kernel]:
     """Training: statistics, running averages, one pass. Inference: the pass alone."""
-    source, result = call.tensor("input"), output(call)
-    channels = _channels(source)
-    if not source.numel:
+    result, channels = output(call), _channels(input)
+    if not input.numel:
         return []
-    weight, bias = call.optional_tensor("weight"), call.optional_tensor("bias")
-    running = (call.optional_tensor("running_mean"), call.optional_tensor("running_var"))
-    trains = boolean(call, "training", "with_update" in call.op)
+    running = (running_mean, running_var)
+    trains = "with_update" in call.op if training is None else training
     if not trains:
-        return _apply("batch_norm", (source, weight, bias, *running), result)
-    statistics = _vector(channels, "float32", source.device)
+        return _apply("batch_norm", (input, weight, bias, *running), result)
+    statistics = _vector(channels, "float32", input.device)
     kernels = _norm_kernel(
-        "batch_norm_statistics", (source,), (statistics,) * 2, channels, source.numel // channels
+        "batch_norm_statistics", (input,), (statistics,) * 2, channels, input.numel // channels
     )
-    if running[0] is not None:
-        kernels += pointwise_kernel(
-            "batch_norm_update", (statistics, statistics, *running), running
-        )
-    return kernels + _apply("batch_norm", (source, weight, bias, statistics, statistics), result)
+    if running_mean is not None:
+        reads = (statistics, statistics, *running)
+        kernels += pointwise_kernel("batch_norm_update", reads, running)
+    return kernels + _apply("batch_norm", (input, weight, bias, statistics, statistics), result)
 
 
 @register_op("aten::native_batch_norm_backward", "aten::batch_norm_backward")
-def native_batch_norm_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def native_batch_norm_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_out: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    train: bool | None = None,
+    update: bool = True,
+    output_mask: tuple[bool, ...],
+    **others: Argument,
+) -> list[Kernel]:
     """Sums a channel over gradient and input, then one pass; in one kernel for NCHW tensors.
 
     ATen/native/cuda/Normalization.cu: batch_norm_backward_kernel (a block a channel, both loops)
     for contiguous tensors, batch_norm_backward_reduce and _elemt for channels_last ones.
     """
-    grad, source = call.tensor("grad_out"), call.tensor("input")
-    weight = call.optional_tensor("weight")
-    channels = _channels(source)
-    if not source.numel:
+    if not input.numel:
         return []
-    wants_input, wants_weight, wants_bias = flags(call, "output_mask", 3)
-    trains = boolean(call, "train", boolean(call, "update", True))
-    statistics = _vector(channels, "float32", source.device)
-    width = source.numel // channels
-    columns = (statistics,) * (wants_weight + wants_bias)
-    if trains and not source.is_channels_last:
-        writes = (source, *columns) if wants_input else columns
-        reads = (grad, source, weight, statistics, statistics)
-        return _norm_kernel("batch_norm_backward", reads, writes, channels, width)
+    wants_input, wants_weight, wants_bias = flags(output_mask, 3)
+    trains = update if train is None else train
+    columns = (_vector(_channels(input), "float32", input.device),) * (wants_weight + wants_bias)
+    if trains and not input.is_channels_last:
+        return _joint_gradients(grad_out, input, weight, columns, wants_input=wants_input)
     kernels: list[Kernel] = []
     if trains or columns:
-        kernels += _norm_kernel(
-            "batch_norm_backward_sums",
-            (grad, source, statistics, statistics),
-            (statistics, statistics, *columns),
-            channels,
-            width,
-        )
+        kernels += _gradient_sums(grad_out, input, columns)
     if wants_input:
-        reads = (grad, *((source,) if trains else ()), weight, statistics, statistics)
-        kernels += _apply("batch_norm_backward", reads, source)
+        statistics = (_vector(_channels(input), "float32", input.device),) * 2
+        reads = (grad_out, *((input,) if trains else ()), weight, *statistics)
+        kernels += _apply("batch_norm_backward", reads, input)
     return kernels
 
 
-@register_op("aten::batch_norm_stats")
-def batch_norm_stats(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """Synchronized batch norm: the statistics of this GPU."""
-    source = call.tensor("input")
+def _joint_gradients(
+    grad: TensorSpec,
+    source: TensorSpec,
+    weight: TensorSpec | None,
+    columns: tuple[TensorSpec, ...],
+    *,
+    wants_input: bool,
+) -> list[Kernel]:
+    """All gradients in one kernel."""
     channels = _channels(source)
+    statistics = (_vector(channels, "float32", source.device),) * 2
+    writes = (source, *columns) if wants_input else columns
+    reads = (grad, source, weight, *statistics)
+    return _norm_kernel("batch_norm_backward", reads, writes, channels, source.numel // channels)
+
+
+def _gradient_sums(
+    grad: TensorSpec, source: TensorSpec, columns: tuple[TensorSpec, ...]
+) -> list[Kernel]:
+    """The sums a channel that the gradients need."""
+    channels = _channels(source)
+    statistics = (_vector(channels, "float32", source.device),) * 2
     return _norm_kernel(
-        "batch_norm_statistics",
-        (source,),
-        written_tensors(call),
+        "batch_norm_backward_sums",
+        (grad, source, *statistics),
+        (*statistics, *columns),
         channels,
-        source.numel // max(1, channels),
+        source.numel // channels,
     )
 
 
-@register_op(
-    "aten::batch_norm_elemt", "aten::batch_norm_backward_elemt", "aten::batch_norm_update_stats"
-)
+@register_op("aten::batch_norm_stats", "aten::batch_norm_update_stats")
+def batch_norm_stats(
+    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
+) -> list[Kernel]:
+    """Synchronized batch norm: the statistics of this GPU."""
+    channels = _channels(input)
+    return _norm_kernel(
+        "batch_norm_statistics",
+        (input,),
+        written_tensors(call),
+        channels,
+        input.numel // max(1, channels),
+    )
+
+
+@register_op("aten::batch_norm_elemt", "aten::batch_norm_backward_elemt")
 def batch_norm_elemt(call: OpSignature, math: MathMode) -> list[Kernel]:
     """Synchronized batch norm: an elementwise pass."""
     name = "batch_norm_backward" if "backward" in call.op else "batch_norm"
-    if "update" in call.op:
-        return batch_norm_stats(call, math)
     return _apply(name, read_tensors(call), output(call))
 
 
 @register_op("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")
-def batch_norm_gather_stats(call: OpSignature, math: MathMode) -> list[Kernel]:
+def batch_norm_gather_stats(
+    call: OpSignature, math: MathMode, *, mean: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Synchronized batch norm: the statistics of all GPUs joined."""
-    mean = call.tensor("mean")
     channels = mean.shape[-1] if mean.shape else 1
     reads = tuple(spec for spec in read_tensors(call) if spec.numel <= mean.numel)
     return _norm_kernel(
@@ -297,16 +376,17 @@ def batch_norm_gather_stats(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::batch_norm_backward_reduce")
-def batch_norm_backward_reduce(call: OpSignature, math: MathMode) -> list[Kernel]:
+def batch_norm_backward_reduce(
+    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Synchronized batch norm: the sums a channel that the gradients need."""
-    source = call.tensor("input")
-    channels = _channels(source)
+    channels = _channels(input)
     return _norm_kernel(
         "batch_norm_backward_sums",
         read_tensors(call),
         written_tensors(call),
         channels,
-        source.numel // max(1, channels),
+        input.numel // max(1, channels),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
-    integers,
     kernel_name,
     memory_kernel,
     output,
@@ -14,7 +13,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
 
@@ -61,38 +60,51 @@ def _layout(source: TensorSpec) -> Layout:
 
 
 @register_op(*(f"aten::{name}" for name in _POOLS))
-def pool(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pool(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    kernel_size: tuple[int, ...] = (),
+    **others: Argument,
+) -> list[Kernel]:
     """One kernel; each output reads its window."""
-    source, result = read_tensors(call)[0], output(call)
+    result = output(call)
     if not result.numel:
         return []
-    window = max(1, source.numel // result.numel)
-    taps = integers(call, "kernel_size")
-    if taps:
+    window = max(1, self.numel // result.numel)
+    if kernel_size:
         rank = 3 if "3d" in call.op else 1 if "1d" in call.op else 2
-        window = product(taps) if len(taps) == rank else taps[0] ** rank
+        window = product(kernel_size) if len(kernel_size) == rank else kernel_size[0] ** rank
     return [
         memory_kernel(
             KernelClass.REDUCTION,
             _POOLS[call.op.removeprefix("aten::")],
-            reads=(source,),
+            reads=(self,),
             writes=written_tensors(call),
             rows=result.numel,
             width=window,
-            layout=_layout(source),
+            layout=_layout(self),
         )
     ]
 
 
 @register_op(*(f"aten::{name}" for name in _BACKWARDS))
-def pool_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pool_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_output: TensorSpec,
+    indices: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
     """One kernel, after zeros where gradients are added up."""
     name = call.op.removeprefix("aten::")
-    grad, result = call.tensor("grad_output"), output(call)
+    result = output(call)
     if not result.numel:
         return []
     averages = "avg" in name
-    reads = (grad, None if averages else call.optional_tensor("indices"))
+    reads = (grad_output, None if averages else indices)
     zeros = [] if name in _GATHERING_BACKWARDS else pointwise_kernel("fill", (), (result,))
     kernel = memory_kernel(
         KernelClass.ELEMENTWISE,
@@ -128,7 +140,7 @@ def _op(kind: str) -> str:
 @register_op(*(_op(kind) for kind in (*_NEAREST, *_SMOOTH, *_ANTIALIASED)))
 def upsample(call: OpSignature, math: MathMode) -> list[Kernel]:
     """One kernel."""
-    return _image_kernel("upsample", read_tensors(call)[:1], written_tensors(call))
+    return _image_kernel("upsample", read_tensors(call), written_tensors(call))
 
 
 def _image_kernel(
@@ -150,17 +162,21 @@ def _image_kernel(
 
 
 @register_op(*(f"{_op(kind)}_backward" for kind in _NEAREST))
-def upsample_nearest_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def upsample_nearest_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec
+) -> list[Kernel]:
     """One kernel that sums the outputs of each input."""
-    return _image_kernel("upsample_backward", read_tensors(call)[:1], written_tensors(call))
+    return _image_kernel("upsample_backward", (grad_output,), written_tensors(call))
 
 
 @register_op(*(f"{_op(kind)}_backward" for kind in (*_SMOOTH, *_ANTIALIASED)))
-def upsample_smooth_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def upsample_smooth_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec
+) -> list[Kernel]:
     """Zeros, then a kernel with atomics."""
     writes = written_tensors(call)
     return pointwise_kernel("fill", (), writes) + _image_kernel(
-        "upsample_backward", read_tensors(call)[:1], writes
+        "upsample_backward", (grad_output,), writes
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.ops.operands import (
-    integer,
-    integers,
     is_dense,
     itemsize,
     kernel_name,
@@ -21,7 +19,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["REDUCTIONS", "reduce_kernel", "temporary"]
 
@@ -63,68 +61,75 @@ def temporary(like: TensorSpec, dtype: str | None = None) -> TensorSpec:
     return like._replace(dtype=dtype or like.dtype)
 
 
-@register_op(*(f"aten::{name}" for name in REDUCTIONS))
-def reduction(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """One kernel."""
-    name = {"linalg_vector_norm": "norm", "native_norm": "norm"}.get(
-        kernel_name(call), kernel_name(call)
-    )
-    kernels = reduce_kernel(name, read_tensors(call), written_tensors(call))
-    if _keeps_innermost(call):
-        return [replace(kernel, layout="strided") for kernel in kernels]
-    return kernels
-
-
-def _keeps_innermost(call: OpSignature) -> bool:
-    """Whether neighbours in memory are not added to each other: a sum over rows, not along them."""
-    source = read_tensors(call)[0]
-    dims = integers(call, "dim")
-    sizes = [(stride, dim) for dim, stride in enumerate(source.stride) if source.shape[dim] > 1]
-    if not dims or not sizes:
-        return False
-    return min(sizes)[1] not in {wrap_dim(dim, len(source.shape)) for dim in dims}
-
-
 @register_op("aten::max.other", "aten::min.other")
 def binary_extremum(call: OpSignature, math: MathMode) -> list[Kernel]:
     """The larger or smaller of two tensors, element by element."""
     return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))
 
 
+#: Ops whose kernel has another's name.
+_SAME_KERNEL = {"linalg_vector_norm": "norm", "native_norm": "norm"}
+
+
+@register_op(*(f"aten::{name}" for name in REDUCTIONS))
+def reduction(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    dim: tuple[int, ...] = (),
+    **others: Argument,
+) -> list[Kernel]:
+    """One kernel."""
+    name = kernel_name(call)
+    kernels = reduce_kernel(_SAME_KERNEL.get(name, name), read_tensors(call), written_tensors(call))
+    if _keeps_innermost(self, dim):
+        return [replace(kernel, layout="strided") for kernel in kernels]
+    return kernels
+
+
+def _keeps_innermost(source: TensorSpec, dims: tuple[int, ...]) -> bool:
+    """Whether neighbours in memory are not added to each other: a sum over rows, not along them."""
+    sizes = [(stride, dim) for dim, stride in enumerate(source.stride) if source.shape[dim] > 1]
+    if not dims or not sizes:
+        return False
+    return min(sizes)[1] not in {wrap_dim(dim, len(source.shape)) for dim in dims}
+
+
 @register_op("aten::count_nonzero")
-def count_nonzero(call: OpSignature, math: MathMode) -> list[Kernel]:
+def count_nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """A comparison, then a sum."""
-    source = read_tensors(call)[0]
-    mask = temporary(source, "bool")
-    return pointwise_kernel("ne", (source,), (mask,)) + reduce_kernel(
+    mask = temporary(self, "bool")
+    return pointwise_kernel("ne", (self,), (mask,)) + reduce_kernel(
         "sum", (mask,), written_tensors(call)
     )
 
 
 @register_op("aten::logsumexp")
-def logsumexp(call: OpSignature, math: MathMode) -> list[Kernel]:
+def logsumexp(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
     """Eight kernels: maximum, guard against infinity, sub, exp, sum, log, add (ReduceOps.cpp)."""
-    source, result = read_tensors(call)[0], output(call)
-    kernels = reduce_kernel("amax", (source,), (result,))
+    result = output(call)
+    kernels = reduce_kernel("amax", (self,), (result,))
     kernels += pointwise_kernel("abs", (result,), (result,))
     kernels += pointwise_kernel("eq", (result,), (temporary(result, "bool"),))
     kernels += pointwise_kernel("masked_fill", (result,), (result,))
-    kernels += pointwise_kernel("sub", (source, result), (source,))
-    kernels += pointwise_kernel("exp", (source,), (source,))
-    kernels += reduce_kernel("sum", (source,), (result,))
+    kernels += pointwise_kernel("sub", (self, result), (self,))
+    kernels += pointwise_kernel("exp", (self,), (self,))
+    kernels += reduce_kernel("sum", (self,), (result,))
     kernels += pointwise_kernel("log", (result,), (result,))
     return kernels + pointwise_kernel("add", (result, result), (result,))
 
 
 @register_op("aten::equal")
-def equal(call: OpSignature, math: MathMode) -> list[Kernel]:
+def equal(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec
+) -> list[Kernel]:
     """A comparison, all(), and the answer read by the host; shapes that differ need none."""
-    left, right = call.tensor("self"), call.tensor("other")
-    if left.shape != right.shape:
+    if self.shape != other.shape:
         return []
-    answer = TensorSpec((), (), "bool", left.device)
-    mask = temporary(left, "bool")
-    kernels = pointwise_kernel("eq", (left, right), (mask,))
+    answer = TensorSpec((), (), "bool", self.device)
+    mask = temporary(self, "bool")
+    kernels = pointwise_kernel("eq", (self, other), (mask,))
     return [*kernels, *reduce_kernel("all", (mask,), (answer,)), memcpy_d2h(answer)]
 
 
@@ -135,14 +140,24 @@ def equal(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::_logcumsumexp",
     "aten::cummax",
     "aten::cummin",
-    "aten::_cummax_helper",
-    "aten::_cummin_helper",
 )
-def scan(call: OpSignature, math: MathMode) -> list[Kernel]:
+def scan(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """A scan along a dimension; over the whole tensor CUB initialises its tile states first."""
-    source = read_tensors(call)[0]
-    writes = written_tensors(call) or read_tensors(call)[1:]
-    return scan_kernels(kernel_name(call), source, writes, integer(call, "dim", 0))
+    return scan_kernels(kernel_name(call), self, written_tensors(call), dim)
+
+
+@register_op("aten::_cummax_helper", "aten::_cummin_helper")
+def scan_into(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    values: TensorSpec,
+    indices: TensorSpec,
+    dim: int,
+) -> list[Kernel]:
+    """The same into tensors that are there."""
+    return scan_kernels(kernel_name(call), self, (values, indices), dim)
 
 
 def scan_kernels(
@@ -167,10 +182,15 @@ def _gathered(scores: TensorSpec, target: TensorSpec) -> int:
 
 
 @register_op("aten::nll_loss_forward", "aten::nll_loss2d_forward")
-def nll_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+def nll_loss(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    target: TensorSpec,
+    weight: TensorSpec | None = None,
+) -> list[Kernel]:
     """One kernel that reads a score a target."""
-    scores, target = call.tensor("self"), call.tensor("target")
-    weight = call.optional_tensor("weight")
     if not target.numel:
         return []
     writes = written_tensors(call)
@@ -178,20 +198,22 @@ def nll_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
         memory_kernel(
             KernelClass.REDUCTION,
             "nll_loss",
-            reads=(scores,),
+            reads=(self,),
             writes=writes,
             rows=max(1, writes[0].numel) if writes else 1,
             width=max(1, target.numel // max(1, writes[0].numel if writes else 1)),
-            bytes_read=_gathered(scores, target) + (weight.num_bytes if weight else 0),
+            bytes_read=_gathered(self, target) + (weight.num_bytes if weight else 0),
             layout="contiguous",
         )
     ]
 
 
 @register_op("aten::nll_loss_backward", "aten::nll_loss2d_backward")
-def nll_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def nll_loss_backward(
+    call: OpSignature, math: MathMode, *, target: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Zeros everywhere, then one value a target."""
-    target, result = call.tensor("target"), output(call)
+    result = output(call)
     if not result.numel or not target.numel:
         return []
     scatter = memory_kernel(
@@ -208,13 +230,21 @@ def nll_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward")
-def margin_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+def margin_loss(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    target: TensorSpec,
+    reduction: int,
+    **others: Argument,
+) -> list[Kernel]:
     """A row a block; a mean or sum over rows takes a second kernel."""
-    source, writes = read_tensors(call)[0], written_tensors(call)
-    rows = source.shape[0] if len(source.shape) > 1 else 1
-    terms = TensorSpec((rows,), (1,), source.dtype, source.device)
-    kernels = reduce_kernel("margin_loss", read_tensors(call)[:2], (terms,))
-    reduced = integer(call, "reduction", 1) != 0 and len(source.shape) > 1
+    writes = written_tensors(call)
+    rows = self.shape[0] if len(self.shape) > 1 else 1
+    terms = TensorSpec((rows,), (1,), self.dtype, self.device)
+    kernels = reduce_kernel("margin_loss", (self, target), (terms,))
+    reduced = reduction != 0 and len(self.shape) > 1
     return kernels + (reduce_kernel("sum", (terms,), writes[:1]) if reduced else [])
 
 
@@ -225,11 +255,12 @@ def margin_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss")
-def ctc_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
+def ctc_loss(
+    call: OpSignature, math: MathMode, *, log_probs: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """The forward variables, one time step after the other inside one kernel."""
-    scores = call.tensor("log_probs")
     writes = written_tensors(call)
-    rows = scores.shape[1] if len(scores.shape) > 2 else 1
+    rows = log_probs.shape[1] if len(log_probs.shape) > 2 else 1
     return [
         memory_kernel(
             KernelClass.REDUCTION,
@@ -237,32 +268,50 @@ def ctc_loss(call: OpSignature, math: MathMode) -> list[Kernel]:
             reads=read_tensors(call),
             writes=writes,
             rows=rows,
-            width=max(1, scores.numel // max(1, rows)),
+            width=max(1, log_probs.numel // max(1, rows)),
         )
     ]
 
 
 @register_op("aten::_ctc_loss_backward")
-def ctc_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def ctc_loss_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    log_probs: TensorSpec,
+    log_alpha: TensorSpec,
+    **others: Argument,
+) -> list[Kernel]:
     """The backward variables, then the gradient of every score."""
-    scores, alpha = call.tensor("log_probs"), call.tensor("log_alpha")
     result = output(call)
-    rows = scores.shape[1] if len(scores.shape) > 2 else 1
+    rows = log_probs.shape[1] if len(log_probs.shape) > 2 else 1
     beta = memory_kernel(
         KernelClass.REDUCTION,
         "ctc_loss_backward",
-        reads=(scores, alpha),
-        writes=(alpha,),
+        reads=(log_probs, log_alpha),
+        writes=(log_alpha,),
         rows=rows,
     )
     kernels = [*pointwise_kernel("fill", (), (result,)), beta]
-    return kernels + pointwise_kernel("ctc_loss_gradient", (scores, alpha, alpha), (result,))
+    return kernels + pointwise_kernel(
+        "ctc_loss_gradient", (log_probs, log_alpha, log_alpha), (result,)
+    )
 
 
-@register_op("aten::_cdist_forward", "aten::_pdist_forward")
-def cdist(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::_cdist_forward")
+def cdist(call: OpSignature, math: MathMode, *, x1: TensorSpec, x2: TensorSpec) -> list[Kernel]:
+    """The distances between the rows of two matrices."""
+    return _distances((x1, x2), output(call))
+
+
+@register_op("aten::_pdist_forward")
+def pdist(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+    """The distances between the rows of one matrix."""
+    return _distances((self,), output(call))
+
+
+def _distances(reads: tuple[TensorSpec, ...], result: TensorSpec) -> list[Kernel]:
     """One kernel: a block a pair of rows, three operations an element."""
-    reads, result = read_tensors(call), output(call)
     width = reads[0].shape[-1]
     if not result.numel or not width:
         return pointwise_kernel("fill", (), (result,))
@@ -294,25 +343,24 @@ def cdist_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::dist")
-def dist(call: OpSignature, math: MathMode) -> list[Kernel]:
+def dist(call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
     """A difference and its norm."""
-    reads = read_tensors(call)
-    terms = temporary(reads[0])
-    return pointwise_kernel("sub", reads, (terms,)) + reduce_kernel(
+    terms = temporary(self)
+    return pointwise_kernel("sub", (self, other), (terms,)) + reduce_kernel(
         "norm", (terms,), written_tensors(call)
     )
 
 
 @register_op("aten::renorm")
-def renorm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def renorm(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """Norms, the factors from them, and a multiplication."""
-    source, result = read_tensors(call)[0], output(call)
-    rank = len(source.shape)
-    rows = source.shape[wrap_dim(integer(call, "dim"), rank)] if rank else 1
-    norms = TensorSpec((rows,), (1,), source.dtype, source.device)
-    kernels = reduce_kernel("norm", (source,), (norms,))
+    result = output(call)
+    rank = len(self.shape)
+    rows = self.shape[wrap_dim(dim, rank)] if rank else 1
+    norms = TensorSpec((rows,), (1,), self.dtype, self.device)
+    kernels = reduce_kernel("norm", (self,), (norms,))
     kernels += pointwise_kernel("renorm_factor", (norms,), (norms,))
-    return kernels + pointwise_kernel("mul", (source,), (result,))
+    return kernels + pointwise_kernel("mul", (self,), (result,))
 
 
 @register_op("aten::segment_reduce", "aten::_segment_reduce_backward")
@@ -325,21 +373,22 @@ def segment_reduce(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::_fake_quantize_learnable_per_tensor_affine_backward",
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
-def fake_quantize_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fake_quantize_backward(
+    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """One pass for three gradients, then two sums."""
-    reads, writes = read_tensors(call), written_tensors(call)
-    grads = (reads[0],) * 3
-    kernels = pointwise_kernel("fake_quantize_backward", reads, grads)
-    for result in writes[1:3]:
-        kernels += reduce_kernel("sum", (reads[0],), (result,))
+    kernels = pointwise_kernel("fake_quantize_backward", read_tensors(call), (grad,) * 3)
+    for result in written_tensors(call)[1:3]:
+        kernels += reduce_kernel("sum", (grad,), (result,))
     return kernels
 
 
 @register_op("aten::_fused_moving_avg_obs_fq_helper")
-def moving_average_observer(call: OpSignature, math: MathMode) -> list[Kernel]:
+def moving_average_observer(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, **others: Argument
+) -> list[Kernel]:
     """Minimum and maximum, the quantization parameters, then the fake quantization."""
-    source = call.tensor("self")
-    limits = TensorSpec((2,), (1,), source.dtype, source.device)
-    kernels = reduce_kernel("aminmax", (source,), (limits,))
+    limits = TensorSpec((2,), (1,), self.dtype, self.device)
+    kernels = reduce_kernel("aminmax", (self,), (limits,))
     kernels += pointwise_kernel("quantization_parameters", (limits,), (limits,))
-    return kernels + pointwise_kernel("fake_quantize", (source,), written_tensors(call))
+    return kernels + pointwise_kernel("fake_quantize", (self,), written_tensors(call))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
-    integer,
     kernel_name,
     memory_kernel,
     output,
     pointwise_kernel,
-    read_tensors,
     wrap_dim,
     written_tensors,
 )
@@ -47,47 +45,66 @@ def _softmax_kernel(
     ]
 
 
-@register_op("aten::_softmax", "aten::_log_softmax", "aten::_masked_softmax")
-def softmax(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """One kernel forward."""
-    return _softmax_kernel(
-        kernel_name(call), read_tensors(call), written_tensors(call), integer(call, "dim", -1)
-    )
+@register_op("aten::_softmax", "aten::_log_softmax", "aten::softmax", "aten::log_softmax")
+def softmax(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
+    """One kernel forward, also where it is seen before it is decomposed."""
+    return _softmax_kernel(kernel_name(call), (self,), written_tensors(call), dim)
 
 
-@register_op(
-    "aten::_softmax_backward_data",
-    "aten::_log_softmax_backward_data",
-    "aten::_masked_softmax_backward",
-)
-def softmax_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::_masked_softmax")
+def masked_softmax(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mask: TensorSpec,
+    dim: int | None = None,
+) -> list[Kernel]:
+    """One kernel that reads the mask too."""
+    return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), _last(dim))
+
+
+@register_op("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
+def softmax_backward(
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, output: TensorSpec, dim: int
+) -> list[Kernel]:
     """One kernel that reads the gradient and the output."""
-    return _softmax_kernel(
-        kernel_name(call).removesuffix("_data"),
-        read_tensors(call),
-        written_tensors(call),
-        integer(call, "dim", -1),
-    )
+    name = kernel_name(call).removesuffix("_data")
+    return _softmax_kernel(name, (grad_output, output), written_tensors(call), dim)
 
 
-@register_op("aten::softmax", "aten::log_softmax")
-def whole_softmax(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """A softmax seen before it is decomposed."""
-    return softmax(call, math)
+@register_op("aten::_masked_softmax_backward")
+def masked_softmax_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad_output: TensorSpec,
+    output: TensorSpec,
+    mask: TensorSpec,
+    dim: int | None = None,
+) -> list[Kernel]:
+    """One kernel that reads the gradient, the output and the mask."""
+    reads = (grad_output, output, mask)
+    return _softmax_kernel(kernel_name(call), reads, written_tensors(call), _last(dim))
+
+
+def _last(dim: int | None) -> int:
+    return -1 if dim is None else dim
 
 
 @register_op("aten::_safe_softmax")
-def safe_softmax(call: OpSignature, math: MathMode) -> list[Kernel]:
+def safe_softmax(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1
+) -> list[Kernel]:
     """A softmax, then zeros for rows that are masked whole: eq, all, fill, where (SoftMax.cpp)."""
-    source, result = call.tensor("self"), output(call)
-    dim = integer(call, "dim", -1)
-    mask = temporary(source, "bool")
-    width = source.shape[wrap_dim(dim, len(source.shape))] if source.shape else 1
-    rows = source.numel // max(1, width)
-    masked = TensorSpec((rows,), (1,), "bool", source.device)
-    zero = TensorSpec((), (), result.dtype, source.device)
-    kernels = _softmax_kernel("softmax", (source,), (result,), dim)
-    kernels += pointwise_kernel("eq", (source,), (mask,))
+    result = output(call)
+    mask = temporary(self, "bool")
+    width = self.shape[wrap_dim(dim, len(self.shape))] if self.shape else 1
+    rows = self.numel // max(1, width)
+    masked = TensorSpec((rows,), (1,), "bool", self.device)
+    zero = TensorSpec((), (), result.dtype, self.device)
+    kernels = _softmax_kernel("softmax", (self,), (result,), dim)
+    kernels += pointwise_kernel("eq", (self,), (mask,))
     kernels += reduce_kernel("all", (mask,), (masked,))
     kernels += pointwise_kernel("fill", (), (zero,))
     return kernels + pointwise_kernel("where", (masked, zero, result), (result,))

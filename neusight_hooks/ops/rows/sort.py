@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
-    boolean,
     ceil_div,
     copy_kernel,
-    integer,
     itemsize,
     kernel_name,
     memcpy_d2h,
     memory_kernel,
     output,
     pointwise_kernel,
-    read_tensors,
     wrap_dim,
     written_tensors,
 )
@@ -149,20 +146,19 @@ def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
 
 
 @register_op("aten::sort", "aten::argsort", "aten::msort")
-def sort(call: OpSignature, math: MathMode) -> list[Kernel]:
+def sort(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
     """A sort of values with their indices."""
-    source = read_tensors(call)[0]
-    return _sort_rows(source, *_rows_and_width(source, integer(call, "dim", -1)))
+    return _sort_rows(self, *_rows_and_width(self, dim))
 
 
 @register_op("aten::kthvalue", "aten::median", "aten::nanmedian")
-def kthvalue(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """Radix selection in one block a row (gatherKthValue, gatherMedian)."""
-    source = read_tensors(call)[0]
-    rows, width = _rows_and_width(source, integer(call, "dim", -1))
-    if "dim" not in call.by_name:  # the median of all
-        rows, width = 1, source.numel
-    return _select(kernel_name(call), source, written_tensors(call), rows, width)
+def kthvalue(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int | None = None
+) -> list[Kernel]:
+    """Radix selection in one block a row (gatherKthValue, gatherMedian); without a dimension, the
+    median of all."""
+    rows, width = (1, self.numel) if dim is None else _rows_and_width(self, dim)
+    return _select(kernel_name(call), self, written_tensors(call), rows, width)
 
 
 def _select(
@@ -179,11 +175,10 @@ def _select(
 
 
 @register_op("aten::mode")
-def mode(call: OpSignature, math: MathMode) -> list[Kernel]:
+def mode(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
     """A sort of each row, then the longest run."""
-    source = read_tensors(call)[0]
-    rows, width = _rows_and_width(source, integer(call, "dim", -1))
-    return _sort_rows(source, rows, width) + reduce_kernel("mode", (source,), written_tensors(call))
+    rows, width = _rows_and_width(self, dim)
+    return _sort_rows(self, rows, width) + reduce_kernel("mode", (self,), written_tensors(call))
 
 
 #: Most slices for which torch's top-k of this slice length takes several blocks a slice
@@ -205,11 +200,13 @@ def _is_multi_block(slices: int, length: int) -> bool:
 
 
 @register_op("aten::topk")
-def topk(call: OpSignature, math: MathMode) -> list[Kernel]:
+def topk(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1, sorted: bool = True
+) -> list[Kernel]:
     """Radix selection by one or several blocks a slice, then a sort of the k values."""
-    source, writes = call.tensor("self"), written_tensors(call)
-    rows, width = _rows_and_width(source, integer(call, "dim", -1))
-    return _topk(source, writes, rows, width, is_sorted=boolean(call, "sorted", True))
+    writes = written_tensors(call)
+    rows, width = _rows_and_width(self, dim)
+    return _topk(self, writes, rows, width, is_sorted=sorted)
 
 
 def _topk(
@@ -247,36 +244,48 @@ def _topk(
 
 
 @register_op("aten::_unique2", "aten::_unique")
-def unique(call: OpSignature, math: MathMode) -> list[Kernel]:
+def unique(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> list[Kernel]:
     """A full sort, the borders of runs, a scan, the compaction; its size is read by the host."""
-    source = read_tensors(call)[0]
-    keys = vector(source.numel, source.dtype, source.device)
-    wants_inverse = boolean(call, "return_inverse")
-    positions = "int64" if wants_inverse or boolean(call, "return_counts") else None
-    kernels = radix_sort(source.numel, key=source.dtype, value=positions)
-    return kernels + _compact_runs(call, keys, wants_inverse)
+    keys = vector(self.numel, self.dtype, self.device)
+    positions = "int64" if return_inverse or return_counts else None
+    kernels = radix_sort(self.numel, key=self.dtype, value=positions)
+    return kernels + _compact_runs(call, keys, return_inverse)
 
 
 @register_op("aten::unique_consecutive")
-def unique_consecutive(call: OpSignature, math: MathMode) -> list[Kernel]:
+def unique_consecutive(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, return_inverse: bool = False
+) -> list[Kernel]:
     """As unique, without the sort."""
-    source = read_tensors(call)[0]
-    return _compact_runs(call, source, boolean(call, "return_inverse"))
+    return _compact_runs(call, self, return_inverse)
 
 
 @register_op("aten::unique_dim", "aten::unique_dim_consecutive")
-def unique_dim(call: OpSignature, math: MathMode) -> list[Kernel]:
+def unique_dim(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    dim: int = 0,
+    return_inverse: bool = False,
+) -> list[Kernel]:
     """Positions sorted by comparing slices (Thrust merge sort), then the runs."""
-    source = call.tensor("self")
-    dim = wrap_dim(integer(call, "dim", 0), len(source.shape))
-    slices = source.shape[dim] if source.shape else 1
-    positions = vector(slices, "int64", source.device)
+    dim = wrap_dim(dim, len(self.shape))
+    slices = self.shape[dim] if self.shape else 1
+    positions = vector(slices, "int64", self.device)
     merges = max(1, (max(1, slices) - 1).bit_length())
     step = memory_kernel(
-        KernelClass.SORT, "merge_sort_pass", reads=(source, positions), writes=(positions,)
+        KernelClass.SORT, "merge_sort_pass", reads=(self, positions), writes=(positions,)
     )
     kernels = pointwise_kernel("arange", (), (positions,)) + [step] * merges
-    return kernels + _compact_runs(call, positions, boolean(call, "return_inverse"))
+    return kernels + _compact_runs(call, positions, return_inverse)
 
 
 def _compact_runs(call: OpSignature, keys: TensorSpec, wants_inverse: bool) -> list[Kernel]:
@@ -320,50 +329,56 @@ def randperm(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::multinomial")
-def multinomial(call: OpSignature, math: MathMode) -> list[Kernel]:
+def multinomial(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    num_samples: int = 1,
+    replacement: bool = False,
+) -> list[Kernel]:
     """Without replacement, or one draw: top-k of p / Exp(1), after checks that the host reads.
 
     With replacement and several draws: normalized, scanned and searched.
     """
-    source, result = call.tensor("self"), output(call)
-    rows, width = _rows_and_width(source, -1)
-    draws = integer(call, "num_samples", 1)
-    flag = vector(1, "bool", source.device)
-    sums = vector(rows, source.dtype, source.device)
-    if not source.numel:
+    result = output(call)
+    rows, width = _rows_and_width(self, -1)
+    flag = vector(1, "bool", self.device)
+    sums = vector(rows, self.dtype, self.device)
+    if not self.numel:
         return []
-    if boolean(call, "replacement") and draws > 1:
+    if replacement and num_samples > 1:
         return [
-            *reduce_kernel("sum", (source,), (sums,)),
-            *pointwise_kernel("div", (source, sums), (source,)),
+            *reduce_kernel("sum", (self,), (sums,)),
+            *pointwise_kernel("div", (self, sums), (self,)),
             memory_kernel(
                 KernelClass.REDUCTION,
                 "cumsum",
-                reads=(source,),
-                writes=(source,),
+                reads=(self,),
+                writes=(self,),
                 rows=rows,
                 width=width,
             ),
             *pointwise_kernel("uniform", (), (result,)),
-            *pointwise_kernel("multinomial", (source, result), (result,)),
+            *pointwise_kernel("multinomial", (self, result), (result,)),
         ]
     checks = [
-        *reduce_kernel("max", (source,), (vector(1, source.dtype),)),
+        *reduce_kernel("max", (self,), (vector(1, self.dtype),)),
         *pointwise_kernel("lt", (flag,), (flag,)),
-        *reduce_kernel("min", (source,), (vector(1, source.dtype),)),
+        *reduce_kernel("min", (self,), (vector(1, self.dtype),)),
         *pointwise_kernel("ge", (flag,), (flag,)),
         *pointwise_kernel("bitwise_and", (flag, flag), (flag,)),
         memcpy_d2h(flag),
-        *reduce_kernel("sum", (source,), (sums,)),
+        *reduce_kernel("sum", (self,), (sums,)),
         *pointwise_kernel("eq", (sums,), (vector(rows, "bool"),)),
-        *(reduce_kernel("sum", (vector(rows, "bool"),), (flag,)) if len(source.shape) > 1 else []),
+        *(reduce_kernel("sum", (vector(rows, "bool"),), (flag,)) if len(self.shape) > 1 else []),
         memcpy_d2h(flag),
     ]
     draw = [
-        *pointwise_kernel("exponential", (), (source,)),
-        *pointwise_kernel("div", (source, source), (source,)),
+        *pointwise_kernel("exponential", (), (self,)),
+        *pointwise_kernel("div", (self, self), (self,)),
     ]
-    if draws == 1:
-        return checks + draw + reduce_kernel("argmax", (source,), (result,))
-    values = result._replace(dtype=source.dtype)
-    return checks + draw + _topk(source, (values, result), rows, width, is_sorted=True)
+    if num_samples == 1:
+        return checks + draw + reduce_kernel("argmax", (self,), (result,))
+    values = result._replace(dtype=self.dtype)
+    return checks + draw + _topk(self, (values, result), rows, width, is_sorted=True)
