@@ -1,0 +1,119 @@
+"""Matrix products: their kernels, FLOPs and bytes worked by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from neusight.predictors.kernel import Kernel
+from neusight.recording.recording import MathMode, TensorSpec
+from op_calls import call, check_flops, kernels, names, spec, transposed
+
+
+def test_a_linear_is_one_product_with_its_weight_transposed_and_its_bias_inside() -> None:
+    weight = transposed(spec(256, 64, dtype="bfloat16"))
+    signature = call(
+        "addmm",
+        spec(128, 256, dtype="bfloat16"),
+        self=spec(256, dtype="bfloat16"),
+        mat1=spec(128, 64, dtype="bfloat16"),
+        mat2=weight,
+        beta=1,
+        alpha=1,
+    )
+
+    assert kernels(signature) == (
+        Kernel.gemm(128, 256, 64, dtype="bfloat16", layout="nt", bias=True),
+    )
+
+
+def test_a_matrix_added_is_copied_first_and_read_again() -> None:
+    signature = call(
+        "addmm", spec(8, 4), self=spec(8, 4), mat1=spec(8, 2), mat2=spec(2, 4), beta=1, alpha=1
+    )
+
+    copy, gemm = kernels(signature)
+    assert copy.name == "memcpy_d2d"
+    assert gemm.bytes_read == 4 * (8 * 2 + 2 * 4 + 8 * 4)
+
+
+def test_layouts_follow_from_strides() -> None:
+    def layout(left: TensorSpec, right: TensorSpec) -> str:
+        (kernel,) = kernels(call("mm", spec(8, 4), self=left, mat2=right))
+        return kernel.layout
+
+    assert layout(spec(8, 2), spec(2, 4)) == "nn"
+    assert layout(spec(8, 2), transposed(spec(4, 2))) == "nt"
+    assert layout(transposed(spec(2, 8)), spec(2, 4)) == "tn"
+    assert layout(transposed(spec(2, 8)), transposed(spec(4, 2))) == "tt"
+
+
+def test_a_matrix_with_gaps_both_ways_is_copied_for_cublas() -> None:
+    gaps = TensorSpec((8, 2), (8, 2), "float32")
+
+    assert names(call("mm", spec(8, 4), self=gaps, mat2=spec(2, 4))) == ["copy", "gemm"]
+
+
+def test_tf32_products_are_float32_where_the_program_allows_it() -> None:
+    signature = call("mm", spec(8, 4), self=spec(8, 2), mat2=spec(2, 4))
+
+    assert kernels(signature)[0].compute == "fp32"
+    assert kernels(signature, MathMode(matmul_tf32=True))[0].compute == "tf32"
+
+
+def test_an_expanded_batch_needs_no_copy() -> None:
+    shared = TensorSpec((16, 2, 4), (0, 4, 1), "float32")
+
+    (kernel,) = kernels(call("bmm", spec(16, 8, 4), self=spec(16, 8, 2), mat2=shared))
+
+    assert kernel.flops == 2 * 16 * 8 * 4 * 2
+
+
+def test_empty_products_launch_nothing_and_products_over_nothing_are_zeros() -> None:
+    assert kernels(call("mm", spec(0, 4), self=spec(0, 2), mat2=spec(2, 4))) == ()
+    assert names(call("mm", spec(8, 4), self=spec(8, 0), mat2=spec(0, 4))) == ["fill"]
+
+
+def test_grouped_products_count_every_row_once() -> None:
+    half = "bfloat16"
+    signature = call(
+        "_grouped_mm",
+        spec(100, 32, dtype=half),
+        self=spec(100, 64, dtype=half),
+        mat2=spec(8, 64, 32, dtype=half),
+        offs=spec(8, dtype="int32"),
+        bias=None,
+        out_dtype=None,
+    )
+
+    setup, gemm = kernels(signature)
+    assert setup.name == "grouped_gemm_setup"
+    assert gemm.flops == 2 * 100 * 64 * 32
+
+
+def test_packed_four_bit_operands_count_two_elements_a_byte() -> None:
+    signature = call(
+        "_scaled_mm",
+        spec(16, 32, dtype="bfloat16"),
+        self=spec(16, 8, dtype="float4_e2m1fn_x2"),
+        mat2=transposed(spec(32, 8, dtype="float4_e2m1fn_x2")),
+        scale_a=spec(1),
+        scale_b=spec(1),
+        bias=None,
+        out_dtype="bfloat16",
+    )
+
+    (kernel,) = kernels(signature)
+    assert kernel.flops == 2 * 16 * 32 * 16
+    assert kernel.bytes_read == 16 * 8 + 32 * 8 + 8
+    assert kernel.compute == "fp8"
+
+
+def test_flops_of_products_are_those_of_torch() -> None:
+    def program() -> None:
+        x, w, b = torch.empty(8, 16), torch.empty(16, 32), torch.empty(32)
+        torch.mm(x, w)
+        torch.addmm(b, x, w)
+        torch.bmm(torch.empty(4, 8, 16), torch.empty(4, 16, 32))
+        torch.baddbmm(torch.empty(4, 8, 32), torch.empty(4, 8, 16), torch.empty(4, 16, 32))
+
+    check_flops(program, 4)
