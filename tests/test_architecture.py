@@ -130,7 +130,7 @@ def test_predictors_import_nothing_of_ours_but_themselves(source: Source) -> Non
 #: Rooms and top modules of predictors, from the ground up: each imports what stands on its own line
 #: or above it here. `neusight.predictors` itself is the front door and sees all.
 PREDICTOR_FLOORS = (
-    ("errors", "printable", "files", "kernel", "gpu"),
+    ("errors", "printable", "words", "files", "kernel", "gpu"),
     ("physics",),
     ("predictor", "registry"),
     ("learned",),

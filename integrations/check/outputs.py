@@ -16,10 +16,10 @@ from neusight.integrations.check.judgement import Cause, Judgement, MetricChange
 from neusight.integrations.check.observation import code_at
 from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.printable import printable, printable_text
+from neusight.predictors.words import amount_text
 
 __all__ = [
     "CaseResult",
-    "amount_text",
     "benchmark_json",
     "code_text",
     "explanation",
@@ -79,35 +79,6 @@ class CaseResult:
 
 
 # -- amounts -------------------------------------------------------------------------------------
-
-
-def amount_text(value: float, unit: str, *, signed: bool = False) -> str:
-    """An amount as people read it.
-
-    >>> amount_text(1234.5, "us"), amount_text(2**20, "bytes", signed=True)
-    ('1.234 ms', '+1.00 MiB')
-    """
-    sign = "-" if value < 0 else "+" if signed else ""
-    return sign + _size_text(abs(value), unit)
-
-
-def _size_text(size: float, unit: str) -> str:
-    if unit == "us":
-        for limit, factor, name in ((1e6, 1e6, "s"), (1e3, 1e3, "ms")):
-            if size >= limit:
-                return f"{size / factor:.4g} {name}"
-        return f"{size:.4g} µs"
-    if unit == "bytes":
-        for factor, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-            if size >= factor:
-                return f"{size / factor:.2f} {name}"
-        return f"{size:.0f} B"
-    if unit == "flops":
-        for factor, name in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
-            if size >= factor:
-                return f"{size / factor:.4g} {name}"
-        return f"{size:.0f} FLOP"
-    return f"{size:,.0f}"
 
 
 def _change_text(change: MetricChange) -> str:

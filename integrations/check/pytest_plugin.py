@@ -450,8 +450,8 @@ class _Budget:
 
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
-        from neusight.integrations.check.outputs import amount_text
         from neusight.predictors.printable import printable_lines
+        from neusight.predictors.words import amount_text
 
         unit = "us" if self.is_latency else "bytes"
         value = found.step_latency_us.median if self.is_latency else found.peak_memory_bytes
@@ -528,8 +528,8 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
 
 
 def _tell(item: pytest.Item, found: Forecast) -> None:
-    from neusight.integrations.check.outputs import amount_text
     from neusight.predictors.printable import printable
+    from neusight.predictors.words import amount_text
 
     latency = amount_text(found.step_latency_us.median, "us")
     memory = amount_text(found.peak_memory_bytes, "bytes")

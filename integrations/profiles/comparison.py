@@ -31,6 +31,7 @@ from neusight.integrations.profiles.reading import (
 from neusight.predictors.errors import TraceError, UnknownGPUError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable
+from neusight.predictors.words import aligned, percent_text
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 if TYPE_CHECKING:
@@ -753,7 +754,7 @@ def _row_table(rows: Sequence[ComparisonRow], labels: tuple[str, ...]) -> Table:
                 str(row.num_forecast),
                 f"{row.measured_us:,.1f}",
                 f"{row.forecast_us:,.1f}",
-                "" if row.error is None else f"{row.error:+.1%}",
+                percent_text(row.error),
                 f"{row.error_share:.1%}",
             )
         )
@@ -793,7 +794,7 @@ def _operator_table(rows: Sequence[OperatorRow]) -> Table:
                 str(row.num_forecast),
                 f"{row.measured_us:,.1f}",
                 f"{row.forecast_us:,.1f}",
-                "" if row.error is None else f"{row.error:+.1%}",
+                percent_text(row.error),
             )
         )
     return table
@@ -828,7 +829,7 @@ def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
                     str(row.num_measured),
                     f"{row.measured_us:,.1f}",
                     f"{row.forecast_us:,.1f}",
-                    "" if row.error is None else f"{row.error:+.1%}",
+                    percent_text(row.error),
                 )
             )
     return "\n".join([_markdown("A step of each", totals), _markdown("By kernel class", classes)])
@@ -839,8 +840,7 @@ def _compared(measured_us: float, forecast_us: float) -> tuple[str, str, str]:
 
 
 def _percent(forecast: float, measured: float) -> str:
-    error = _error(forecast, measured)
-    return "" if error is None else f"{error:+.1%}"
+    return percent_text(_error(forecast, measured))
 
 
 def _time(microseconds: float) -> str:
@@ -856,16 +856,8 @@ def _plain(title: str, table: Table) -> str:
     title, table = printable(title), _printable(table)
     if len(table[0]) == 1:
         return "\n".join([title, *(f"  {cells[0]}" for cells in table[1:]), ""])
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     texts = sum(cell in _TEXT_COLUMNS for cell in table[0][:3]) or 1
-    lines = [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if column < texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    lines = [f"  {line}" for line in aligned(table, left=range(texts))]
     return "\n".join([title, *lines, ""])
 
 

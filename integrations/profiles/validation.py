@@ -22,6 +22,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.printable import printable_lines
 from neusight.predictors.registry import find_predictor
+from neusight.predictors.words import aligned, percent_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -462,18 +463,15 @@ def _lines(validation: Validation) -> Iterator[str]:
             _time(row.forecast_us),
             f"{row.error:+.1%}",
             "yes" if row.is_inside else "NO",
-            _percent(row.busy_error),
-            _percent(row.memory_error),
-            _percent(row.kernel_error),
+            percent_text(row.busy_error, missing="-"),
+            percent_text(row.memory_error, missing="-"),
+            percent_text(row.kernel_error, missing="-"),
             verdict,
         )
         table.append((cells, row.worst))
-    widths = [max(len(cells[column]) for cells, _ in table) for column in range(len(head))]
-    for cells, worst in table:
-        yield "  ".join(
-            cell.ljust(width) if column in (0, 8) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
+    lines = aligned([cells for cells, _ in table], left=(0, len(head) - 1))
+    for line, (_, worst) in zip(lines, table, strict=True):
+        yield line
         for item in worst:
             yield (
                 f"    {item.share:>4.0%} of the error: {item.op} {item.size}: "
@@ -504,10 +502,6 @@ def _total_lines(validation: Validation) -> Iterator[str]:
         yield f"left out    {text}"
     for text in validation.notes:
         yield f"note        {text}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1%}"
 
 
 def _time(microseconds: float) -> str:

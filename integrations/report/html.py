@@ -21,6 +21,7 @@ from neusight.output.figures import Row
 from neusight.output.summary import headline
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
+from neusight.predictors.words import bytes_text, time_text
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 from neusight.timeline.steady import steady_step_of
 
@@ -205,9 +206,12 @@ def _cards(forecast: Forecast) -> str:
     used = memory.peak_reserved + gpu.context_bytes
     coverage = ", ".join(f"{s:.0%} {origin}" for origin, s in verdict.coverage.items() if s)
     cards = [
-        (_time(verdict.step_latency.median), f"a step; 80 % range {_time(low)} to {_time(high)}"),
-        (_time(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
-        (_bytes(used), f"of {_bytes(gpu.memory_bytes)}: reserved and context"),
+        (
+            time_text(verdict.step_latency.median),
+            f"a step; 80 % range {time_text(low)} to {time_text(high)}",
+        ),
+        (time_text(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
+        (bytes_text(used), f"of {bytes_text(gpu.memory_bytes)}: reserved and context"),
         (f"{verdict.mfu:.1%}", f"MFU, {verdict.flops / 1e12:,.2f} TFLOP a step"),
         (f"{verdict.num_kernels:,}", f"kernels a step of {verdict.num_ops:,} ops"),
         (f"{verdict.num_synchronizations}", "waits of the host for the GPU a step"),
@@ -234,8 +238,8 @@ def _notes(forecast: Forecast) -> str:
     if failure is not None:
         notes.append(
             f"out of memory in step {failure.step} at {failure.op} in "
-            f"{failure.module or '(no module)'}: {_bytes(failure.num_bytes)} more, with "
-            f"{_bytes(failure.allocated)} allocated"
+            f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
+            f"{bytes_text(failure.allocated)} allocated"
         )
     if not notes:
         return ""
@@ -255,8 +259,8 @@ def _remedy_table(advice: MemoryAdvice) -> str:
     rows = [
         [
             remedy.what,
-            _bytes(remedy.total_bytes),
-            _bytes(remedy.saved_bytes),
+            bytes_text(remedy.total_bytes),
+            bytes_text(remedy.saved_bytes),
             "yes" if remedy.fits else "no",
             "-" if remedy.added_us is None else f"{remedy.added_us / _NS_PER_US:+,.2f} ms",
             remedy.needs,
@@ -264,7 +268,7 @@ def _remedy_table(advice: MemoryAdvice) -> str:
         for remedy in advice.remedies
     ]
     batch = advice.batch
-    caption = f"It needs {_bytes(advice.needed_bytes)} of {_bytes(advice.limit_bytes)}."
+    caption = f"It needs {bytes_text(advice.needed_bytes)} of {bytes_text(advice.limit_bytes)}."
     if batch is not None:
         caption += f" The largest batch that fits is {batch.batch} (now {batch.recorded})."
     header = ["change", "needs in all", "saves", "fits", "a step", "if"]
@@ -318,13 +322,13 @@ def _timeline(timeline: Timeline, step: StepSpan, number: int) -> list[str]:
 
 
 def _timeline_words(step: StepSpan, begin_ns: int) -> str:
-    latency = _time(step.latency_ns / _NS_PER_US)
+    latency = time_text(step.latency_ns / _NS_PER_US)
     ahead_ns = begin_ns - step.start_ns
     if ahead_ns == 0:
         return f"The step is from 0 to {latency}."
     return (
         f"The step is from 0, when the GPU is done with the one before (grey), to {latency}. The "
-        f"host began it {_time(ahead_ns / _NS_PER_US)} earlier: it runs ahead of the GPU."
+        f"host began it {time_text(ahead_ns / _NS_PER_US)} earlier: it runs ahead of the GPU."
     )
 
 
@@ -438,7 +442,7 @@ def _span(
 def _detail(span: KernelSpan) -> str:
     estimate = span.estimate
     return (
-        f"{_problem(span.kernel)}\n{_time(estimate.low_us)} to {_time(estimate.high_us)} (80 %), "
+        f"{_problem(span.kernel)}\n{_range(estimate)} (80 %), "
         f"{estimate.bound}-bound, {estimate.origin}\n{span.call.signature.op} in "
         f"{span.call.module or '(no module)'}"
     )
@@ -494,7 +498,7 @@ def _memory_curve(forecast: Forecast) -> str:
     area = f"{x(thinned[0][0])},{y(0)} {reserved} {x(thinned[-1][0])},{y(0)}"
     lines = [
         f'<line class="grid" x1="{_CURVE_LEFT}" x2="{_CURVE_WIDTH - 8}" y1="{y(v)}" y2="{y(v)}"/>'
-        f'<text x="4" y="{y(v) + 4}">{_bytes(round(v))}</text>'
+        f'<text x="4" y="{y(v) + 4}">{bytes_text(round(v))}</text>'
         for v in (0.0, top / 2, top)
     ]
     if capacity <= top:
@@ -502,15 +506,16 @@ def _memory_curve(forecast: Forecast) -> str:
             f'<line class="capacity" x1="{_CURVE_LEFT}" x2="{_CURVE_WIDTH - 8}" '
             f'y1="{y(capacity)}" y2="{y(capacity)}"/>'
             f'<text x="{_CURVE_LEFT + 6}" y="{y(capacity) - 5}">what the GPU has beside the '
-            f"context: {_bytes(capacity)}</text>"
+            f"context: {bytes_text(capacity)}</text>"
         )
     return (
-        f'<p class="muted">Allocated (line, peak {_bytes(memory.peak_allocated)}) and reserved '
-        f"(area, peak {_bytes(memory.peak_reserved)}) over the recorded steps.</p>"
+        f'<p class="muted">Allocated (line, peak {bytes_text(memory.peak_allocated)}) and reserved '
+        f"(area, peak {bytes_text(memory.peak_reserved)}) over the recorded steps.</p>"
         f'<svg viewBox="0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}" role="img" '
         f'aria-label="memory over time"><polygon class="reserved" points="{area}"/>'
         f'<polyline class="allocated" points="{allocated}"/>{"".join(lines)}'
-        f'<text x="{_CURVE_WIDTH - 70}" y="{_CURVE_HEIGHT - 6}">{_time(end / _NS_PER_US)}</text>'
+        f'<text x="{_CURVE_WIDTH - 70}" y="{_CURVE_HEIGHT - 6}">'
+        f"{time_text(end / _NS_PER_US)}</text>"
         "</svg>"
     )
 
@@ -534,14 +539,14 @@ def _alive_table(forecast: Forecast) -> str:
     alive = forecast.memory.alive
     rows = [
         [row.module or "(no module)", row.phase, row.kind.replace("_", " "),
-         f"{row.num_storages:,}", _bytes(row.num_bytes)]
+         f"{row.num_storages:,}", bytes_text(row.num_bytes)]
         for row in alive[:_ROWS_SHOWN]
     ]  # fmt: skip
     rest = alive[_ROWS_SHOWN:]
     if rest:
         rows.append(
             [f"{len(rest)} more", "", "", f"{sum(row.num_storages for row in rest):,}",
-             _bytes(sum(row.num_bytes for row in rest))]
+             bytes_text(sum(row.num_bytes for row in rest))]
         )  # fmt: skip
     return _table(["module", "phase", "kind", "tensors", "memory"], rows, caption=at, words={1, 2})
 
@@ -549,16 +554,20 @@ def _alive_table(forecast: Forecast) -> str:
 # -- tables --------------------------------------------------------------------------------------
 
 
+def _range(estimate: Estimate) -> str:
+    return f"{time_text(estimate.low_us)} to {time_text(estimate.high_us)}"
+
+
 def _rows_table(rows: Sequence[Row], what: str, *, swatches: bool = False) -> str:
     shown = [
-        [row.name, f"{row.count:,}", _time(row.time_us), f"{row.share:.1%}"]
+        [row.name, f"{row.count:,}", time_text(row.time_us), f"{row.share:.1%}"]
         for row in rows[:_ROWS_SHOWN]
     ]
     rest = rows[_ROWS_SHOWN:]
     if rest:
         total_us, share = sum(row.time_us for row in rest), sum(row.share for row in rest)
         count = sum(row.count for row in rest)
-        shown.append([f"{len(rest)} more", f"{count:,}", _time(total_us), f"{share:.1%}"])
+        shown.append([f"{len(rest)} more", f"{count:,}", time_text(total_us), f"{share:.1%}"])
     kinds = [_KIND_OF_CLASS.get(KernelClass(row.name), "other") for row in rows] if swatches else []
     return _table([what, "kernels", "time", "share"], shown, caption=f"By {what}", kinds=kinds)
 
@@ -575,8 +584,8 @@ def _kernel_table(forecast: Forecast, step: StepSpan | None) -> str:
         sums.items(), key=lambda item: (-item[1][0] * item[1][1].latency_us, item[0].key)
     )
     rows = [
-        [f"{kernel.name} ({_problem(kernel)})", f"{count:,}", _time(estimate.latency_us),
-         f"{_time(estimate.low_us)} to {_time(estimate.high_us)}", estimate.bound, estimate.origin]
+        [f"{kernel.name} ({_problem(kernel)})", f"{count:,}", time_text(estimate.latency_us),
+         _range(estimate), estimate.bound, estimate.origin]
         for kernel, (count, estimate) in longest[:_ROWS_SHOWN]
     ]  # fmt: skip
     header = ["kernel", "count", "each", "80 % range", "bound", "priced by"]
@@ -604,17 +613,3 @@ def _table(
         cells = [cell("td", t, c, swatch if c == 0 else "") for c, t in enumerate(row)]
         lines.append("<tr>" + "".join(cells) + "</tr>")
     return '<div class="scroll"><table>' + "\n".join(lines) + "</table></div>"
-
-
-def _time(microseconds: float) -> str:
-    if microseconds >= 1e6:
-        return f"{microseconds / 1e6:.2f} s"
-    if microseconds >= 1e3:
-        return f"{microseconds / 1e3:.2f} ms"
-    return f"{microseconds:.1f} µs"
-
-
-def _bytes(count: int) -> str:
-    if count >= _GIB:
-        return f"{count / _GIB:.2f} GiB"
-    return f"{count / _MIB:.1f} MiB"

@@ -12,6 +12,7 @@ from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable, printable_lines
+from neusight.predictors.words import bytes_text
 from neusight.recording.recording import Alloc, TensorSpec
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class MemoryReport:
         advice = self.advice
         words = "fits into" if advice.fits else "does not fit into"
         return (
-            f"{printable(self.forecast.gpu.name)}: {words} {_bytes(advice.limit_bytes)}, "
-            f"needs {_bytes(advice.needed_bytes)}"
+            f"{printable(self.forecast.gpu.name)}: {words} {bytes_text(advice.limit_bytes)}, "
+            f"needs {bytes_text(advice.needed_bytes)}"
         )
 
     @cached_property
@@ -117,9 +118,9 @@ class MemoryReport:
         memory = self.advice.memory
         peak = memory.peak_event
         yield (
-            f"  needs     {_bytes(memory.peak_allocated)} allocated, "
-            f"{_bytes(memory.peak_reserved)} reserved if nothing limits it, "
-            f"{_bytes(memory.context_bytes)} context"
+            f"  needs     {bytes_text(memory.peak_allocated)} allocated, "
+            f"{bytes_text(memory.peak_reserved)} reserved if nothing limits it, "
+            f"{bytes_text(memory.context_bytes)} context"
         )
         if peak is None:
             return
@@ -132,12 +133,12 @@ class MemoryReport:
         steps = memory.first_and_steady
         if steps is not None:
             yield (
-                f"            first step {_bytes(steps[0].peak_allocated)}, later ones "
-                f"{_bytes(steps[1].peak_allocated)}"
+                f"            first step {bytes_text(steps[0].peak_allocated)}, later ones "
+                f"{bytes_text(steps[1].peak_allocated)}"
             )
         held = sorted(memory.by_category.items(), key=lambda item: -item[1])
         words = [
-            f"{name.replace('_', ' ')} {_bytes(size)}"
+            f"{name.replace('_', ' ')} {bytes_text(size)}"
             for name, size in held
             if size >= _SHOWN_BYTES
         ]
@@ -145,7 +146,7 @@ class MemoryReport:
         for number, row in enumerate(self.tensors[:_TENSORS_SHOWN]):
             label = "largest" if number == 0 else ""
             times = f"{row.num_tensors} x " if row.num_tensors > 1 else ""
-            size = f"{times}{_bytes(row.num_bytes // row.num_tensors)}"
+            size = f"{times}{bytes_text(row.num_bytes // row.num_tensors)}"
             yield f"  {label:<9} {size:>17}  {row.words}"
 
     def _batch(self) -> Iterator[str]:
@@ -170,7 +171,7 @@ class MemoryReport:
             yield f"    {remedy.what:<{width}}  {self._effect(remedy)}"
 
     def _effect(self, remedy: Remedy) -> str:
-        words = [f"{_bytes(remedy.total_bytes):>10}", f"saves {_bytes(remedy.saved_bytes)}"]
+        words = [f"{bytes_text(remedy.total_bytes):>10}", f"saves {bytes_text(remedy.saved_bytes)}"]
         if not self.fits:
             words.insert(1, "fits" if remedy.fits else "too much still")
         if remedy.added_us is not None:
@@ -216,7 +217,3 @@ def _alike(alloc: Alloc, spec: TensorSpec | None) -> tuple[Any, ...]:
         alloc.phase,
         alloc.stack[0] if alloc.stack else "",
     )
-
-
-def _bytes(count: int) -> str:
-    return f"{count / _GIB:.2f} GiB" if count >= _GIB else f"{count / _MIB:.1f} MiB"

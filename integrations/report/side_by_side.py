@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.printable import printable
+from neusight.predictors.words import aligned
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -232,11 +233,4 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     T4   10.5
     """
     lines = [[printable(cell) for cell in line] for line in (header, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned(lines))

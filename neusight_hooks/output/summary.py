@@ -13,6 +13,7 @@ from neusight.output.figures import Verdict
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.printable import printable_lines
+from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import STEP_OPTION, Recording
 
 __all__ = ["SCHEMA_VERSION", "Findings", "describe", "headline", "to_json"]
@@ -59,8 +60,8 @@ def headline(verdict: Verdict) -> str:
     """One line."""
     latency, low, high = verdict.step_latency
     words = (
-        f"{_time(latency)} per {_STEP_WORDS[verdict.kind]} "
-        f"({_time(low)} to {_time(high)}), {verdict.bound}-bound"
+        f"{time_text(latency)} per {_STEP_WORDS[verdict.kind]} "
+        f"({time_text(low)} to {time_text(high)}), {verdict.bound}-bound"
     )
     rate = verdict.batch.per_second(latency)
     return words if rate is None else f"{words}, {rate[0]:,.0f} {rate[1]}/s"
@@ -92,10 +93,10 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
 def _time_words(verdict: Verdict) -> list[str]:
     """Where the time goes."""
     return [
-        f"  where the time goes ({_time(verdict.gpu_busy_us)} of GPU time a step, "
+        f"  where the time goes ({time_text(verdict.gpu_busy_us)} of GPU time a step, "
         f"{verdict.num_kernels} kernels, {verdict.num_ops} ops, MFU {verdict.mfu:.1%})",
         *(
-            f"    {row.name:<24} {_time(row.time_us):>10}  {row.share:>5.1%}  "
+            f"    {row.name:<24} {time_text(row.time_us):>10}  {row.share:>5.1%}  "
             f"{row.count:>6} kernels"
             for row in verdict.by_kernel_class[:_ROWS_SHOWN]
         ),
@@ -142,7 +143,7 @@ def _failure_words(found: Findings) -> list[str]:
     lines += [f"  failure   {line}" for line in found.failure.splitlines()[:1]]
     if found.recording.num_ops:
         steps = _counted_steps(verdict.steps)
-        lines.append(f"  recorded  until then: {steps}, {_time(verdict.latency_us)} in all")
+        lines.append(f"  recorded  until then: {steps}, {time_text(verdict.latency_us)} in all")
         lines += _memory_words(memory, gpu)
     else:
         lines.append("  recorded  until then: nothing on the GPU")
@@ -152,8 +153,9 @@ def _failure_words(found: Findings) -> list[str]:
 
 def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     lines = [
-        f"  memory    {_bytes(memory.peak_allocated)} allocated, {_bytes(memory.peak_reserved)} "
-        f"reserved, {_bytes(gpu.context_bytes)} context, of {_bytes(gpu.memory_bytes)}"
+        f"  memory    {bytes_text(memory.peak_allocated)} allocated, "
+        f"{bytes_text(memory.peak_reserved)} reserved, {bytes_text(gpu.context_bytes)} context, "
+        f"of {bytes_text(gpu.memory_bytes)}"
     ]
     if memory.peak_event is not None:
         source = memory.peak_event.source
@@ -165,8 +167,8 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     if failure is not None:
         lines.append(
             f"            out of memory in step {failure.step} at {failure.op} in "
-            f"{failure.module or '(no module)'}: {_bytes(failure.num_bytes)} more, with "
-            f"{_bytes(failure.allocated)} allocated"
+            f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
+            f"{bytes_text(failure.allocated)} allocated"
         )
     return lines
 
@@ -174,7 +176,7 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
 def _category_words(memory: MemoryTimeline) -> str:
     held = sorted(memory.by_category.items(), key=lambda item: -item[1])
     return ", ".join(
-        f"{name.replace('_', ' ')} {_bytes(num_bytes)}"
+        f"{name.replace('_', ' ')} {bytes_text(num_bytes)}"
         for name, num_bytes in held
         if num_bytes >= _SHOWN_BYTES
     )
@@ -199,7 +201,8 @@ def _host_words(found: Findings) -> list[str]:
         return []
     return [
         f"  host      the profile {found.host!r} makes it host-bound: "
-        f"{_time(verdict.host_us)} of the host a step, {_time(verdict.gpu_busy_us)} of the GPU"
+        f"{time_text(verdict.host_us)} of the host a step, "
+        f"{time_text(verdict.gpu_busy_us)} of the GPU"
     ]
 
 
@@ -210,20 +213,6 @@ def _batch_words(batch: Batch) -> str:
         if count is not None
     ]
     return f"{', '.join(counts)} a step ({batch.known_by})"
-
-
-def _time(microseconds: float) -> str:
-    if microseconds >= 1e6:
-        return f"{microseconds / 1e6:.2f} s"
-    if microseconds >= 1e3:
-        return f"{microseconds / 1e3:.2f} ms"
-    return f"{microseconds:.1f} µs"
-
-
-def _bytes(count: int) -> str:
-    if count >= 2**30:
-        return f"{count / 2**30:.2f} GiB"
-    return f"{count / 2**20:.1f} MiB"
 
 
 def to_json(found: Findings) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from neusight.predictors.physics.physical_time import whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.printable import printable_lines
+from neusight.predictors.words import aligned
 
 __all__ = [
     "CONSTANTS",
@@ -501,15 +502,7 @@ def _rows(calibration: Calibration) -> list[str]:
                 _why_not(row),
             )
         )
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if column in (0, 1, 2, 8) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in table
-    ]
+    return [f"  {line}" for line in aligned(table, left=(0, 1, 2, 8))]
 
 
 def _why_not(row: ClassCorrection) -> str:

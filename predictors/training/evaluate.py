@@ -18,6 +18,7 @@ from neusight.predictors.printable import printable
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.tables import Group, is_held_out, read_dataset
+from neusight.predictors.words import aligned
 
 __all__ = [
     "ABOVE_FLOOR",
@@ -286,11 +287,4 @@ def table_of(rows: Sequence[Score], *, every_size: bool = False) -> str:
         if every_size or row.size_class in ("all", "above_floor", "model_shapes")
     ]
     lines = [[printable(cell) for cell in line] for line in lines]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index < 5 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned(lines, left=range(5)))

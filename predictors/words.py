@@ -1,0 +1,87 @@
+"""Amounts as people read them: times, bytes, percents, and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+__all__ = ["aligned", "amount_text", "bytes_text", "percent_text", "time_text"]
+
+#: How much of the smallest unit each larger one is, the largest first.
+_TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+_BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+
+
+def time_text(microseconds: float, *, decimals: int = 2) -> str:
+    """A duration; microseconds have one decimal, the units above them `decimals`.
+
+    >>> time_text(12.34), time_text(1234.5), time_text(2.5e6), time_text(1234.5, decimals=3)
+    ('12.3 µs', '1.23 ms', '2.50 s', '1.234 ms')
+    """
+    factor, unit = _unit(microseconds, _TIMES)
+    return f"{microseconds / factor:.{decimals if factor > 1 else 1}f} {unit}"
+
+
+def bytes_text(count: float) -> str:
+    """An amount of memory, in GiB from one on, else in MiB.
+
+    >>> bytes_text(3 * 2**29), bytes_text(2**20), bytes_text(100)
+    ('1.50 GiB', '1.0 MiB', '0.0 MiB')
+    """
+    if count >= 2**30:
+        return f"{count / 2**30:.2f} GiB"
+    return f"{count / 2**20:.1f} MiB"
+
+
+def amount_text(value: float, unit: str, *, signed: bool = False) -> str:
+    """An amount of "us", "bytes", "flops" or "" (a count), exact enough to tell what changed.
+
+    >>> amount_text(1234.5, "us"), amount_text(2**20, "bytes", signed=True)
+    ('1.234 ms', '+1.00 MiB')
+    """
+    sign = "-" if value < 0 else "+" if signed else ""
+    return sign + _size_text(abs(value), unit)
+
+
+def _size_text(size: float, unit: str) -> str:
+    if unit == "bytes":
+        factor, name = _unit(size, _BYTES)
+        return f"{size / factor:.{2 if factor > 1 else 0}f} {name}"
+    if unit == "flops":
+        factor, name = _unit(size, _FLOPS)
+        return f"{size / factor:.4g} {name}" if factor > 1 else f"{size:.0f} {name}"
+    if unit == "us":
+        factor, name = _unit(size, _TIMES)
+        return f"{size / factor:.4g} {name}"
+    return f"{size:,.0f}"
+
+
+def _unit(size: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest of the units of which there is at least one, else the smallest."""
+    return next((unit for unit in units if size >= unit[0]), units[-1])
+
+
+def percent_text(share: float | None, *, missing: str = "") -> str:
+    """A relative error with its sign; `missing` where there is none.
+
+    >>> percent_text(0.125), percent_text(None, missing="-")
+    ('+12.5%', '-')
+    """
+    return missing if share is None else f"{share:+.1%}"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> list[str]:
+    """A line for each row, columns as wide as their widest cell: those in `left` to the left, the
+    others to the right.
+
+    >>> aligned([("GPU", "ms"), ("T4", "10.5")])
+    ['GPU    ms', 'T4   10.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
