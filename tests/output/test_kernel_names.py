@@ -1,0 +1,210 @@
+"""Names as profiles of real GPUs show them, for every class of kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.output.kernel_names import kernel_display_name
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.predictor import Estimate
+
+
+def name_of(
+    kernel: Kernel,
+    gpu: str = "A100",
+    *,
+    tile: tuple[int, int] | None = (128, 64),
+    split_k: int = 1,
+) -> str:
+    estimate = Estimate(5.0, 4.0, 6.0, "compute", "physics", "test", tile=tile, split_k=split_k)
+    return kernel_display_name(kernel, estimate, find_gpu(gpu))
+
+
+def gemm(dtype: str, *, compute: str | None = None, layout: str = "nt") -> Kernel:
+    return Kernel.gemm(512, 512, 512, dtype=dtype, compute=compute, layout=layout)  # type: ignore[arg-type]
+
+
+def convolution(direction: str, *, groups: int = 1) -> ConvolutionSize:
+    return ConvolutionSize(8, 64, 64, groups, (56, 56), (56, 56), (3, 3), (1, 1), direction)  # type: ignore[arg-type]
+
+
+def rows(kernel_class: KernelClass, name: str, **options: object) -> Kernel:
+    settings = {"dtype": "float32", "bytes_read": 4096, "bytes_written": 4096, **options}
+    return Kernel.rows(kernel_class, name, 1, 1024, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "name"),
+    [
+        ("V100", gemm("float16"), "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_tn"),
+        ("T4", gemm("float16"), "turing_fp16_s1688gemm_fp16_128x64_ldg8_f2f_tn"),
+        ("V100", gemm("float32"), "volta_sgemm_128x64_tn"),
+        ("A100", gemm("float32"), "ampere_sgemm_128x64_tn"),
+        ("A100", gemm("bfloat16"),
+         "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"),
+        ("A100", gemm("float32", compute="tf32"),
+         "ampere_sgemm_tf32_s1688gemm_128x64_ldg4_stages_32x3_tn"),
+        ("A100", gemm("float64"), "cutlass_80_tensorop_d884gemm_128x64_16x3_tn_align1"),
+        ("A100", gemm("int8"), "ampere_i16832gemm_int8_128x64_ldg16_stages_128x3_tn"),
+        ("H100", gemm("bfloat16"),
+         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64"
+         "_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"),
+        ("H100", gemm("float16"),
+         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x64x64"
+         "_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"),
+        ("B200", gemm("bfloat16"), "nvjet_tst_128x64_64x4_2x1_v_bz_TNN"),
+        ("B200", gemm("float16"), "nvjet_hsh_128x64_64x4_2x1_v_bz_TNN"),
+    ],
+)  # fmt: skip
+def test_a_product_is_called_as_cublas_calls_it_on_that_architecture(
+    gpu: str, kernel: Kernel, name: str
+) -> None:
+    assert name_of(kernel, gpu) == name
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("nt", "tn"), ("nn", "nn"), ("tn", "nt"), ("tt", "tt")]
+)
+def test_cublas_names_operands_as_columns(ours: str, theirs: str) -> None:
+    assert name_of(gemm("float32", layout=ours)) == f"ampere_sgemm_128x64_{theirs}"
+
+
+def test_split_k_shows_in_the_name_and_a_tile_that_nobody_chose_is_the_usual_one() -> None:
+    assert "_execute_split_k_kernel" in name_of(gemm("bfloat16"), "H100", split_k=4)
+    assert name_of(gemm("float32"), tile=None) == "ampere_sgemm_128x128_tn"
+
+
+@pytest.mark.parametrize(
+    ("direction", "short", "library"),
+    [
+        ("forward", "fprop", "cudnn_infer"),
+        ("data_gradient", "dgrad", "cudnn_train"),
+        ("weight_gradient", "wgrad", "cudnn_train"),
+    ],
+)
+def test_a_convolution_says_which_way_it_goes(direction: str, short: str, library: str) -> None:
+    kernel = Kernel.convolution(convolution(direction), dtype="float16", layout="channels_last")
+
+    assert name_of(kernel, "H100") == (
+        f"sm90_xmma_{short}_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc"
+        "_tilesize128x64x32_stage3_warpsize2x2x1_g1_tensor16x8x16_execute_kernel_" + library
+    )
+
+
+def test_a_convolution_in_fp32_and_fp64_runs_on_ordinary_cores() -> None:
+    def named(dtype: str) -> str:
+        size = convolution("forward")
+        return name_of(Kernel.convolution(size, dtype=dtype, layout="contiguous"))
+
+    assert named("float32") == "implicit_convolve_sgemm_fprop_nchw_128x64"
+    assert named("float64") == "implicit_convolve_dgemm_fprop_nchw"
+
+
+def test_a_depthwise_convolution_is_pytorchs_own() -> None:
+    kernel = Kernel.convolution(convolution("forward", groups=64), dtype="float32")
+
+    assert name_of(kernel) == (
+        "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "prefix"), [("V100", "sm70_"), ("A100", "sm80_"), ("H100", "sm90_"), ("B200", "sm100_")]
+)
+def test_cudnn_names_the_architecture(gpu: str, prefix: str) -> None:
+    kernel = Kernel.convolution(convolution("forward"), dtype="float16")
+
+    assert name_of(kernel, gpu).startswith(f"{prefix}xmma_fprop")
+
+
+@pytest.mark.parametrize(
+    ("library", "backward", "part"),
+    [
+        ("flash_attention", False, "pytorch_flash::flash_fwd_kernel<"),
+        ("flash_attention", True, "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<"),
+        ("cudnn_attention", False, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_"),
+        ("cudnn_attention", True, "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_"),
+        ("efficient_attention", False, "fmha_cutlassF_bf16_aligned_64x128_rf_sm80("),
+        ("efficient_attention", True, "fmha_cutlassB_bf16_aligned_64x128_rf_sm80("),
+    ],
+)
+def test_attention_is_called_by_its_library(library: str, backward: bool, part: str) -> None:
+    kernel = Kernel.attention(
+        1, 8, 8, 512, 512, 64, causal=True, dtype="bfloat16", backward=backward, name=library
+    )  # fmt: skip
+
+    assert part in name_of(kernel, "H100")
+
+
+def test_flash_attention_names_head_type_and_mask() -> None:
+    kernel = Kernel.attention(1, 8, 8, 512, 512, 96, causal=True, dtype="float16")
+
+    assert name_of(kernel) == (
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<96, 128, 128, "
+        "4, false, false, cutlass::half_t>, false, true>(pytorch_flash::Flash_fwd_params)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "name"),
+    [
+        ("all_reduce", "bfloat16", "AllReduce_Sum_bf16"),
+        ("reduce_scatter", "float32", "ReduceScatter_Sum_f32"),
+        ("all_gather", "float16", "AllGather"),
+        ("all_to_all", "float32", "SendRecv"),
+    ],
+)
+def test_a_collective_is_named_as_nccl_names_it(operation: str, dtype: str, name: str) -> None:
+    kernel = Kernel.collective(operation, 2**20, 8, dtype=dtype)
+
+    assert name_of(kernel) == (f"ncclDevKernel_{name}_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+
+
+def test_copies_are_named_by_their_way() -> None:
+    names = [
+        name_of(rows(KernelClass.COPY, name))
+        for name in ("memcpy_h2d", "memcpy_d2h", "memcpy_d2d", "memset")
+    ]
+
+    assert names == [
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy DtoH (Device -> Pageable)",
+        "Memcpy DtoD (Device -> Device)",
+        "Memset (Device)",
+    ]
+
+
+def test_pointwise_kernels_show_functor_type_and_whether_they_vectorize() -> None:
+    dense = Kernel.elementwise("add", 1024, dtype="bfloat16")
+    strided = rows(KernelClass.ELEMENTWISE, "add", layout="strided")
+
+    assert name_of(dense) == (
+        "void at::native::vectorized_elementwise_kernel<4, "
+        "at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 2ul> >"
+        "(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 2ul>)"
+    )
+    assert name_of(strided) == (
+        "void at::native::elementwise_kernel<128, 4, "
+        "at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float>> >"
+    )
+    assert "my_op_kernel_cuda(" in name_of(Kernel.elementwise("my_op", 8, dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    ("kernel_class", "op", "part"),
+    [
+        (KernelClass.COPY, "cat", "CatArrayBatchedCopy<at::native::(anonymous namespace)::Opaque"
+                                  "Type<4u>,"),
+        (KernelClass.GATHER, "embedding", "indexSelectLargeIndex<float, long,"),
+        (KernelClass.GATHER, "scatter", "::scatter_kernel<float, long,"),
+        (KernelClass.REDUCTION, "sum", "reduce_kernel<512, 1, at::native::ReduceOp<float, sum_"),
+        (KernelClass.OPTIMIZER, "fused_adam", "multi_tensor_apply_kernel<at::native::(anonymous"),
+        (KernelClass.SORT, "sort", "DeviceRadixSortOnesweepKernel<sort, float, long>"),
+        (KernelClass.SORT, "topk", "sbtopk::gatherTopK<float,"),
+    ],
+)  # fmt: skip
+def test_pytorchs_own_kernels_are_named_by_their_templates(
+    kernel_class: KernelClass, op: str, part: str
+) -> None:
+    assert part in name_of(rows(kernel_class, op))
