@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
 __all__ = [
+    "NoCudaWorkWarning",
     "OpenForecast",
     "Session",
     "SessionOptions",
@@ -43,8 +44,17 @@ R = TypeVar("R")
 #: Changed paths that a warning names.
 _PATHS_SHOWN = 5
 
+_NO_CUDA_WORK = (
+    "no CUDA work was recorded: the block did none, or the device was chosen before it was entered "
+    '(device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
+)
+
 #: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
 _MOSTLY_CPU = 0.9
+
+
+class NoCudaWorkWarning(UserWarning):
+    """A block did no CUDA work, so there is nothing to forecast."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +256,11 @@ class Session:
             return 0, 0
         return recorder.gpu_ops, sum(step.count for step in recorder.cutter.steps)
 
+    @property
+    def has_cuda_work(self) -> bool:
+        """Whether any op ran on the GPU."""
+        return self.progress[0] > 0
+
     def _asked(self, question: str, answer: object) -> None:
         self._questions[question] = repr(answer)
 
@@ -363,9 +378,8 @@ class forecast_on:  # a context manager reads as a verb
         assert session is not None
         session.note_failure(kind, error, traceback)
         session.close()
-        for text in session.forecast.warnings if kind is None else ():
-            if text.startswith("no CUDA work"):
-                python_warnings.warn(text, stacklevel=2)
+        if kind is None and not session.has_cuda_work:
+            python_warnings.warn(_NO_CUDA_WORK, NoCudaWorkWarning, stacklevel=2)
         if self._on_trace_ready is not None and session.forecast.recording.steps:
             self._on_trace_ready(session.forecast)
 
@@ -430,10 +444,7 @@ def open_forecast() -> Forecast | None:
 def _warnings_of(recorder: Recorder) -> list[str]:
     found = list(recorder.warnings)
     if recorder.gpu_ops == 0:
-        found.append(
-            "no CUDA work was recorded: the block did none, or the device was chosen before it was "
-            'entered (device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
-        )
+        found.append(_NO_CUDA_WORK)
     elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
         found.append(
             f"{recorder.cpu_ops} of {recorder.cpu_ops + recorder.gpu_ops} ops ran on the CPU; if "

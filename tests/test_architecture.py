@@ -21,7 +21,6 @@ ROOMS = {
 #: the command line's help and pytest's start, which loads our plugin, stay quick.
 NEEDS_TORCH = (
     "neusight.fake_cuda",
-    "neusight.forecast",
     "neusight.integrations.frameworks.lightning",
     "neusight.integrations.frameworks.transformers",
     "neusight.ops.launched",
@@ -33,7 +32,6 @@ NEEDS_TORCH = (
     "neusight.recording.steps",
     "neusight.recording.tensor",
     "neusight.recording.values",
-    "neusight.session",
 )
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
 FRONT_DOORS = ("neusight", "neusight.__main__")

@@ -11,7 +11,7 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast, forecast_options
 from neusight.predictors.errors import ForecastStateError
-from neusight.session import Session, SessionOptions, open_forecast
+from neusight.session import NoCudaWorkWarning, Session, SessionOptions, open_forecast
 
 
 def train(steps: int = 3) -> None:
@@ -103,7 +103,7 @@ def test_an_open_forecast_refuses_to_be_read() -> None:
 
 def test_a_block_without_cuda_work_says_what_to_do() -> None:
     with (
-        pytest.warns(UserWarning, match="no CUDA work was recorded"),
+        pytest.warns(NoCudaWorkWarning, match="no CUDA work was recorded"),
         neusight.forecast_on("H100") as forecast,
     ):
         torch.ones(3) + 1

@@ -294,7 +294,9 @@ class _Block:
     ) -> None:
         with warnings.catch_warnings():
             if self._is_judged:  # a budget without CUDA work fails anyway, and says so
-                warnings.filterwarnings("ignore", "no CUDA work")
+                from neusight.session import NoCudaWorkWarning
+
+                warnings.simplefilter("ignore", NoCudaWorkWarning)
             self._block.__exit__(kind, error, traceback)
         if kind is None and self._forecast is not None:
             self._forecaster.keep(self._forecast)
