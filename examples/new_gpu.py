@@ -36,11 +36,11 @@ def main() -> None:
     a30 = neusight.register_gpu(DATASHEET)
     # Or in Python: any GPU is a value, and so is one that nobody has built.
     twice = neusight.register_gpu(
-        replace(a30, name="A30 with twice the bandwidth", driver_name="A30 x2", aliases=(),
+        replace(a30, name="My-A30 with twice the bandwidth", driver_name="My A30 x2", aliases=(),
                 bandwidth_gbps=2 * a30.bandwidth_gbps)
     )  # fmt: skip
 
-    with neusight.forecast_on("A30") as forecast:
+    with neusight.forecast_on("My-A30") as forecast:
         train()
     for shown in (forecast, forecast.on(twice)):
         low, high = shown.step_latency_us.low, shown.step_latency_us.high

@@ -341,7 +341,7 @@ def find_gpu(name: str | GPU) -> GPU:
     if isinstance(name, GPU):
         return name
     if name.endswith(".json"):
-        return _registered_from(Path(name))
+        return register_gpu(Path(name))
     found = _index().get(_normal(name))
     if found is not None:
         return found
@@ -363,13 +363,16 @@ def gpus() -> list[str]:
 def register_gpu(source: GPU | str | Path) -> GPU:
     """Adds a GPU, given as a `GPU` or as the path of a JSON file with its fields; gives it back.
 
-    RegistrationError names the field that is wrong or missing, or the name that is taken.
+    A GPU that is known already, with the same figures, stays as it is. RegistrationError names the
+    field that is wrong or missing, or the name that another GPU has.
     """
     added = source if isinstance(source, GPU) else _read(Path(source))
     _check(added)
     index = _index()
     for name in _names_of(added):
         holder = index.get(_normal(name))
+        if holder == added:
+            return holder
         if holder is not None:
             raise RegistrationError(
                 f"GPU {added.name}: the name {name!r} already belongs to {holder.name}."
@@ -377,12 +380,6 @@ def register_gpu(source: GPU | str | Path) -> GPU:
     _registered[added.name] = added
     _index.cache_clear()
     return added
-
-
-def _registered_from(path: Path) -> GPU:
-    """The GPU in the file, which may have been registered before."""
-    made = _read(path)
-    return made if _registered.get(made.name) == made else register_gpu(made)
 
 
 def _read(path: Path) -> GPU:

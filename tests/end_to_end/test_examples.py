@@ -48,9 +48,9 @@ def test_a_new_gpu_is_a_file_or_a_value(tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "new_gpu.py"), cwd=tmp_path)
 
     first, second = printed.splitlines()
-    assert first.startswith("A30-24GB: ")
+    assert first.startswith("My-A30: ")
     assert first.endswith("constants: prior")
-    assert second.startswith("A30 with twice the bandwidth: ")
+    assert second.startswith("My-A30 with twice the bandwidth: ")
 
 
 def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
         "train_gpt2.py", "--batch", "1", "--seq", "64", cwd=tmp_path, gpu=str(EXAMPLES / "a30.json")
     )
 
-    assert document["gpu"] == "A30-24GB"
+    assert document["gpu"] == "My-A30"
     assert document["unmapped"] == []
 
 
