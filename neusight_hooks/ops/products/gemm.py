@@ -635,7 +635,7 @@ def semi_structured_linear(
     bias: TensorSpec | None = None,
 ) -> list[Kernel]:
     """A Linear with a 2:4 sparse weight."""
-    return _sparse_product(input, output(call))
+    return _sparse_product(weight, (input, weight, meta, bias), output(call))
 
 
 @register_op("aten::_sparse_semi_structured_mm")
@@ -648,12 +648,29 @@ def semi_structured_mm(
     mat2: TensorSpec,
 ) -> list[Kernel]:
     """A product whose left side is 2:4 sparse."""
-    return _sparse_product(mat1, output(call))
+    return _sparse_product(mat1, (mat1, mat1_meta, mat2), output(call))
 
 
-def _sparse_product(left: TensorSpec, result: TensorSpec) -> list[Kernel]:
+@register_op("aten::_sparse_semi_structured_addmm")
+def semi_structured_addmm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    mat1: TensorSpec,
+    mat1_meta: TensorSpec,
+    mat2: TensorSpec,
+) -> list[Kernel]:
+    """The same with a bias, which comes first among the arguments."""
+    return _sparse_product(mat1, (input, mat1, mat1_meta, mat2), output(call))
+
+
+def _sparse_product(
+    sparse: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
+) -> list[Kernel]:
     """A product with a 2:4 sparse operand, priced as the dense product of its stored half."""
-    m, n, k = product(result.shape[:-1]), result.shape[-1], left.shape[-1]
+    m, n, k = product(result.shape[:-1]), result.shape[-1], sparse.shape[-1]
     if m * n * k == 0:
         return []
-    return [Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="sparse_gemm")]
+    gemm = Kernel.gemm(m, n, k, dtype=sparse.dtype, layout="nt", name="sparse_gemm")
+    return [replace(gemm, bytes_read=num_bytes(reads))]

@@ -117,3 +117,39 @@ def test_flops_of_products_are_those_of_torch() -> None:
         torch.baddbmm(torch.empty(4, 8, 32), torch.empty(4, 8, 16), torch.empty(4, 16, 32))
 
     check_flops(program, 4)
+
+
+def test_a_sparse_product_counts_the_stored_half_whichever_side_and_with_a_bias() -> None:
+    """64 x 128 by 128 x 32: of the sparse operand every other pair is stored, 64 of 128 columns,
+    and 2 bits of metadata for each, here as 64 x 4 of int16 or 32 x 4."""
+    half = "float16"
+    product = call(
+        "_sparse_semi_structured_mm",
+        spec(64, 32, dtype=half),
+        mat1=spec(64, 64, dtype=half),
+        mat1_meta=spec(64, 4, dtype="int16"),
+        mat2=spec(128, 32, dtype=half),
+    )
+    added = call(
+        "_sparse_semi_structured_addmm",
+        spec(64, 32, dtype=half),
+        input_=spec(64, dtype=half),
+        mat1=spec(64, 64, dtype=half),
+        mat1_meta=spec(64, 4, dtype="int16"),
+        mat2=spec(128, 32, dtype=half),
+    )
+    linear = call(
+        "_sparse_semi_structured_linear",
+        spec(64, 32, dtype=half),
+        input_=spec(64, 128, dtype=half),
+        weight=spec(32, 64, dtype=half),
+        meta=spec(32, 4, dtype="int16"),
+        bias=None,
+    )
+
+    (mm,), (addmm,), (layer,) = kernels(product), kernels(added), kernels(linear)
+    assert mm.flops == addmm.flops == layer.flops == 2 * 64 * 32 * 64
+    assert mm.bytes_read == 2 * (64 * 64 + 64 * 4 + 128 * 32)
+    assert addmm.bytes_read == mm.bytes_read + 2 * 64
+    assert layer.bytes_read == 2 * (64 * 128 + 32 * 64 + 32 * 4)
+    assert mm.bytes_written == addmm.bytes_written == layer.bytes_written == 2 * 64 * 32
