@@ -61,7 +61,7 @@ def temporary(like: TensorSpec, dtype: str | None = None) -> TensorSpec:
     return like._replace(dtype=dtype or like.dtype)
 
 
-@register_op("aten::max.other", "aten::min.other")
+@register_op("aten::max.other", "aten::max.out", "aten::min.other", "aten::min.out")
 def binary_extremum(call: OpSignature, math: MathMode) -> list[Kernel]:
     """The larger or smaller of two tensors, element by element."""
     return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))
@@ -78,11 +78,10 @@ def reduction(
     *,
     self: TensorSpec,
     dim: tuple[int, ...] = (),
-    **others: Argument,
 ) -> list[Kernel]:
     """One kernel."""
     name = kernel_name(call)
-    kernels = reduce_kernel(_SAME_KERNEL.get(name, name), read_tensors(call), written_tensors(call))
+    kernels = reduce_kernel(_SAME_KERNEL.get(name, name), (self,), written_tensors(call))
     if _keeps_innermost(self, dim):
         return [replace(kernel, layout="strided") for kernel in kernels]
     return kernels

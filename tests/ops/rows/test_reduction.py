@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from neusight.predictors.kernel import KernelClass
 from op_calls import call, kernels, spec
 
 
@@ -29,3 +32,15 @@ def test_a_loss_reads_one_score_a_target() -> None:
     )
 
     assert kernel.bytes_read == 128 * (4 + 8)
+
+
+@pytest.mark.parametrize("overload", ["other", "out"])
+def test_the_larger_of_two_tensors_is_no_reduction(overload: str) -> None:
+    """Two tensors of 2048 floats in, one out."""
+    x = spec(64, 32)
+    out = {"out": x} if overload == "out" else {}
+
+    (kernel,) = kernels(call("max", x, overload=overload, self=x, other=x, **out))
+
+    assert (kernel.name, kernel.kernel_class) == ("max", KernelClass.ELEMENTWISE)
+    assert (kernel.bytes_read, kernel.bytes_written, kernel.flops) == (16384, 8192, 2048)
