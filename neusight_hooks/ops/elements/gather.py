@@ -468,7 +468,12 @@ def bincount(
 
 @register_op("aten::histc", "aten::histogram")
 def histc(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, **others: Argument
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    bins: Argument,
+    weight: TensorSpec | None = None,
 ) -> list[Kernel]:
     """The limits, then a histogram."""
     result = output(call)
@@ -476,7 +481,7 @@ def histc(
     return [
         *reduce_kernel("aminmax", (self,), (limits,)),
         *pointwise_kernel("fill", (), (result,)),
-        _histogram("histc", self, None, result),
+        _histogram("histc", self, weight, result),
     ]
 
 

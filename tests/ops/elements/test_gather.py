@@ -65,3 +65,17 @@ def test_a_mask_is_turned_into_positions_which_the_host_waits_for() -> None:
 
     assert "memcpy_d2h" in launched
     assert launched[-1] == "index"
+
+
+def test_the_weights_of_a_histogram_are_read() -> None:
+    """100 floats and as many weights."""
+    x = spec(100)
+
+    plain = kernels(call("histc", spec(10), self=x, bins=10, min=0, max=0))
+    weighted = kernels(
+        call("histogram", spec(10), spec(11), overload="bin_ct", self=x, bins=10, weight=x)
+    )
+
+    assert [kernel.name for kernel in plain] == ["aminmax", "fill", "histc"]
+    assert (plain[-1].bytes_read, plain[-1].bytes_written) == (400, 40)
+    assert weighted[-1].bytes_read == 800
