@@ -300,11 +300,13 @@ def allclose(
 
 
 @register_op("aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate")
-def unsafe_masked_index(call: OpSignature, math: MathMode) -> list[Kernel]:
+def unsafe_masked_index(
+    call: OpSignature, math: MathMode, *, indices: tuple[TensorSpec, ...], **others: Argument
+) -> list[Kernel]:
     """Clamped indices, a gather or scatter, and a masked fill."""
-    reads, target = read_tensors(call), output(call)
-    kernels = [k for index in reads[2:] for k in pointwise_kernel("clamp", (index,), (index,))]
-    kernels += pointwise_kernel("index", reads, (target,))
+    target = output(call)
+    kernels = [k for index in indices for k in pointwise_kernel("clamp", (index,), (index,))]
+    kernels += pointwise_kernel("index", read_tensors(call), (target,))
     return kernels + pointwise_kernel("masked_fill", (target,), (target,))
 
 

@@ -69,3 +69,13 @@ def test_a_power_costs_its_logarithm_only_where_products_do_not_do(
 
     assert names(call("pow", tensor, self=tensor, exponent=exponent)) == [name]
     assert names(call("pow", tensor, self=tensor, exponent=tensor)) == ["pow"]
+
+
+def test_values_put_by_a_masked_index_are_no_index() -> None:
+    x, index = spec(8, 8), spec(8, dtype="int64")
+    arguments = {"self": x, "mask": spec(8, dtype="bool"), "indices": (index, None)}
+
+    got = names(call("_unsafe_masked_index", x, **arguments, fill=0))
+    put = names(call("_unsafe_masked_index_put_accumulate", x, **arguments, values=x))
+
+    assert got == put == ["clamp", "index", "masked_fill"]
