@@ -327,13 +327,34 @@ def _distances(reads: tuple[TensorSpec, ...], result: TensorSpec) -> list[Kernel
     ]
 
 
-@register_op("aten::_cdist_backward", "aten::_pdist_backward")
-def cdist_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+@register_op("aten::_cdist_backward")
+def cdist_backward(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    grad: TensorSpec,
+    x1: TensorSpec,
+    x2: TensorSpec,
+    cdist: TensorSpec,
+) -> list[Kernel]:
+    """Of the distances between the rows of two matrices."""
+    return _distance_gradient((grad, x1, x2, cdist), cdist.numel, output(call))
+
+
+@register_op("aten::_pdist_backward")
+def pdist_backward(
+    call: OpSignature, math: MathMode, *, grad: TensorSpec, self: TensorSpec, pdist: TensorSpec
+) -> list[Kernel]:
+    """Of the distances between the rows of one matrix."""
+    return _distance_gradient((grad, self, pdist), pdist.numel, output(call))
+
+
+def _distance_gradient(
+    reads: tuple[TensorSpec, ...], num_pairs: int, result: TensorSpec
+) -> list[Kernel]:
     """The gradient a pair into a buffer, then its sum over the pairs."""
-    reads, result = read_tensors(call), output(call)
-    distances = max(reads, key=lambda spec: spec.numel)
     width = result.shape[-1] if result.shape else 1
-    buffer = TensorSpec((distances.numel, width), (width, 1), result.dtype, result.device)
+    buffer = TensorSpec((num_pairs, width), (width, 1), result.dtype, result.device)
     if not buffer.numel or not result.numel:
         return pointwise_kernel("fill", (), (result,))
     return pointwise_kernel("cdist_backward", reads, (buffer,)) + reduce_kernel(

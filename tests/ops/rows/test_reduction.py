@@ -44,3 +44,14 @@ def test_the_larger_of_two_tensors_is_no_reduction(overload: str) -> None:
 
     assert (kernel.name, kernel.kernel_class) == ("max", KernelClass.ELEMENTWISE)
     assert (kernel.bytes_read, kernel.bytes_written, kernel.flops) == (16384, 8192, 2048)
+
+
+def test_the_gradient_of_distances_is_made_a_pair() -> None:
+    """4 by 5 rows of 64: 20 pairs, however large the rows."""
+    pairs, x1, x2 = spec(4, 5), spec(4, 64), spec(5, 64)
+
+    each, total = kernels(call("_cdist_backward", x1, grad=pairs, x1=x1, x2=x2, p=2.0, cdist=pairs))
+
+    assert each.bytes_read == 4 * (20 + 4 * 64 + 5 * 64 + 20)
+    assert each.bytes_written == total.bytes_read == 4 * 20 * 64
+    assert total.bytes_written == 4 * 4 * 64
