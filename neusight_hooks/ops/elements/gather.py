@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from neusight.ops.operands import (
@@ -30,6 +31,10 @@ __all__: list[str] = []
 #: Indices up to which embedding's gradient adds rows in one kernel, without a sort
 #: (embedding_dense_backward_cuda, Embedding.cu).
 _UNSORTED_EMBEDDING = 3072
+
+
+#: Dtypes of an index that says of each place whether it is meant.
+_MASKS = ("bool", "uint8")
 
 
 def _gather_kernel(
@@ -224,7 +229,7 @@ def _positions(
         if index.device == "cpu":
             kernels.append(memcpy_h2d(index))
             indices.append(index._replace(device="cuda"))
-        elif index.dtype in ("bool", "uint8"):
+        elif index.dtype in _MASKS:
             rest = product(source.shape[len(index.shape) :])
             selected = min(index.numel, product(moved_shape) // max(1, rest))
             kernels += select_flagged(index, selected)
@@ -260,7 +265,7 @@ def index_put(
     if not is_in_place(call):
         kernels = copy_kernel(self, output(call)) + kernels
     count = product(_broadcast(tuple(spec.shape for spec in positions))) if positions else 1
-    rest = product(self.shape[len(indices) :])
+    rest = _elements_an_index(self.shape, indices)
     moved = TensorSpec((count, rest), (rest, 1), self.dtype, self.device)
     if not moved.numel:
         return kernels
@@ -279,6 +284,18 @@ def index_put(
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
         put = [_reading_less(kernel, saved) for kernel in put]
     return kernels + put
+
+
+def _elements_an_index(shape: tuple[int, ...], indices: Sequence[TensorSpec | None]) -> int:
+    """What one place holds: the dimensions without an index (None stands for a whole one). A mask
+    takes as many as it has itself."""
+    rest = 1
+    dim = 0
+    for index in indices:
+        if index is None:
+            rest *= shape[dim]
+        dim += len(index.shape) if index is not None and index.dtype in _MASKS else 1
+    return rest * product(shape[dim:])
 
 
 def _linear_order(target: TensorSpec, count: int, num_indices: int) -> list[Kernel]:

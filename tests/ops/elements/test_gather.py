@@ -79,3 +79,26 @@ def test_the_weights_of_a_histogram_are_read() -> None:
     assert [kernel.name for kernel in plain] == ["aminmax", "fill", "histc"]
     assert (plain[-1].bytes_read, plain[-1].bytes_written) == (400, 40)
     assert weighted[-1].bytes_read == 800
+
+
+def test_an_index_put_behind_a_slice_moves_whole_columns() -> None:
+    """x[:, index] = values for 10 of 100 columns of 64 rows: 640 floats and 10 indices of 8 bytes
+    are read, 640 floats written."""
+    columns = spec(10, dtype="int64")
+
+    (kernel,) = kernels(
+        call("index_put_", spec(64, 100), self=spec(64, 100), indices=(None, columns),
+             values=spec(64, 10), accumulate=False)
+    )  # fmt: skip
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (640 * 4 + 80, 640 * 4)
+
+
+def test_a_mask_of_two_dimensions_puts_single_elements() -> None:
+    """50 places of a 10 by 20 mask are true, as the values tell."""
+    launched = kernels(
+        call("index_put_", spec(10, 20), self=spec(10, 20), indices=(spec(10, 20, dtype="bool"),),
+             values=spec(50), accumulate=False)
+    )  # fmt: skip
+
+    assert (launched[-1].name, launched[-1].bytes_written) == ("index_put", 50 * 4)
