@@ -43,8 +43,8 @@ class SourceTree(MetaPathFinder):
 def main() -> int:
     """The command."""
     sys.meta_path.insert(0, SourceTree())
+    from neusight.exit_codes import ExitCode
     from neusight.integrations.cli import measure as measure_command
-    from neusight.integrations.program.exit_codes import ExitCode
     from neusight.predictors.errors import NeusightError
 
     parser = argparse.ArgumentParser(

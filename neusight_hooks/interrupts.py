@@ -13,11 +13,12 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from neusight.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
 __all__ = [
-    "INTERRUPTED",
     "RELAY",
     "Interrupts",
     "end_at_once",
@@ -25,9 +26,6 @@ __all__ = [
     "runs_the_program",
     "take_relayed",
 ]
-
-#: Exit code of a command that Ctrl-C ended: 128 and the number of the signal, as shells count.
-INTERRUPTED = 128 + signal.SIGINT
 
 #: Seconds after which an interrupt that could not be raised where it came is tried again.
 _REMIND_S = 0.002
@@ -65,7 +63,7 @@ def runs_the_program(function: F) -> F:
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """A handler for as long as there is nothing to lose: torch, half imported, drops exceptions."""
     os.write(2, b"neusight: interrupted\n")
-    os._exit(INTERRUPTED)
+    os._exit(ExitCode.INTERRUPTED)
 
 
 def raises_from_here() -> None:

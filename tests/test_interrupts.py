@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 import neusight
+from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.main import main
-from neusight.interrupts import INTERRUPTED, Interrupts
+from neusight.interrupts import Interrupts
 from places import ROOT
 
 #: Lines of opening and of closing at which a fault is tried; all of them where this is set.
@@ -438,7 +439,7 @@ def test_run_sums_up_what_was_recorded(folder: Path, capsys: pytest.CaptureFixtu
                  script(folder, STEPS.format(at_step_3=PRESS))])  # fmt: skip
 
     told = capsys.readouterr()
-    assert code == INTERRUPTED == 130
+    assert code == ExitCode.INTERRUPTED == 130
     assert "ms a step" in told.out and "A100-SXM4-80GB" in told.out
     assert "neusight: interrupted; the forecast covers what it did before" in told.err
     assert "Traceback" not in told.err
@@ -460,7 +461,7 @@ def test_run_says_so_where_nothing_was_recorded(
     code = main(["run", "--gpu", "H100", script(folder, text)])
 
     told = capsys.readouterr()
-    assert (code, told.out) == (INTERRUPTED, "")
+    assert (code, told.out) == (ExitCode.INTERRUPTED, "")
     assert told.err == "neusight: interrupted before any CUDA work\n"
 
 
@@ -481,7 +482,7 @@ def test_ctrl_c_after_the_script_is_told_in_a_line(
     monkeypatch.setattr(neusight.Forecast, "summary", lambda forecast, **options: press())
     text = STEPS.format(at_step_3="break")
 
-    assert main(["run", "--gpu", "H100", script(folder, text)]) == INTERRUPTED
+    assert main(["run", "--gpu", "H100", script(folder, text)]) == ExitCode.INTERRUPTED
 
     assert capsys.readouterr().err == "neusight: interrupted\n"
 
@@ -492,7 +493,7 @@ def test_check_sums_up_and_judges_nothing(folder: Path, capsys: pytest.CaptureFi
     code = main(["check", "--gpu", "H100", "--steps", "all", "--update", script(folder, text)])
 
     told = capsys.readouterr()
-    assert code == INTERRUPTED
+    assert code == ExitCode.INTERRUPTED
     assert told.out.startswith("H100-SXM5-80GB: fits")
     assert told.err == "neusight: interrupted; 0 results, of 1 programs to check\n"
     assert not (folder / "neusight.json").exists()
@@ -528,7 +529,7 @@ def test_ctrl_c_from_outside_ends_a_training_loop_with_its_summary(tmp_path: Pat
     press_at(process, "training")
     out, err = process.communicate()
 
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitCode.INTERRUPTED
     assert "H100-SXM5-80GB: fits" in out
     assert err == "neusight: interrupted; the forecast covers what it did before\n"
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -555,7 +556,7 @@ while True:
     press_at(process, "begins", "caught")
     out, err = process.communicate()
 
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitCode.INTERRUPTED
     assert (out, err) == ("", "neusight: interrupted\n")
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -576,4 +577,4 @@ def test_ctrl_c_while_torch_is_imported_is_told_in_a_line(module: str, tmp_path:
 
     out, err = process.communicate()
 
-    assert (process.returncode, out, err) == (INTERRUPTED, "", "neusight: interrupted\n")
+    assert (process.returncode, out, err) == (ExitCode.INTERRUPTED, "", "neusight: interrupted\n")

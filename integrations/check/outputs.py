@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import METRICS, Case
 from neusight.integrations.check.judgement import Cause, Judgement, MetricChange
 from neusight.integrations.check.observation import code_at
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.printable import printable, printable_text
 from neusight.predictors.words import amount_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from neusight.integrations.program.exit_codes import ExitCode
+from neusight.exit_codes import ExitCode
 from neusight.predictors.printable import printable
 from neusight.predictors.registry import require_predictor
 

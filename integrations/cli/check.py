@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, figures_text, read_baseline, update_baseline
 from neusight.integrations.check.judgement import judge, parse_tolerances
 from neusight.integrations.check.observation import Observation, digest_of_files, observe
@@ -29,7 +30,6 @@ from neusight.integrations.check.outputs import (
 )
 from neusight.integrations.check.settings import DEFAULT_BASELINE, Settings, read_settings
 from neusight.integrations.cli.run import add_file_arguments, tried, write_json
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.program import (
     checked_keep_folder,
     in_guarded_process,

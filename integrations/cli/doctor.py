@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from neusight.integrations.program.exit_codes import ExitCode
+from neusight.exit_codes import ExitCode
 from neusight.integrations.program.landlock import guard_words, is_available
 from neusight.predictors.printable import printable_text
 

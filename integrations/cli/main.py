@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight._version import __version__
+from neusight.exit_codes import ExitCode
 from neusight.integrations.cli import calibrate as calibrate_command
 from neusight.integrations.cli import check as check_command
 from neusight.integrations.cli import doctor
@@ -24,7 +25,6 @@ from neusight.integrations.cli.hints import (
     script_problem,
 )
 from neusight.integrations.cli.run import tried, write_json
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.internal_failure import (
     DEBUG_OPTION,
     debugging,
@@ -51,14 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: What a shell shows for a process that SIGTERM ended (128 + 15).
-_TERMINATED = 143
-
 _GIB = 2**30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; what it returns is an `ExitCode`, or 143 after SIGTERM.
+    """Runs a command; what it returns is an `ExitCode`.
 
     Without `arguments` it is the process's own: programs then run in a process beside it, and
     SIGTERM cleans up.
@@ -70,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ending_on_sigterm():
             return _told(sys.argv[1:], is_command_line=True)
     except Terminated:
-        return _TERMINATED
+        return ExitCode.TERMINATED
 
 
 def _told(words: list[str], *, is_command_line: bool) -> int:

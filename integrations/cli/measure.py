@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.profiles.measuring import (
     Outcome,
     Part,
@@ -17,7 +18,6 @@ from neusight.integrations.profiles.measuring import (
     read_settings,
     worker_command,
 )
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.predictors.errors import DataError
 from neusight.predictors.printable import printable
 

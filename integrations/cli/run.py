@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
+from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.hints import no_cuda_hint
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.integrations.program.landlock import guard_words
 from neusight.integrations.program.program import (
     checked_keep_folder,

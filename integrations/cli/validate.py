@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from neusight.integrations.program.exit_codes import ExitCode
+from neusight.exit_codes import ExitCode
 from neusight.predictors.registry import require_predictor
 
 __all__ = ["add_arguments", "run"]

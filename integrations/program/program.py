@@ -26,10 +26,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.program.landlock import is_available, restrict_writes
 from neusight.integrations.program.runner import Program, hide_gpus
 from neusight.integrations.program.writable_folders import writable_folders
-from neusight.interrupts import INTERRUPTED, RELAY, raises_from_here, take_relayed
+from neusight.interrupts import RELAY, raises_from_here, take_relayed
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
@@ -184,8 +185,8 @@ def _taken(server: HandsServer) -> Any:
 def _words_of(status: int) -> tuple[str, int]:
     """A failure and an exit code for a process that ended without an answer."""
     code = os.waitstatus_to_exitcode(status)
-    if code in (INTERRUPTED, -signal.SIGINT):
-        return "interrupted", INTERRUPTED
+    if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+        return "interrupted", ExitCode.INTERRUPTED
     if code >= 0:
         return f"it ended its process at once, with status {code} (os._exit)", max(code, 1)
     try:
@@ -352,7 +353,7 @@ def _be_child(
         _leave_exit_to_parent()
         work()
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        status = ExitCode.INTERRUPTED
     except BaseException:  # there is nobody above to tell
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from neusight.exit_codes import ExitCode
 from neusight.failure import failure_text
 from neusight.integrations.program.exit_handlers import collecting_exit_handlers
 from neusight.integrations.program.internal_failure import is_debugging
@@ -27,7 +28,7 @@ from neusight.integrations.program.script_errors import (
     script_traceback,
 )
 from neusight.integrations.program.stopped_writes import explanation
-from neusight.interrupts import INTERRUPTED, end_at_once, raises_from_here, runs_the_program
+from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
     from neusight.session import Session
@@ -68,10 +69,10 @@ class Outcome:
     @property
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C ended it."""
-        return self.exit_code == INTERRUPTED
+        return self.exit_code == ExitCode.INTERRUPTED
 
 
-_INTERRUPTED = Outcome(failure="interrupted", exit_code=INTERRUPTED)
+_INTERRUPTED = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
 
 
 def hide_gpus() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.cli import main as cli
-from neusight.integrations.program.exit_codes import ExitCode
 from neusight.recording import recorder
 
 NET = """

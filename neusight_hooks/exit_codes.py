@@ -21,3 +21,5 @@ class ExitCode(IntEnum):
     NEUSIGHT_FAILED = 4
     #: Ctrl-C: what a shell says of a command that SIGINT ended (128 + 2).
     INTERRUPTED = 130
+    #: What a shell says of a command that SIGTERM ended (128 + 15).
+    TERMINATED = 143
