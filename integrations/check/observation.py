@@ -34,7 +34,7 @@ from neusight.timeline.steady import steady_step_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Observation", "Wait", "code_at", "digest_of_files", "observe", "tool"]
+__all__ = ["Observation", "Wait", "code_at", "observe", "tool"]
 
 #: Hex digits of the digests in a baseline: enough against chance, short enough to read.
 _DIGITS, _SIGNATURE_DIGITS = 16, 8
@@ -170,17 +170,6 @@ def _folder_digest(folders: tuple[Path, ...], endings: tuple[str, ...]) -> str:
         for name in sorted(found):
             digest.update(f"{name}\0".encode() + found[name].read_bytes())
     return digest.hexdigest()[:_DIGITS]
-
-
-def digest_of_files(paths: Iterable[Path]) -> str:
-    """A digest of what these files hold; their names do not matter, nor those that are gone."""
-    contents = []
-    for path in set(paths):
-        try:
-            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
-        except OSError:
-            continue
-    return hashlib.sha256("".join(sorted(contents)).encode()).hexdigest()[:_DIGITS]
 
 
 # -- what was recorded, prices aside -------------------------------------------------------------

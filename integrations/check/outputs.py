@@ -6,20 +6,19 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from xml.etree import ElementTree
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.check.baseline import METRICS, Case
+from neusight.integrations.check.baseline import METRICS
 from neusight.integrations.check.judgement import Cause, Judgement, MetricChange
 from neusight.integrations.check.observation import code_at
+from neusight.integrations.check.result import CaseResult
 from neusight.predictors.printable import printable, printable_text
 from neusight.predictors.words import amount_text
 
 __all__ = [
-    "CaseResult",
     "benchmark_json",
     "code_text",
     "explanation",
@@ -33,26 +32,6 @@ __all__ = [
 #: Raised when a key of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
 
-Kind = Literal[
-    "ok",
-    "better",
-    "tool",
-    "regression",
-    "new",
-    "removed",
-    "foreign",
-    "failed",
-    "updated",
-    "dropped",
-]
-_EXIT_CODES = {
-    "regression": ExitCode.JUDGED,
-    "new": ExitCode.WRONG_USE,
-    "removed": ExitCode.WRONG_USE,
-    "foreign": ExitCode.WRONG_USE,
-    "failed": ExitCode.SCRIPT_FAILED,
-}
-
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6
 _KERNELS_SHOWN = 3
@@ -60,22 +39,6 @@ _KERNELS_SHOWN = 3
 _LEAST_SHOWN = 0.002
 #: GitHub shows ten annotations of a step.
 _ANNOTATIONS = 10
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """What became of one case. `failure` says why there is no judgement."""
-
-    name: str
-    kind: Kind
-    judgement: Judgement | None = None
-    case: Case | None = None
-    failure: str = ""
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What the command's exit code says of it."""
-        return _EXIT_CODES.get(self.kind, ExitCode.OK)
 
 
 # -- amounts -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 import unittest
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -387,7 +386,8 @@ class ForecastRegression:
 
 def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
     __tracebackhide__ = True
-    from neusight.integrations.check.outputs import CaseResult, explanation, github_annotations
+    from neusight.integrations.check.outputs import explanation, github_annotations
+    from neusight.integrations.check.result import CaseResult
     from neusight.predictors.errors import RegressionError
 
     folder = item.config.invocation_params.dir
@@ -417,21 +417,11 @@ def _tolerances(config: pytest.Config, stated: Mapping[str, object]) -> dict[str
 
 def _files_digest(item: pytest.Item) -> str:
     """Of the project's files that are loaded; of the files of tests only this one."""
-    from neusight.integrations.check.observation import digest_of_files
+    from neusight.integrations.program.program import digest_of_files, own_files
 
-    root = item.config.rootpath
-    packages = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
     others = {other.path for other in item.session.items} - {item.path}
-    files = {item.path}
-    for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        if not isinstance(origin, str) or origin.startswith(packages):
-            continue
-        path = Path(origin)
-        is_ours = name.partition(".")[0] == "neusight"
-        if root in path.parents and "site-packages" not in path.parts and not is_ours:
-            files.add(path)
-    return digest_of_files(files - others)
+    loaded = own_files(item.config.rootpath, list(sys.modules))
+    return digest_of_files(({item.path} | loaded) - others)
 
 
 class _Budget:

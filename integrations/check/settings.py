@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from neusight.integrations.program.options import STATED
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
@@ -23,12 +24,13 @@ _MOST_BYTES = 2**20
 #: Parts of a dotted name: the time that Python's reader takes grows with their square.
 _MOST_PARTS = 64
 
-_NAMES = ("baseline", "cases", "gpu", "host", "predictor", "steps", "tolerance")
+_NAMES = tuple(sorted(("baseline", "cases", "gpu", "tolerance", *STATED)))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The project's choices; `cases` are command lines by name, `tolerance` as it was written.
+    """The project's choices; `cases` are command lines by name, `tolerance` as it was written,
+    `stated` what is stated of the options of programs.
 
     [tool.neusight]
     gpu = "H100"                      # or several: ["H100", "L40S"]
@@ -43,9 +45,7 @@ class Settings:
     baseline: str = DEFAULT_BASELINE
     cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tolerance: Mapping[str, object] = field(default_factory=dict)
-    host: str | None = None
-    predictor: str | None = None
-    steps: str | None = None
+    stated: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_settings(folder: Path) -> Settings:
@@ -67,9 +67,7 @@ def read_settings(folder: Path) -> Settings:
             for name, value in _mapping(table.get("cases", {}), "cases", path).items()
         },
         tolerance=_mapping(table.get("tolerance", {}), "tolerance", path),
-        host=_optional(table.get("host"), "host", path),
-        predictor=_optional(table.get("predictor"), "predictor", path),
-        steps=_optional(_as_text(table.get("steps")), "steps", path),
+        stated=_stated(table, path),
     )
 
 
@@ -110,6 +108,11 @@ def _toml(text: str) -> dict[str, Any]:
     )
 
 
+def _stated(table: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """The options of programs that are stated, as text by name."""
+    return {name: _text(_as_text(table[name]), name, path) for name in STATED if name in table}
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if is_count(value) else value
 
@@ -124,10 +127,6 @@ def _text(value: Any, name: str, path: Path) -> str:
     if not isinstance(value, str) or not value:
         raise OptionError(f"{path}: {_full(name)} is {shown(value)}; it must be a text.")
     return value
-
-
-def _optional(value: Any, name: str, path: Path) -> str | None:
-    return None if value is None else _text(value, name, path)
 
 
 def _texts(value: Any, name: str, path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from neusight.integrations.program.runner import Program
+from neusight.integrations.program.program import Program
 
 __all__ = [
     "command_hint",

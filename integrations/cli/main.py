@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import errno
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from neusight._version import __version__
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli import calibrate as calibrate_command
-from neusight.integrations.cli import check as check_command
-from neusight.integrations.cli import doctor
-from neusight.integrations.cli import measure as measure_command
-from neusight.integrations.cli import run as run_command
-from neusight.integrations.cli import validate as validate_command
+from neusight.integrations.cli.commands import (
+    calibrate,
+    check,
+    compare,
+    doctor,
+    evaluate,
+    fit,
+    gpus,
+    measure,
+    run,
+    validate,
+)
 from neusight.integrations.cli.hints import (
     command_hint,
     missing_gpu_hint,
@@ -24,15 +30,14 @@ from neusight.integrations.cli.hints import (
     option_hint,
     script_problem,
 )
-from neusight.integrations.cli.run import tried, write_json
+from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
 from neusight.integrations.program.internal_failure import (
     DEBUG_OPTION,
     debugging,
     failure_words,
     is_debugging,
 )
-from neusight.integrations.program.program import Terminated, ending_on_sigterm
-from neusight.integrations.program.runner import Program
+from neusight.integrations.program.program import Program
 from neusight.integrations.program.standard_streams import (
     flush_standard_streams,
     settle_standard_streams,
@@ -43,15 +48,51 @@ from neusight.predictors.errors import (
     SlowMachineError,
     UnsupportedTorchError,
 )
-from neusight.predictors.printable import printable, printable_text
-from neusight.predictors.registry import require_predictor
-
-if TYPE_CHECKING:
-    from neusight.predictors.learned.network import Network
+from neusight.predictors.printable import printable_text
 
 __all__ = ["main"]
 
-_GIB = 2**30
+
+class Command(Protocol):
+    """What a module of a command says of it."""
+
+    HELP: str
+    DESCRIPTION: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Its options."""
+        ...
+
+
+class CommandWithProgram(Command, Protocol):
+    """One that runs a program: all after the program is the program's."""
+
+    USAGE: str
+
+    def run(self, options: argparse.Namespace, program: Program | None, /) -> int:
+        """Does it; the exit code."""
+        ...
+
+
+class CommandWithoutProgram(Command, Protocol):
+    """Any other."""
+
+    def run(self, options: argparse.Namespace, /) -> int:
+        """Does it; the exit code."""
+        ...
+
+
+_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {"run": run, "check": check}
+_WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
+    "compare": compare,
+    "gpus": gpus,
+    "evaluate": evaluate,
+    "fit": fit,
+    "calibrate": calibrate,
+    "measure": measure,
+    "validate": validate,
+    "doctor": doctor,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,24 +139,10 @@ def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> i
     if options.command is None:
         parser.print_help()
         return ExitCode.WRONG_USE
-    if options.command not in _WITH_PROGRAM:
-        raises_from_here()
-    return _commands(options, program)[options.command]()
-
-
-def _commands(options: argparse.Namespace, program: Program | None) -> dict[str, Callable[[], int]]:
-    return {
-        "run": lambda: run_command.run(options, program),
-        "check": lambda: check_command.check(options, program),
-        "compare": lambda: _compare(options),
-        "evaluate": lambda: _evaluate(options),
-        "fit": lambda: _fit(options),
-        "calibrate": lambda: calibrate_command.run(options),
-        "validate": lambda: validate_command.run(options),
-        "measure": lambda: measure_command.run(options),
-        "doctor": lambda: doctor.run(options),
-        "gpus": lambda: _gpus(options),
-    }
+    if options.command in _WITH_PROGRAM:
+        return _WITH_PROGRAM[options.command].run(options, program)
+    raises_from_here()
+    return _WITHOUT_PROGRAM[options.command].run(options)
 
 
 def _wrong_options(
@@ -176,73 +203,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"neusight {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    run = commands.add_parser(
-        "run",
-        help="forecast an unmodified script",
-        usage="neusight run --gpu GPU [options] SCRIPT.py|-m MODULE [args…]",
-        description="Run a script as Python would, with forecasts for CUDA. All that follows the "
-        "script is the script's. Exit codes: 0 ok, 2 wrong use, 3 the script itself failed.",
-    )
-    run_command.add_arguments(run)
-    check = commands.add_parser(
-        "check",
-        help="judge a script's forecast by a baseline",
-        usage="neusight check [--gpu GPU] [options] [SCRIPT.py|-m MODULE [args…]]",
-        description="Forecast a script, or all cases of the project, and compare with the baseline "
-        "under version control. Exit codes: 0 ok, 1 a regression, 2 wrong use, 3 the script itself "
-        "failed.",
-    )
-    check_command.add_arguments(check)
-    comparison = commands.add_parser(
-        "compare",
-        help="lay a forecast beside a real profile",
-        description="Compare the trace of a forecast with the trace that torch.profiler wrote.",
-    )
-    comparison.add_argument("forecast", metavar="FORECAST", help="trace of `neusight run --trace`")
-    comparison.add_argument("real", metavar="REAL", help="trace of torch.profiler, also gzipped")
-    comparison.add_argument("--json", metavar="FILE", help="write all figures there")
-    comparison.add_argument("--markdown", metavar="FILE", help="write the tables there")
-    gpus = commands.add_parser("gpus", help="list the GPUs, or show one")
-    gpus.add_argument("name", nargs="?", help="a GPU")
-    evaluate = commands.add_parser("evaluate", help="score predictors on measured kernels")
-    evaluate.add_argument("--data", required=True, metavar="DIR", help="folder with the tables")
-    evaluate.add_argument("--predictor", action="append", metavar="NAME",
-                          help="who prices the kernels, also several (tiled)")  # fmt: skip
-    evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
-    evaluate.add_argument("--sizes", action="store_true", help="show every size class")
-    fit = commands.add_parser("fit", help="fit the trained predictors to measured kernels")
-    fit.add_argument("data", metavar="DATA", nargs="+", help="folders with the tables")
-    fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
-    fit.add_argument("--date", default="", help="date to note in the weights")
-    fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
-    calibrate = commands.add_parser(
-        "calibrate",
-        help="learn from a real GPU's profile or measurements",
-        description="Learn the constants of a GPU, corrections by kernel class and dtype, and the "
-        "costs of its host. A correction is kept only where it makes measurements come out nearer "
-        "that were left out of its fit.",
-    )
-    calibrate_command.add_arguments(calibrate)
-    measure = commands.add_parser(
-        "measure",
-        help="measure the GPU of this machine",
-        description="Measure the constants of this machine's GPU, kernels of every class, and "
-        "whole training and inference steps, within a time budget. The same command again goes on "
-        "from there. Nothing of the GPU is changed.",
-    )
-    measure_command.add_arguments(measure)
-    validate = commands.add_parser(
-        "validate",
-        help="forecast measured workloads, and score the forecasts",
-        description="Forecast every workload that was measured on a real GPU, on this machine "
-        "without one, and print how near each came: step time, memory, kernels, and the operators "
-        "that cost most of the error.",
-    )
-    validate_command.add_arguments(validate)
-    examination = commands.add_parser("doctor", help="tell what this environment can do")
-    doctor.add_arguments(examination)
-    for command in commands.choices.values():
-        _add_debug(command)
+    for name, command in {**_WITH_PROGRAM, **_WITHOUT_PROGRAM}.items():
+        usage = getattr(command, "USAGE", None)
+        own = commands.add_parser(
+            name, help=command.HELP, description=command.DESCRIPTION or None, usage=usage
+        )
+        command.add_arguments(own)
+        _add_debug(own)
     return parser
 
 
@@ -257,10 +224,6 @@ def _add_debug(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         DEBUG_OPTION, action="store_true", help="show every frame of an error (NEUSIGHT_DEBUG=1)"
     )
-
-
-#: Commands that run a program, and who knows their options.
-_WITH_PROGRAM = {"run": run_command.add_arguments, "check": check_command.add_arguments}
 
 
 def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
@@ -298,7 +261,7 @@ def _is_number(words: Sequence[str]) -> bool:
 
 def _options_without_value(command: str) -> set[str]:
     probe = argparse.ArgumentParser()
-    _WITH_PROGRAM[command](probe)
+    _WITH_PROGRAM[command].add_arguments(probe)
     _add_debug(probe)
     return {
         option
@@ -306,80 +269,3 @@ def _options_without_value(command: str) -> set[str]:
         if action.nargs == 0
         for option in action.option_strings
     }
-
-
-# -- neusight compare --------------------------------------------------------------------------
-
-
-def _compare(options: argparse.Namespace) -> int:
-    from neusight.integrations.profiles.comparison import compare
-    from neusight.predictors.files import write_atomically
-
-    comparison = compare(options.forecast, options.real)
-    problems: list[str] = []
-    if options.json:
-        path = options.json
-        problems += tried(lambda: write_json(Path(path), comparison.to_json()), path)
-    if options.markdown:
-        text = comparison.to_markdown().encode()
-        problems += tried(lambda: write_atomically(Path(options.markdown), text), options.markdown)
-    print(comparison.table())
-    for problem in problems:
-        print(f"neusight: {problem}", file=sys.stderr)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
-
-
-# -- neusight gpus -----------------------------------------------------------------------------
-
-
-def _gpus(options: argparse.Namespace) -> int:
-    from neusight.predictors.gpu import find_gpu, gpus
-
-    if options.name is not None:
-        for name, value in find_gpu(options.name).to_json().items():
-            print(printable(f"{name:<38} {value}"))
-        return ExitCode.OK
-    print(f"{'name':<28} {'architecture':<18} {'memory':>8} {'GB/s':>7} {'bf16 TFLOP/s':>13}")
-    for name in gpus():
-        item = find_gpu(name)
-        peak = item.peak_tflops.get("bf16")
-        print(
-            f"{printable(name):<28} {printable(item.architecture):<18} "
-            f"{item.memory_bytes / _GIB:>6.0f} G {item.bandwidth_gbps:>7.0f} "
-            f"{f'{peak:.0f}' if peak else '-':>13}"
-        )
-    return ExitCode.OK
-
-
-# -- neusight evaluate, neusight fit -----------------------------------------------------------
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from neusight.predictors.training.evaluate import evaluate, table_of
-
-    names = options.predictor or ["tiled"]
-    for name in names:
-        require_predictor(name)
-    report = evaluate(options.data, predictors=names)
-    print(table_of(report.rows, every_size=options.sizes))
-    for reason in report.left_out:
-        print(printable(f"left out: {reason}"))
-    problems = []
-    if options.json:
-        problems = tried(lambda: write_json(Path(options.json), report.to_json()), options.json)
-    for problem in problems:
-        print(f"neusight: {problem}", file=sys.stderr)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
-
-
-def _fit(options: argparse.Namespace) -> int:
-    from neusight.predictors.training.fit import fit
-
-    networks: dict[str, Network] = {}
-    for folder in options.data:
-        networks |= fit(folder, options.out, date=options.date, seed=options.seed)
-    for family, network in networks.items():
-        print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
-        for name, error in network.provenance["mape"].items():
-            print(f"  {name:<40} {error:6.1%} on held-out shapes")
-    return ExitCode.OK

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from neusight.integrations.program.runner import Program
-from neusight.integrations.report.side_by_side import text_table
-from neusight.predictors.errors import OptionError
+from neusight.integrations.cli.hints import no_cuda_hint
+from neusight.integrations.program.forecasting import ProgramForecast
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.own_process import OwnProcess
+from neusight.integrations.program.program import Program
+from neusight.integrations.report.side_by_side import side_by_side, text_table
+from neusight.predictors.errors import NeusightError, OptionError
+from neusight.predictors.gpu import GPU
 from neusight.predictors.printable import printable
 
 __all__ = ["Sweep", "SweepPoint", "parse_sweep", "sweep_table", "swept", "with_argument"]
+
+#: Raised when the form of the document changes.
+SCHEMA_VERSION = 1
 
 _GIB = 2**30
 _BAR_WIDTH = 24
@@ -30,6 +35,14 @@ class Sweep:
 
     argument: str
     values: tuple[str, ...]
+
+    def to_json(self, points: Sequence[SweepPoint]) -> dict[str, Any]:
+        """The document of `neusight run --sweep --json`."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "argument": self.argument,
+            "points": [point.to_json() for point in points],
+        }
 
 
 @dataclass(frozen=True)
@@ -113,76 +126,67 @@ def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str,
     return tuple(found) if is_set else (*found, f"--{name}", value)
 
 
-Command = Callable[[Program, str], list[str]]
-
-
 def swept(
     sweep: Sweep,
     program: Program,
-    command: Command,
+    gpus: Sequence[GPU],
+    options: ProgramOptions,
     *,
+    prices: Mapping[str, float],
     tell: Callable[[str], object] = lambda text: None,
 ) -> list[SweepPoint]:
-    """A point for each value and GPU, in order; `command` is what runs a program and writes the
-    figures to a path. Each value runs in a process of its own, two at a time where there are cores;
-    `tell` hears when one has ended.
+    """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
+    time where there are cores; `tell` hears when one has ended.
     """
-    workers = max(1, min(2, os.cpu_count() or 1, len(sweep.values)))
-    with (
-        tempfile.TemporaryDirectory(prefix="neusight-") as folder,
-        ThreadPoolExecutor(workers) as pool,
-    ):
-        running: list[subprocess.Popen[str]] = []
-
-        def run(number: int, value: str) -> list[SweepPoint]:
-            arguments = with_argument(program.arguments, sweep.argument, value)
-            varied = Program(program.target, arguments, program.is_module)
-            path = Path(folder) / f"{number}.json"
-            return _points(value, command(varied, str(path)), path, running)
-
-        jobs = [pool.submit(run, number, value) for number, value in enumerate(sweep.values)]
-        points: list[SweepPoint] = []
-        try:
-            for value, job in zip(sweep.values, jobs, strict=True):
-                points += job.result()
-                tell(f"{sweep.argument} {value} is done")
-        except BaseException:  # Ctrl-C above all: no one waits for the others any more
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                process.terminate()
-            raise
-        return points
+    at_once = max(1, min(2, os.cpu_count() or 1))
+    points: list[SweepPoint] = []
+    with ExitStack() as processes:  # Ctrl-C above all: none of them goes on
+        running: deque[tuple[str, Program, OwnProcess]] = deque()
+        waiting = deque(sweep.values)
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                value = waiting.popleft()
+                arguments = with_argument(program.arguments, sweep.argument, value)
+                varied = replace(program, arguments=arguments)
+                process = processes.enter_context(OwnProcess(varied, gpus[0], options))
+                running.append((value, varied, process))
+            value, varied, process = running.popleft()
+            points += _points(value, _Work(varied, gpus, options, prices), process)
+            tell(f"{sweep.argument} {value} is done")
+    return points
 
 
-def _points(
-    value: str, command: list[str], path: Path, running: list[subprocess.Popen[str]]
-) -> list[SweepPoint]:
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        running.append(process)
-        _, told = process.communicate()
-    if process.returncode or not path.exists():
-        return [SweepPoint(value, gpu="", failure=_reason(told))]
-    document = json.loads(path.read_text())
-    rows = document["side_by_side"]
+@dataclass(frozen=True)
+class _Work:
+    """What is to be known of one value: the program with it, on which GPUs, at what prices."""
+
+    program: Program
+    gpus: Sequence[GPU]
+    options: ProgramOptions
+    prices: Mapping[str, float]
+
+
+def _points(value: str, work: _Work, process: OwnProcess) -> list[SweepPoint]:
+    try:
+        found = process.result()
+        if found.outcome.failure:
+            return [SweepPoint(value, gpu="", failure=found.outcome.failure)]
+        first = ProgramForecast.of(found, work.program, work.gpus[0], work.options)
+        if not first.forecast.recording.num_ops:
+            own = ["run", *(word for gpu in work.gpus for word in ("--gpu", gpu.name))]
+            return [SweepPoint(value, gpu="", failure=no_cuda_hint(work.program, own))]
+        forecasts = [first.forecast, *(first.on(gpu).forecast for gpu in work.gpus[1:])]
+    except NeusightError as error:
+        return [SweepPoint(value, gpu="", failure=str(error))]
     return [
         SweepPoint(value, **{name: row[name] for name in _TAKEN_OVER if name in row})
-        for row in rows
+        for row in side_by_side(forecasts, work.prices).to_json()
     ]
 
 
 _TAKEN_OVER = tuple(
     name for name in SweepPoint.__dataclass_fields__ if name not in ("value", "failure")
 )
-
-
-def _reason(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("neusight: ")]
-    script = [line for line in lines if not line.startswith("neusight: ")]
-    said = script[-1:] or own[:1] or ["it ended without a forecast"]
-    return said[0].removeprefix("neusight: ")
 
 
 def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:

@@ -6,8 +6,6 @@ A workload is a script with what it took on a real GPU: `workloads/NAME.json` of
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.integrations.profiles.comparison import ComparisonRow, compare, step_figures
 from neusight.integrations.profiles.reading import Profile, read_profile
+from neusight.integrations.program.forecasting import ProgramForecast
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.own_process import recorded_apart
+from neusight.integrations.program.program import Program
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
@@ -191,7 +193,7 @@ class _Task:
     script: Path
     arguments: tuple[str, ...]
     #: Host costs to forecast with: what was measured without a profiler is plain.
-    host: str
+    host: str | None
     measured_us: float
     measured_bytes: int | None
     measured_kernels: float | None
@@ -310,7 +312,7 @@ def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Tas
         gpu=find_gpu(gpu or _gpu_of(workload, path)).name,
         script=script,
         arguments=workload.command[1:],
-        host="",
+        host=None,
         measured_us=float(workload.step_us["median"]),
         measured_bytes=workload.peak_allocated_bytes or None,
         measured_kernels=workload.num_kernels or None,
@@ -357,26 +359,22 @@ def _script(name: str, beside: Path, scripts: Path | None) -> Path | None:
 
 def _forecast_of(task: _Task, predictor: str | None, calibration: str | Path | None) -> Forecast:
     """The workload's forecast, recorded in a process of its own so that one failure loses none."""
-    from neusight.forecast import Forecast
-
+    options = ProgramOptions(
+        steps=_STEPS,
+        predictor=predictor,
+        calibration=None if calibration is None else str(Path(calibration).resolve()),
+        host=task.host,
+        quiet=True,
+    )
+    program, target = Program(str(task.script.resolve()), task.arguments), find_gpu(task.gpu)
     with tempfile.TemporaryDirectory(prefix="neusight-") as folder:
-        path = Path(folder) / "recording.json.gz"
-        command = [sys.executable, "-m", "neusight", "run", "--quiet", "--gpu", task.gpu]
-        command += ["--steps", str(_STEPS), "--save", str(path)]
-        command += ["--host", task.host] if task.host else []
-        command += ["--predictor", predictor] if predictor else []
-        command += ["--calibration", str(Path(calibration).resolve())] if calibration else []
-        command += [str(task.script.resolve()), *task.arguments]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, cwd=folder, timeout=_TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired:
-            raise DataError(f"its forecast did not end within {_TIMEOUT_S:.0f} s") from None
-        if done.returncode != 0 or not path.exists():
-            last = done.stderr.strip().rpartition("\n")[2].removeprefix("neusight: ")
-            raise DataError(f"it cannot be forecast: {last[:_SHOWN_ERROR_CHARS]}")
-        return Forecast.load(path)
+        found = recorded_apart(program, target, options, folder=Path(folder), timeout_s=_TIMEOUT_S)
+    if found.outcome.failure:
+        raise DataError(f"it cannot be forecast: {found.outcome.failure[:_SHOWN_ERROR_CHARS]}")
+    forecast = ProgramForecast.of(found, program, target, options).forecast
+    if not forecast.recording.num_ops:
+        raise DataError("it cannot be forecast: it does nothing on the GPU")
+    return forecast
 
 
 def _score(task: _Task, forecast: Forecast) -> WorkloadScore:

@@ -21,19 +21,21 @@ from typing import TYPE_CHECKING
 from neusight.exit_codes import ExitCode
 from neusight.failure import failure_text
 from neusight.integrations.program.exit_handlers import collecting_exit_handlers
+from neusight.integrations.program.guard.stopped_writes import explanation
 from neusight.integrations.program.internal_failure import is_debugging
+from neusight.integrations.program.program import Program
 from neusight.integrations.program.script_errors import (
     error_line,
     is_fault_of_neusight,
+    own_folders,
     script_traceback,
 )
-from neusight.integrations.program.stopped_writes import explanation
 from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = ["Outcome", "Program", "hide_gpus", "run_program", "telling_progress"]
+__all__ = ["Outcome", "hide_gpus", "run_program", "telling_progress"]
 
 #: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
 _OFFLINE = {
@@ -45,15 +47,6 @@ _OFFLINE = {
 
 #: Seconds after which a terminal is told how far the recording is, and again: twice as long each.
 FIRST_NOTICE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Program:
-    """What to run: a script's path or a module's name, and its own arguments."""
-
-    target: str
-    arguments: tuple[str, ...]
-    is_module: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,7 +205,7 @@ _CYTHON = (".pyx", ".pxi", ".pxd")
 def _line_of(error: Exception) -> str:
     """The innermost line of the user's own that led to the error."""
     found = ""
-    foreign = ("importlib", "site-packages", "runpy", str(Path(__file__).parents[1]))
+    foreign = ("importlib", "site-packages", "runpy", *own_folders())
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename.endswith(_CYTHON):
             continue

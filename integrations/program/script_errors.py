@@ -15,6 +15,7 @@ __all__ = [
     "error_line",
     "is_fault_of_neusight",
     "is_of_the_depths",
+    "own_folders",
     "script_traceback",
     "without_own_frames",
 ]
@@ -27,7 +28,7 @@ _OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
 
 
 @cache
-def _own_folders() -> tuple[str, ...]:
+def own_folders() -> tuple[str, ...]:
     """Where neusight, its predictors and its integrations are."""
     found = (
         find_spec(name) for name in ("neusight", "neusight.predictors", "neusight.integrations")
@@ -66,7 +67,7 @@ def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
 def is_of_the_depths(error: BaseException) -> bool:
     """Whether it arose in neusight's own code and nobody meant to raise it."""
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not frames[-1].filename.startswith(_own_folders()):
+    if not frames or not frames[-1].filename.startswith(own_folders()):
         return False
     is_meant = (frames[-1].line or "").startswith("raise")
     return not is_meant and not isinstance(error, _OF_ARGUMENTS)
@@ -78,7 +79,7 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
     is_below = False
     while shown is not None:
         filename = shown.tb_frame.f_code.co_filename
-        is_own = filename.startswith(_own_folders())
+        is_own = filename.startswith(own_folders())
         is_below = is_own or (is_below and filename.startswith(_torch_folder()))
         if not is_below:
             kept.append(shown)
@@ -109,6 +110,6 @@ def _is_internal(shown: TracebackException | None) -> bool:
 
 
 def _is_script(frame: FrameSummary) -> bool:
-    foreign = (*_own_folders(), _torch_folder())
+    foreign = (*own_folders(), _torch_folder())
     is_starter = any(name in frame.filename for name in _STARTERS)
     return not is_starter and not frame.filename.startswith(tuple(filter(None, foreign)))

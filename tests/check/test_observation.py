@@ -14,7 +14,6 @@ import neusight
 from neusight.integrations.check.observation import (
     Observation,
     code_at,
-    digest_of_files,
     observe,
     tool,
 )
@@ -134,16 +133,6 @@ def test_the_tool_is_named_without_the_build_of_torch() -> None:
     assert cpu == cuda
     assert set(cpu) == {"neusight", "torch", "code", "weights", "gpu"}
     assert cpu["gpu"] != tool("2.13.0", find_gpu("L40S"))["gpu"]
-
-
-def test_a_digest_of_files_is_of_what_they_hold(tmp_path: Path) -> None:
-    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
-        (tmp_path / name).write_text(text)
-
-    digests = [digest_of_files([tmp_path / name]) for name in "abc"]
-
-    assert digests[0] == digests[1] != digests[2]
-    assert digest_of_files([tmp_path / "a", tmp_path / "gone"]) == digests[0]
 
 
 def test_code_of_a_place_that_is_not_there_is_empty(tmp_path: Path) -> None:

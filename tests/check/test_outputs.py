@@ -13,7 +13,6 @@ from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import Observation, Wait
 from neusight.integrations.check.outputs import (
-    CaseResult,
     amount_text,
     benchmark_json,
     code_text,
@@ -24,6 +23,7 @@ from neusight.integrations.check.outputs import (
     report_json,
     words_of,
 )
+from neusight.integrations.check.result import CaseResult
 
 BEFORE = Case(
     gpu="H100-SXM5-80GB",

@@ -10,7 +10,7 @@ import pytest
 
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.cli.main import main
-from neusight.integrations.program.runner import Program
+from neusight.integrations.program.program import Program
 
 #: What was typed, and the command that the hint says to type instead.
 TABLE = [
@@ -86,15 +86,15 @@ def test_what_a_hint_says_is_taken_without_another(
     instead: str, project: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from neusight.integrations.cli import check as check_command
-    from neusight.integrations.cli import main as cli
-    from neusight.integrations.cli import run as run_command
+    from neusight.integrations.cli.commands import check as check_command
+    from neusight.integrations.cli.commands import compare as compare_command
+    from neusight.integrations.cli.commands import run as run_command
 
     (project / "package").mkdir()
     (project / "train.py").touch()
     (project / "folder" / "book.py").touch()
-    for module, name in ((run_command, "run"), (check_command, "check"), (cli, "_compare")):
-        monkeypatch.setattr(module, name, lambda *_: 0)
+    for module in (run_command, check_command, compare_command):
+        monkeypatch.setattr(module, "run", lambda *_: 0)
     words = shlex.split(instead)
     if words[-1] == "--strict":  # an option that the command goes on after
         words.append("small.py")
@@ -146,7 +146,7 @@ def test_a_word_like_no_command_names_the_list(capsys: pytest.CaptureFixture[str
 
 
 def test_options_of_the_script_stay_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from neusight.integrations.cli import run as run_command
+    from neusight.integrations.cli.commands import run as run_command
 
     seen: list[Program] = []
 

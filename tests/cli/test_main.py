@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli import doctor
 from neusight.integrations.cli import main as cli
+from neusight.integrations.cli.commands import doctor
 from neusight.integrations.cli.main import _split, main
-from neusight.integrations.program.runner import Program
+from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 
 TRAIN = """

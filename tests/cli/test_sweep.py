@@ -14,10 +14,8 @@ from neusight.integrations.cli.sweep import (
     SweepPoint,
     parse_sweep,
     sweep_table,
-    swept,
     with_argument,
 )
-from neusight.integrations.program.runner import Program
 from neusight.predictors.errors import OptionError
 
 GIB = 2**30
@@ -97,16 +95,8 @@ def test_values_that_are_no_numbers_have_no_largest() -> None:
 
 
 def test_a_failed_value_is_told_with_the_scripts_own_reason() -> None:
-    def command(program: Program, path: str) -> list[str]:
-        if program.arguments[-1] == "bad":
-            return [sys.executable, "-c", "raise SystemExit('no such size')"]
-        row = point("1", 1, 1).to_json()
-        text = json.dumps({"side_by_side": [{**row, "value": "?"}]})
-        return [sys.executable, "-c", f"open({path!r}, 'w').write({text!r})"]
+    points = [point("1", 1, 1), SweepPoint("bad", gpu="", failure="no such size")]
 
-    points = swept(Sweep("size", ("1", "bad")), Program("train.py", ()), command)
-
-    assert [(item.value, item.failure) for item in points] == [("1", ""), ("bad", "no such size")]
     assert "size bad failed: no such size" in sweep_table(Sweep("size", ("1", "bad")), points)
 
 
@@ -115,7 +105,7 @@ def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--gpu", "T4",
-         "--sweep", "batch=2,64", "--json", "o.json", "train.py"],
+         "--sweep", "batch=2,64,few", "--json", "o.json", "train.py"],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
 
@@ -123,7 +113,9 @@ def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
     points = json.loads((tmp_path / "o.json").read_text())["points"]
     assert [(item["value"], item["gpu"]) for item in points] == [
         ("2", "H100-SXM5-80GB"), ("2", "T4"), ("64", "H100-SXM5-80GB"), ("64", "T4"),
+        ("few", ""),
     ]  # fmt: skip
+    assert "argument --batch: invalid int value: 'few'" in points[4]["failure"]
     assert points[2]["latency_us"] > points[0]["latency_us"]
     assert "H100-SXM5-80GB\nbatch" in done.stdout
     assert "samples/s" in done.stdout

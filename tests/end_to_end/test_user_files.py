@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import neusight
-from neusight.integrations.program.landlock import is_available
+from neusight.integrations.program.guard.landlock import is_available
 from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, PYTHON, furnish
 
 PREAMBLE = """

@@ -16,12 +16,12 @@ from neusight.integrations.check.baseline import Case
 from neusight.integrations.check.judgement import judge, parse_tolerances
 from neusight.integrations.check.observation import observe
 from neusight.integrations.check.outputs import (
-    CaseResult,
     github_annotations,
     markdown,
     words_of,
 )
-from neusight.integrations.cli.doctor import Finding, report
+from neusight.integrations.check.result import CaseResult
+from neusight.integrations.cli.commands.doctor import Finding, report
 from neusight.integrations.profiles.comparison import Table
 from neusight.integrations.profiles.comparison import _markdown as compared_markdown
 from neusight.integrations.profiles.comparison import _plain as compared_table

@@ -14,7 +14,8 @@ import torch
 
 import neusight
 from neusight.forecast import Forecast, forecast_options
-from neusight.integrations.program.runner import Program, run_program
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.runner import run_program
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
 from neusight.session import Session, SessionOptions

@@ -13,7 +13,7 @@ from torch import nn
 
 import neusight
 from neusight.integrations.cli.main import _split
-from neusight.integrations.program.runner import Program
+from neusight.integrations.program.program import Program
 from neusight.integrations.report.memory import MemoryReport, limit_of
 from neusight.predictors.errors import OptionError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neusight.integrations.program import landlock
-from neusight.integrations.program.landlock import (
+from neusight.integrations.program.guard.landlock import (
     guard_words,
     is_available,
     landlock_abi,
@@ -25,7 +25,7 @@ needs_landlock = pytest.mark.skipif(
 TRY_ALL = """
 import json, os, sqlite3, subprocess, sys
 from pathlib import Path
-from neusight.integrations.program.landlock import restrict_writes
+from neusight.integrations.program.guard.landlock import restrict_writes
 home, free = map(Path, sys.argv[1:])
 opened = open(home / "open.txt", "a")
 restrict_writes([str(free), "/dev", str(home / "one.txt"), str(home / "not there")])

@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Literal
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.landlock import guard_words, is_available
+from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.program.guard.landlock import guard_words, is_available
 from neusight.predictors.printable import printable_text
 
-__all__ = ["Finding", "add_arguments", "examine", "report", "run"]
+__all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
+
+HELP = "tell what this environment can do"
+DESCRIPTION = ""
 
 State = Literal["ok", "absent", "problem"]
 
@@ -55,14 +59,11 @@ def add_arguments(doctor: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the findings; 0 where forecasts work here, 1 where they do not."""
-    from neusight.integrations.cli.run import tried, write_json
-
     findings = examine()
     print(report(findings))
     if options.json:
         document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
-        for problem in tried(lambda: write_json(Path(options.json), document), options.json):
-            print(f"neusight: {problem}", file=sys.stderr)
+        tell_problems(tried(lambda: write_json(options.json, document), options.json))
     return ExitCode.JUDGED if _problems(findings) else ExitCode.OK
 
 
@@ -138,7 +139,7 @@ def _neusight(name: str) -> Finding:
             f"{__version__}, and {', '.join(others)} installs a package of that name too",
             f"pip uninstall {others[0]}, or use a virtual environment for each.",
         )
-    return Finding(name, "ok", f"{__version__} ({Path(__file__).parents[2]})")
+    return Finding(name, "ok", f"{__version__} ({Path(__file__).parents[3]})")
 
 
 def _predictor(name: str) -> Finding:

@@ -21,11 +21,18 @@ from neusight.integrations.profiles.measuring import (
 from neusight.predictors.errors import DataError
 from neusight.predictors.printable import printable
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "measure the GPU of this machine"
+DESCRIPTION = (
+    "Measure the constants of this machine's GPU, kernels of every class, and whole training and "
+    "inference steps, within a time budget. The same command again goes on from there. Nothing of "
+    "the GPU is changed."
+)
 
 DEFAULT_MINUTES = 8.0
 #: The workloads of the source tree.
-WORKLOADS = Path(__file__).parents[2] / "benchmarks" / "workloads"
+WORKLOADS = Path(__file__).parents[3] / "benchmarks" / "workloads"
 
 #: How `neusight measure` is started again as a measuring process.
 MEASURE = (sys.executable, "-m", "neusight", "measure")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli import doctor
-from neusight.integrations.cli.doctor import Finding, examine, report
+from neusight.integrations.cli.commands import doctor
+from neusight.integrations.cli.commands.doctor import Finding, examine, report
 from neusight.integrations.cli.main import main
 from neusight.integrations.program import landlock
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.predictors.registry import require_predictor
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "forecast measured workloads, and score the forecasts"
+DESCRIPTION = (
+    "Forecast every workload that was measured on a real GPU, on this machine without one, and "
+    "print how near each came: step time, memory, kernels, and the operators that cost most of the "
+    "error."
+)
 
 
 def add_arguments(validate: argparse.ArgumentParser) -> None:
@@ -28,7 +35,6 @@ def add_arguments(validate: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the scores; 0, or 2 where nothing could be judged or written."""
-    from neusight.integrations.cli.run import tried, write_json
     from neusight.integrations.profiles.validation import validate
     from neusight.predictors.gpu import find_gpu
 
@@ -45,11 +51,10 @@ def run(options: argparse.Namespace) -> int:
         progress=_tell,
     )
     print(found.table())
-    problems = []
+    problems: list[str] = []
     if options.json:
-        problems = tried(lambda: write_json(Path(options.json), found.to_json()), options.json)
-    for problem in problems:
-        print(f"neusight: {problem}", file=sys.stderr)
+        problems = tried(lambda: write_json(options.json, found.to_json()), options.json)
+    tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.files import tell_problems, tried
 from neusight.predictors.printable import printable
 from neusight.predictors.registry import require_predictor
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "learn from a real GPU's profile or measurements"
+DESCRIPTION = (
+    "Learn the constants of a GPU, corrections by kernel class and dtype, and the costs of its "
+    "host. A correction is kept only where it makes measurements come out nearer that were left "
+    "out of its fit."
+)
 
 
 def add_arguments(calibrate: argparse.ArgumentParser) -> None:
@@ -24,7 +31,6 @@ def add_arguments(calibrate: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints what was learnt and what it gains, and writes the file."""
-    from neusight.integrations.cli.run import tried
     from neusight.integrations.profiles.calibration import calibrate
 
     require_predictor(options.predictor)
@@ -37,6 +43,5 @@ def run(options: argparse.Namespace) -> int:
     problems = tried(lambda: made.save(options.out), options.out)
     if not problems:
         print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
-    for problem in problems:
-        print(f"neusight: {problem}", file=sys.stderr)
+    tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program.stopped_writes import explanation
+from neusight.integrations.program.guard.stopped_writes import explanation
 
 
 def refused(path: Path) -> PermissionError:

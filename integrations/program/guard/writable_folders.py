@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from neusight.fake_cuda.overlay.package_caches import package_caches
-from neusight.integrations.program.runner import Program
 
 __all__ = ["writable_folders"]
 
@@ -20,13 +19,13 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 
 
 @contextmanager
-def writable_folders(program: Program) -> Iterator[list[str]]:
-    """The folders, but none that holds the program, its working directory or an argument of it:
-    what is there is the user's.
+def writable_folders(words: Iterable[str]) -> Iterator[list[str]]:
+    """The folders, but none that holds the working directory, or what one of the program's words
+    may name: what is there is the user's.
 
     The kernel can only allow what is there, so caches are made; those that stay empty go again.
     """
-    theirs = _places_of(program)
+    theirs = _places_of(words)
     caches = [path for path in package_caches() if not any(_is_in(one, path) for one in theirs)]
     temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), *_TEMPORARY)}
     free = [path for path in temporary if not any(_is_in(one, path) for one in theirs)]
@@ -53,11 +52,10 @@ def _made(folder: Path) -> list[Path]:
     return made
 
 
-def _places_of(program: Program) -> set[str]:
-    """The working directory, the script, and every argument read as a path."""
-    words = [word.partition("=")[2] or word for word in program.arguments]
+def _places_of(words: Iterable[str]) -> set[str]:
+    """The working directory, and every word read as a path."""
     places = {os.path.realpath(".")}
-    for word in words if program.is_module else [program.target, *words]:
+    for word in words:
         with suppress(ValueError):  # no path: a zero byte in it
             places.add(os.path.realpath(os.path.expanduser(word)))  # noqa: PTH111
     return places

@@ -1,0 +1,1 @@
+"""The commands of `neusight`, a file each: their options, and what they print and write."""

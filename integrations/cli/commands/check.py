@@ -1,0 +1,242 @@
+"""`neusight check`: forecasts programs and judges them by a baseline; needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from neusight.exit_codes import ExitCode
+from neusight.integrations.check.baseline import Case, figures_text, read_baseline
+from neusight.integrations.check.judgement import parse_tolerances
+from neusight.integrations.check.observation import Observation, observe
+from neusight.integrations.check.outputs import (
+    benchmark_json,
+    github_annotations,
+    junit_xml,
+    markdown,
+    report_json,
+    words_of,
+)
+from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
+from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
+from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
+from neusight.integrations.cli.arguments import add_file_arguments, file_options
+from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
+from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
+from neusight.integrations.program.program import Program
+from neusight.predictors.errors import ForecastStateError, OptionError
+
+__all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
+
+HELP = "judge a script's forecast by a baseline"
+USAGE = "neusight check [--gpu GPU] [options] [SCRIPT.py|-m MODULE [args…]]"
+DESCRIPTION = (
+    "Forecast a script, or all cases of the project, and compare with the baseline under version "
+    "control. Exit codes: 0 ok, 1 a regression, 2 wrong use, 3 the script itself failed."
+)
+
+
+def add_arguments(check: argparse.ArgumentParser) -> None:
+    """The options of `neusight check`; what they do not say, [tool.neusight] may."""
+    check.add_argument("--gpu", action="append", default=[], metavar="NAME",
+                       help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    check.add_argument("--baseline", metavar="FILE",
+                       help=f"where the figures to judge by are ({DEFAULT_BASELINE})")  # fmt: skip
+    check.add_argument("--update", action="store_true", help="write today's figures there")
+    check.add_argument("--case", metavar="NAME",
+                       help="name of the case (the command); without a script: check only this "
+                       "one of the project's cases")  # fmt: skip
+    check.add_argument("--tolerance", action="append", default=[], metavar="FIGURE=AMOUNT",
+                       help='how much worse is no regression, such as step_latency="1 %%" or '
+                       'peak_memory="1 MiB"')  # fmt: skip
+    check.add_argument("--steps", metavar="N|all",
+                       help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
+    check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    check.add_argument("--host", choices=HOSTS, help="cost of the host")
+    check.add_argument("--quiet", action="store_true", help="a line for each case")
+    add_file_arguments(check)
+    check.add_argument("--json", metavar="FILE", help="write all there")
+    check.add_argument("--markdown", metavar="FILE",
+                       help="write a report there (GitHub's summary gets it anyway)")  # fmt: skip
+    check.add_argument("--junit", metavar="FILE", help="write JUnit XML there")
+    check.add_argument("--benchmark-json", metavar="FILE",
+                       help="write figures for github-action-benchmark there")  # fmt: skip
+
+
+def run(options: argparse.Namespace, program: Program | None) -> int:
+    """Checks the program, or all of the project's cases; the exit code."""
+    request, settings = _requested(options, program), read_settings(Path.cwd())
+    stated = _stated_tolerances(options.tolerance)
+    tolerances = parse_tolerances({**settings.tolerance, **stated})
+    path = Path(options.baseline or settings.baseline)
+    baseline = read_baseline(path) if path.exists() or not options.update else {}
+    reports = _reports(options, path)
+    results: list[CaseResult] = []
+    plans = plans_of(request, settings, baseline)
+    for plan in plans:
+        try:
+            seen = _seen(plan, baseline, is_apart=len(plans) > 1)
+        except KeyboardInterrupt:
+            return _interrupted(reports, results, len(plans))
+        for name, target in zip(plan.names, plan.gpus, strict=True):
+            results.append(result_of(name, seen[target.name], baseline.get(name), tolerances))
+    known = {result.name for result in results}
+    removed = sorted(set(baseline) - known) if request.is_of_everything else []
+    if options.update:
+        results = updated(path, results, removed)
+    else:
+        results += [removed_result(name, baseline[name], results) for name in removed]
+    return tell(results, reports)
+
+
+def _interrupted(reports: Reports, results: list[CaseResult], num_plans: int) -> int:
+    """Tells what is known by now; a baseline stays as it was."""
+    if results:
+        tell(results, reports)
+    print(
+        f"neusight: interrupted; {len(results)} results, of {num_plans} programs to check",
+        file=sys.stderr,
+    )
+    return ExitCode.INTERRUPTED
+
+
+# -- what is asked for ---------------------------------------------------------------------------
+
+
+def _requested(options: argparse.Namespace, program: Program | None) -> CheckRequest:
+    return CheckRequest(
+        program=program,
+        gpu_names=tuple(options.gpu),
+        case=options.case,
+        stated={"steps": options.steps, "predictor": options.predictor, "host": options.host},
+        options=replace(file_options(options), with_stack=True),
+    )
+
+
+def _reports(options: argparse.Namespace, baseline: Path) -> Reports:
+    return Reports(
+        baseline=baseline,
+        quiet=options.quiet,
+        json=options.json,
+        benchmark_json=options.benchmark_json,
+        junit=options.junit,
+        markdown=options.markdown,
+    )
+
+
+def _stated_tolerances(texts: Iterable[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for text in texts:
+        name, equals, amount = text.partition("=")
+        if not equals:
+            raise OptionError(f'--tolerance is {text!r}; it must be like step_latency="1 %".')
+        found[name.strip()] = amount
+    return found
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+def _seen(
+    plan: Plan, baseline: Mapping[str, Case], *, is_apart: bool
+) -> dict[str, Observation | str]:
+    """What the program does on each GPU, or why nobody knows. Several programs run in a process
+    each, so that none finds what another left behind. KeyboardInterrupt where it was interrupted.
+    """
+    first = forecast_program(plan.program, plan.gpus[0], plan.options, is_apart=is_apart)
+    if first.outcome.is_interrupted:
+        if first.forecast.recording.num_ops:
+            print(first.forecast.summary())
+        raise KeyboardInterrupt
+    if first.outcome.failure:
+        return dict.fromkeys((target.name for target in plan.gpus), first.outcome.failure)
+    known = frozenset(
+        row[:2] for name in plan.names if name in baseline for row in baseline[name].waits
+    )
+    found: dict[str, Observation | str] = {}
+    for target in plan.gpus:
+        try:
+            there = first if target is plan.gpus[0] else first.on(target)
+        except ForecastStateError as error:
+            found[target.name] = str(error)
+            continue
+        found[target.name] = there.outcome.failure or _observed(there, known)
+    return found
+
+
+def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Observation:
+    return observe(
+        found.forecast,
+        program=found.program.words,
+        settings={"steps": found.options.steps_text},
+        files=found.files,
+        known_waits=known,
+    )
+
+
+# -- what is told --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The baseline that results are compared with, and the files that are to tell of them."""
+
+    baseline: Path
+    quiet: bool
+    json: str | None
+    benchmark_json: str | None
+    junit: str | None
+    markdown: str | None
+
+
+def tell(results: list[CaseResult], reports: Reports) -> int:
+    """Prints the report and writes what was asked for, all of it, before any problem is told."""
+    folder = Path.cwd()
+    for result in results:
+        print(words_of(result, folder, quiet=reports.quiet))
+    pasted = [result.case for result in results if result.kind == "regression" and result.case]
+    if pasted and not reports.quiet:
+        path = reports.baseline
+        print(f"If this is meant, run it again with --update, or paste into {path}:")
+        print("\n".join(figures_text(case) for case in pasted))
+    problems = _write(results, reports, folder) + _tell_github(results, folder)
+    tell_problems(problems)
+    code = max((result.exit_code for result in results), default=ExitCode.OK)
+    return max(code, ExitCode.WRONG_USE) if problems else code
+
+
+def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[str]:
+    writers = (
+        (reports.json, lambda path: write_json(path, report_json(results))),
+        (reports.benchmark_json, lambda path: write_json(path, benchmark_json(results))),
+        (reports.junit, lambda path: write_text(path, junit_xml(results))),
+        (reports.markdown, lambda path: write_text(path, markdown(results, folder))),
+    )
+    problems: list[str] = []
+    for path, write in writers:
+        if path:
+            problems += tried(partial(write, path), path)
+    return problems
+
+
+def _tell_github(results: list[CaseResult], folder: Path) -> list[str]:
+    """In GitHub Actions: notes at the lines of the pull request, and the summary of the step."""
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        root = Path(os.environ.get("GITHUB_WORKSPACE") or folder)
+        for line in github_annotations(results, folder, root):
+            print(line)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return []
+
+    def append() -> None:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(markdown(results, folder) + "\n")
+
+    return tried(append, summary)

@@ -1,0 +1,42 @@
+"""`neusight evaluate`: scores predictors on measured kernels."""
+
+from __future__ import annotations
+
+import argparse
+
+from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.predictors.printable import printable
+from neusight.predictors.registry import DEFAULT_PREDICTOR, require_predictor
+
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "score predictors on measured kernels"
+DESCRIPTION = ""
+
+
+def add_arguments(evaluate: argparse.ArgumentParser) -> None:
+    """The options of `neusight evaluate`."""
+    evaluate.add_argument("--data", required=True, metavar="DIR", help="folder with the tables")
+    evaluate.add_argument("--predictor", action="append", metavar="NAME",
+                          help="who prices the kernels, also several (tiled)")  # fmt: skip
+    evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
+    evaluate.add_argument("--sizes", action="store_true", help="show every size class")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the scores and writes them where asked; the exit code."""
+    from neusight.predictors.training.evaluate import evaluate, table_of
+
+    names = options.predictor or [DEFAULT_PREDICTOR]
+    for name in names:
+        require_predictor(name)
+    report = evaluate(options.data, predictors=names)
+    print(table_of(report.rows, every_size=options.sizes))
+    for reason in report.left_out:
+        print(printable(f"left out: {reason}"))
+    problems: list[str] = []
+    if options.json:
+        problems = tried(lambda: write_json(options.json, report.to_json()), options.json)
+    tell_problems(problems)
+    return ExitCode.WRONG_USE if problems else ExitCode.OK

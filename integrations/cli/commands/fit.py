@@ -1,0 +1,38 @@
+"""`neusight fit`: fits the trained predictors to measured kernels."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from neusight.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from neusight.predictors.learned.network import Network
+
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "fit the trained predictors to measured kernels"
+DESCRIPTION = ""
+
+
+def add_arguments(fit: argparse.ArgumentParser) -> None:
+    """The options of `neusight fit`."""
+    fit.add_argument("data", metavar="DATA", nargs="+", help="folders with the tables")
+    fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
+    fit.add_argument("--date", default="", help="date to note in the weights")
+    fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the weights and prints what they miss on held-out shapes; the exit code."""
+    from neusight.predictors.training.fit import fit
+
+    networks: dict[str, Network] = {}
+    for folder in options.data:
+        networks |= fit(folder, options.out, date=options.date, seed=options.seed)
+    for family, network in networks.items():
+        print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
+        for name, error in network.provenance["mape"].items():
+            print(f"  {name:<40} {error:6.1%} on held-out shapes")
+    return ExitCode.OK

@@ -1,0 +1,348 @@
+"""`neusight run`: records a script, prices it on one GPU or several, prints the first screen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.advice.advice import Advice, advice_for
+from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.arguments import add_file_arguments, file_options
+from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.hints import no_cuda_hint
+from neusight.integrations.cli.screen import Screen, coloured, print_screen
+from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
+from neusight.integrations.program.options import (
+    DEFAULT_MAX_OPS,
+    DEFAULT_STEPS,
+    HOSTS,
+    STATED,
+    ProgramOptions,
+    checked_calibration,
+    stated_options,
+)
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.runner import Outcome
+from neusight.integrations.report.memory import MemoryReport, limit_of
+from neusight.integrations.report.side_by_side import parse_prices, side_by_side
+from neusight.interrupts import raises_from_here
+from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
+from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.printable import printable
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["DESCRIPTION", "HELP", "USAGE", "RunRequest", "add_arguments", "run"]
+
+HELP = "forecast an unmodified script"
+USAGE = "neusight run --gpu GPU [options] SCRIPT.py|-m MODULE [args…]"
+DESCRIPTION = (
+    "Run a script as Python would, with forecasts for CUDA. All that follows the script is the "
+    "script's. Exit codes: 0 ok, 2 wrong use, 3 the script itself failed."
+)
+
+
+def add_arguments(run: argparse.ArgumentParser) -> None:
+    """The options of `neusight run`."""
+    run.add_argument("--gpu", action="append", required=True, metavar="NAME",
+                     help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    _add_outputs(run)
+    run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
+                     help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
+    run.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
+                     help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    run.add_argument("--sweep", metavar="ARGUMENT=V1,V2,…",
+                     help="run the script for each value of an argument of its own")  # fmt: skip
+    run.add_argument("--samples", type=int, metavar="N",
+                     help="samples a step takes in, if its shapes do not tell")  # fmt: skip
+    run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
+    run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
+                     help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+    run.add_argument("--host", choices=HOSTS,
+                     help="cost of the host (default: what machines with that GPU usually have); "
+                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
+                     help="judge if it fits into that much (all that the GPU has), and tell what "
+                     "would make it fit")  # fmt: skip
+    run.add_argument("--quiet", action="store_true", help="print the verdict only, in a line")
+    run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
+    run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
+                     help="go on past the GPU's memory, or raise as it would")  # fmt: skip
+    run.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
+                     help="end a loop that waits for an invented value after N ops")  # fmt: skip
+    add_file_arguments(run)
+
+
+def _add_outputs(run: argparse.ArgumentParser) -> None:
+    run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
+    run.add_argument("--json", metavar="FILE", help="write all figures there")
+    run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
+    run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a command line of `neusight run` asks for. `max_memory` is as it was given: "" is all
+    that the GPU has, None does not judge."""
+
+    program: Program
+    gpu_names: tuple[str, ...]
+    options: ProgramOptions
+    prices: dict[str, float]
+    max_memory: str | None
+    sweep: str | None
+    trace: str | None
+    json: str | None
+    html: str | None
+    save: str | None
+
+    @property
+    def gpus(self) -> list[GPU]:
+        """The GPUs, in the order asked for."""
+        return [find_gpu(name) for name in self.gpu_names]
+
+
+def run(options: argparse.Namespace, program: Program | None) -> int:
+    """Runs the program once, prices it on every GPU asked for; the exit code."""
+    request = _requested(options, program)
+    if request.sweep is not None:
+        return _sweep(request, request.sweep)
+    first = forecast_program(request.program, request.gpus[0], request.options)
+    outcome, recording = first.outcome, first.forecast.recording
+    if outcome.is_interrupted and not recording.num_ops:
+        if not outcome.is_lost:  # its process has said so
+            print("neusight: interrupted before any CUDA work", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    if not recording.steps and outcome.failure:
+        failure = printable(outcome.failure)
+        when = "" if outcome.is_lost else " before any CUDA work"
+        print(f"neusight: the script failed{when}: {failure}", file=sys.stderr)
+        return ExitCode.SCRIPT_FAILED
+    forecasts = [first.forecast, *_priced_on_others(first, request)]
+    reports = _memory_reports(request, forecasts)
+    problems = _report(request, forecasts, first, reports)
+    if outcome.failure:
+        return ExitCode.INTERRUPTED if outcome.is_interrupted else ExitCode.SCRIPT_FAILED
+    if not recording.num_ops:
+        print(f"neusight: {no_cuda_hint(request.program, _own_words(request))}", file=sys.stderr)
+        return ExitCode.WRONG_USE
+    if not all(report.fits for report in reports):
+        return ExitCode.JUDGED
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+# -- what is asked for ---------------------------------------------------------------------------
+
+
+def _requested(options: argparse.Namespace, program: Program | None) -> RunRequest:
+    """The command line as values; OptionError or UnknownGPUError for what cannot be run."""
+    if program is None:
+        raise OptionError("give the script to run: neusight run --gpu H100 train.py")
+    if not program.is_module and not Path(program.target).is_file():
+        raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
+    request = RunRequest(
+        program=program,
+        gpu_names=tuple(options.gpu),
+        options=_program_options(options),
+        prices=parse_prices(options.price),
+        max_memory=options.max_memory,
+        sweep=options.sweep,
+        trace=options.trace,
+        json=options.json,
+        html=options.html,
+        save=options.save,
+    )
+    if options.max_memory is not None:
+        limit_of(options.max_memory)
+    checked_calibration(request.options, request.gpus)  # before minutes of recording
+    return request
+
+
+def _program_options(options: argparse.Namespace) -> ProgramOptions:
+    others = replace(
+        file_options(options),
+        strict=options.strict,
+        out_of_memory=options.out_of_memory,
+        max_ops=options.max_ops,
+        samples=options.samples,
+        tokens=options.tokens,
+        with_stack=options.max_memory is not None,
+    )
+    return stated_options({name: getattr(options, name) for name in STATED}, others)
+
+
+def _own_words(request: RunRequest) -> list[str]:
+    return ["run", *(word for name in request.gpu_names for word in ("--gpu", name))]
+
+
+# -- several values, several GPUs ----------------------------------------------------------------
+
+
+def _sweep(request: RunRequest, text: str) -> int:
+    from neusight.integrations.cli.sweep import parse_sweep, sweep_table, swept
+
+    raises_from_here()
+    sweep = parse_sweep(text)
+    written = {
+        "trace": request.trace,
+        "save": request.save,
+        "html": request.html,
+        "keep-writes": request.options.keep_writes,
+    }
+    unused = [name for name, path in written.items() if path]
+    if unused:
+        raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
+    points = swept(
+        sweep,
+        request.program,
+        request.gpus,
+        replace(request.options, quiet=True),
+        prices=request.prices,
+        tell=_tell if not request.options.quiet and sys.stderr.isatty() else lambda text: None,
+    )
+    print(coloured(sweep_table(sweep, points), sys.stdout))
+    problems: list[str] = []
+    if request.json:
+        path = request.json
+        problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
+    tell_problems(problems)
+    return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
+
+
+def _tell(text: str) -> None:
+    print(f"neusight: {text}", file=sys.stderr, flush=True)
+
+
+def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:
+    """The forecasts on the other GPUs; those are left out and named where the program would have to
+    run again, but was interrupted."""
+    found: list[Forecast] = []
+    for name, target in list(zip(request.gpu_names, request.gpus, strict=True))[1:]:
+        try:
+            found.append(first.on(target).forecast)
+        except ForecastStateError:
+            if not first.outcome.is_interrupted:
+                raise
+            print(f"neusight: {name} is left out: the script must run again", file=sys.stderr)
+    return found
+
+
+def _memory_reports(request: RunRequest, forecasts: list[Forecast]) -> list[MemoryReport]:
+    if request.max_memory is None or any(forecast.failure for forecast in forecasts):
+        return []
+    limit = limit_of(request.max_memory)
+    return [MemoryReport(forecast, limit) for forecast in forecasts if forecast.recording.num_ops]
+
+
+# -- what is shown and written -------------------------------------------------------------------
+
+
+def _report(
+    request: RunRequest,
+    forecasts: list[Forecast],
+    first: ProgramForecast,
+    reports: list[MemoryReport],
+) -> list[str]:
+    """Writes what was asked for and prints the first screen; returns what could not be written,
+    which is told after it, so that nothing computed is lost."""
+    outcome, is_quiet = first.outcome, request.options.quiet
+    needs_advice = request.html or request.json or (len(forecasts) == 1 and not is_quiet)
+    needs_advice = needs_advice and not outcome.failure  # there is no step to change
+    advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
+    problems = _write(request, forecasts, advice, reports)
+    if is_quiet:
+        for forecast in forecasts:
+            print(forecast.summary().partition("\n")[0])
+    else:
+        print_screen(_screen(request, first), forecasts, advice)
+    for report in reports:
+        print(report.verdict if is_quiet else f"\n{report}")
+    tell_problems([*_end_of(outcome), *problems])
+    return problems
+
+
+def _end_of(outcome: Outcome) -> list[str]:
+    """How the program ended, if not well."""
+    if outcome.is_interrupted:
+        return ["interrupted; the forecast covers what it did before"]
+    if outcome.failure:
+        failure = f"the script failed: {printable(outcome.failure)}"
+        return [failure, "the forecast covers what it did before"]
+    return []
+
+
+def _screen(request: RunRequest, first: ProgramForecast) -> Screen:
+    return Screen(
+        program=request.program,
+        outcome=first.outcome,
+        options=request.options,
+        gpu_names=request.gpu_names,
+        prices=request.prices,
+        judges_memory=request.max_memory is not None,
+        trace=request.trace,
+        html=request.html,
+    )
+
+
+def _write(
+    request: RunRequest,
+    forecasts: list[Forecast],
+    advice: list[list[Advice]],
+    reports: list[MemoryReport],
+) -> list[str]:
+    from neusight.integrations.report.html import write_html_report
+
+    problems: list[str] = []
+    first = forecasts[0]
+    trace, save, html, json = request.trace, request.save, request.html, request.json
+    if trace and first.recording.num_ops:
+        problems += _write_traces(trace, forecasts)
+    if save:
+        problems += tried(lambda: first.save(save), save)
+    if html and first.recording.num_ops:
+        problems += tried(
+            lambda: write_html_report(html, forecasts, advice=advice, prices=request.prices), html
+        )
+    if json:
+        document = _document(forecasts, advice, request.prices)
+        if reports:
+            document["max_memory"] = [report.to_json() for report in reports]
+        problems += tried(lambda: write_json(json, document), json)
+    return problems
+
+
+def _document(
+    forecasts: list[Forecast], advice: list[list[Advice]], prices: dict[str, float]
+) -> dict[str, Any]:
+    content = [
+        {**forecast.to_json(), "advice": [item.to_json() for item in found]}
+        for forecast, found in zip(forecasts, advice, strict=True)
+    ]
+    failed = any(forecast.failure for forecast in forecasts)
+    compared = [] if failed else side_by_side(forecasts, prices).to_json()
+    if len(content) == 1:
+        return {**content[0], "side_by_side": compared}
+    return {
+        "schema_version": content[0]["schema_version"],
+        "forecasts": content,
+        "side_by_side": compared,
+    }
+
+
+def _write_traces(folder: str, forecasts: list[Forecast]) -> list[str]:
+    from neusight.integrations.frameworks.tensorboard import trace_handler
+
+    problems: list[str] = []
+    for forecast in forecasts:
+        place = Path(folder) if len(forecasts) == 1 else Path(folder) / forecast.gpu.name
+        try:
+            trace_handler(place)(forecast)
+        except TraceError as error:
+            problems.append(str(error))
+    return problems

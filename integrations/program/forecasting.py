@@ -1,0 +1,85 @@
+"""What a program does on one GPU, and on others: recorded once, and again where it must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.own_process import recorded_apart
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.recording import Recorded, recorded
+from neusight.integrations.program.runner import Outcome
+from neusight.predictors.errors import ForecastStateError
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+    from neusight.ops.own_ops import OwnOps
+    from neusight.predictors.gpu import GPU
+
+__all__ = ["ProgramForecast", "forecast_program"]
+
+
+@dataclass(frozen=True)
+class ProgramForecast:
+    """A program's forecast on a GPU, and how the program ended. `files` is a digest of the files
+    that it is made of, `ops` what it said of ops of its own in another process."""
+
+    program: Program
+    options: ProgramOptions
+    forecast: Forecast
+    outcome: Outcome
+    files: str
+    ops: OwnOps | None = None
+
+    @classmethod
+    def of(
+        cls, found: Recorded, program: Program, gpu: GPU, options: ProgramOptions
+    ) -> ProgramForecast:
+        """The forecast of what another process, or this one, recorded."""
+        forecast = _priced(found.forecast(program, gpu, options), found.ops)
+        return cls(program, options, forecast, found.outcome, found.files, found.ops)
+
+    def on(self, gpu: GPU) -> ProgramForecast:
+        """The same recording on another GPU; where the program would take another path there, it
+        runs again, out of view. ForecastStateError where it would have to, but Ctrl-C ended it."""
+        options = self.options
+        try:
+            there = self.forecast.on(gpu, host=options.host, calibration=options.learnt_of(gpu))
+        except ForecastStateError:
+            if self.outcome.is_interrupted:
+                raise
+            again = replace(options, keep_writes=None, quiet=True)
+            found = recorded_apart(self.program, gpu, again)
+            if found.recording is None or not found.recording.steps:
+                why = found.outcome.failure or "it does nothing on that GPU"
+                raise ForecastStateError(
+                    f"The script could not be recorded on {gpu.name}: {why}"
+                ) from None
+            return ProgramForecast.of(found, self.program, gpu, options)
+        return replace(self, forecast=_priced(there, self.ops))
+
+
+def forecast_program(
+    program: Program, gpu: GPU, options: ProgramOptions, *, is_apart: bool = False
+) -> ProgramForecast:
+    """Records the program and prices it; `is_apart` in a fresh process, so that it finds nothing
+    that a program before it left in this one."""
+    if is_apart and not options.is_guarded:  # else it has a process of its own anyway
+        found = recorded_apart(program, gpu, options, is_shown=True)
+    else:
+        found = recorded(program, gpu, options)
+        if not options.is_guarded:
+            found = replace(found, ops=None)  # this process knows them
+    return ProgramForecast.of(found, program, gpu, options)
+
+
+def _priced(forecast: Forecast, ops: OwnOps | None) -> Forecast:
+    """Priced at once where the program brought ops of its own: the next program may bring others of
+    the same names."""
+    if ops is not None and ops.names:
+        from neusight.ops.own_ops import register_own_ops
+
+        register_own_ops(ops)
+        forecast.timeline  # noqa: B018  (computed here, and kept)
+    return forecast

@@ -1,0 +1,122 @@
+"""How a program is recorded and priced, as a command line, a project or a test says it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
+from neusight.predictors.errors import CalibrationError, OptionError
+from neusight.predictors.gpu import GPU
+from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.registry import require_predictor
+
+__all__ = [
+    "DEFAULT_MAX_OPS",
+    "DEFAULT_STEPS",
+    "HOSTS",
+    "STATED",
+    "ProgramOptions",
+    "checked_calibration",
+    "stated_options",
+]
+
+#: Steady steps after which a program is ended: enough for a median.
+DEFAULT_STEPS = 5
+
+#: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
+DEFAULT_MAX_OPS = 5_000_000
+
+#: What the host may be said to be.
+HOSTS = ("plain", "older", "profiled")
+
+#: Options that a project's settings and a baseline may state too, by name, as text.
+STATED = ("calibration", "host", "predictor", "steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """How a program is recorded and priced.
+
+    `steps` is after how many steady steps it is ended (None: never), `calibration` the file of
+    what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have).
+    `samples` and `tokens` are what a step takes in, where its shapes do not tell. `is_guarded`
+    lets it write only where nothing is the user's, in a process of its own.
+
+    OptionError for what means nothing, UnknownPredictorError.
+    """
+
+    steps: int | None = DEFAULT_STEPS
+    predictor: str | None = None
+    calibration: str | None = None
+    host: str | None = None
+    strict: bool = False
+    out_of_memory: Literal["report", "raise"] = "report"
+    max_ops: int = DEFAULT_MAX_OPS
+    samples: int | None = None
+    tokens: int | None = None
+    with_stack: bool = False
+    quiet: bool = False
+    allow_writes: bool = False
+    keep_writes: str | None = None
+    is_guarded: bool = False
+
+    def __post_init__(self) -> None:
+        require_predictor(self.predictor)
+        if self.host not in (None, *HOSTS):
+            raise OptionError(f"unknown host {self.host!r}; known: {', '.join(HOSTS)}")
+        for name in ("samples", "tokens"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise OptionError(f"--{name} is {value}; it must be a number above 0")
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """What a recording keeps of what the user says of the program."""
+        stated = {SAMPLES_OPTION: self.samples, TOKENS_OPTION: self.tokens}
+        return {name: str(value) for name, value in stated.items() if value is not None}
+
+    @property
+    def steps_text(self) -> str:
+        """The steps as they are stated: a number, or "all"."""
+        return "all" if self.steps is None else str(self.steps)
+
+    def learnt_of(self, gpu: GPU) -> Calibration | None:
+        """What the calibration says of that GPU; None for all others."""
+        if self.calibration is None:
+            return None
+        learnt = Calibration.load(self.calibration)
+        return learnt if learnt.gpu == gpu.name else None
+
+
+def stated_options(
+    texts: Mapping[str, str | None], options: ProgramOptions | None = None
+) -> ProgramOptions:
+    """These options, but for those that are stated as text, by their names in STATED; what is None
+    is not stated. OptionError for what means nothing.
+
+    >>> stated_options({"steps": "all", "host": None}).steps is None
+    True
+    """
+    stated: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
+    if "steps" in stated:
+        stated["steps"] = _steps_of(stated["steps"])
+    return replace(options or ProgramOptions(), **stated)
+
+
+def checked_calibration(options: ProgramOptions, targets: list[GPU]) -> None:
+    """CalibrationError where there is a calibration, but of none of the GPUs."""
+    if options.calibration is None or any(options.learnt_of(target) for target in targets):
+        return
+    raise CalibrationError(
+        f"{options.calibration} is of {Calibration.load(options.calibration).gpu}, which is not "
+        f"among the GPUs asked for: {', '.join(target.name for target in targets)}. Calibrate for "
+        "one of them, or leave --calibration out."
+    )
+
+
+def _steps_of(text: str) -> int | None:
+    if text != "all" and not (text.isdigit() and int(text) > 0):
+        raise OptionError(f"--steps is {text!r}; it must be a number above 0, or all")
+    return None if text == "all" else int(text)

@@ -1,0 +1,54 @@
+"""The first screen: its colours, and the command that it ends with."""
+
+from __future__ import annotations
+
+import io
+import shlex
+
+import pytest
+
+from neusight.integrations.cli.main import _split
+from neusight.integrations.cli.screen import check_command, coloured
+from neusight.integrations.program.program import Program
+
+SCREEN = "T4: does not fit, 5 ms\nA100: fits, 2 ms\n  note      a NOTE\nL4  NO  yes\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    text = coloured(SCREEN, Terminal())
+
+    assert "\x1b[31mdoes not fit\x1b[0m" in text
+    assert "\x1b[32mfits\x1b[0m" in text
+    assert "\x1b[31mNO\x1b[0m" in text
+    assert "a NOTE" in text  # only the word by itself is a verdict
+
+
+@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_no_colours_gets_none(
+    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable)
+
+    assert coloured(SCREEN, Terminal()) == SCREEN
+
+
+def test_a_file_gets_no_colours() -> None:
+    assert coloured(SCREEN, io.StringIO()) == SCREEN
+
+
+def test_the_command_for_ci_is_one_that_check_takes() -> None:
+    program = Program("my train.py", ("--name", "it's"))
+
+    words = shlex.split(check_command(program, ("H100", "T4")))
+
+    own, inner = _split(words[1 : words.index("(first")])
+    assert own == ["check", "--gpu", "H100", "--gpu", "T4"]
+    assert inner == program

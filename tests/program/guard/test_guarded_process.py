@@ -1,0 +1,455 @@
+"""A program in a process of its own does as ever, and cannot touch what is not its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.fake_cuda.store.leftovers import remove_leftovers
+from neusight.integrations.cli.main import main
+from neusight.integrations.program.guard.guarded_process import (
+    checked_keep_folder,
+    in_guarded_process,
+    is_guarded,
+)
+from neusight.integrations.program.guard.landlock import is_available
+from neusight.predictors.errors import OptionError
+
+pytestmark = pytest.mark.skipif(
+    not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
+)
+
+WORDS = ("train.py",)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a file in it, and a temporary folder of one's own."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "home" / "mine.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path / "home"
+
+
+def left_in_temporary(home: Path) -> list[str]:
+    return sorted(path.name for path in (home.parent / "tmp").iterdir())
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+
+def test_what_the_work_returns_comes_back(home: Path) -> None:
+    ended = in_guarded_process(lambda store: {"pid": os.getpid(), "sum": 3}, WORDS)
+
+    assert ended.answer is not None
+    assert ended.answer["sum"] == 3
+    assert ended.answer["pid"] != os.getpid()
+    assert (ended.failure, ended.exit_code) == ("", 0)
+    assert left_in_temporary(home) == []
+
+
+def test_what_the_work_raises_is_raised_with_its_frames(home: Path) -> None:
+    def work(store: Any) -> None:
+        raise OptionError("not like this")
+
+    with pytest.raises(OptionError, match="not like this") as caught:
+        in_guarded_process(work, WORDS)
+
+    assert 'raise OptionError("not like this")' in str(caught.value.__cause__)
+    assert left_in_temporary(home) == []
+
+
+def test_what_cannot_be_sent_is_said_in_words(home: Path) -> None:
+    class Local(Exception):
+        pass
+
+    def work(store: Any) -> None:
+        raise Local("words")
+
+    with pytest.raises(RuntimeError, match="Local: words"):
+        in_guarded_process(work, WORDS)
+
+
+@pytest.mark.parametrize(
+    ("end", "failure", "code"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL (mostly", 137),
+        (lambda: os.kill(os.getpid(), signal.SIGRTMIN + 3), "was killed by signal 37", 165),
+        (lambda: os._exit(7), "ended its process at once, with status 7", 7),
+        (lambda: os._exit(0), "ended its process at once, with status 0", 1),
+        (lambda: os._exit(130), "interrupted", 130),
+    ],
+    ids=["kill", "real-time", "exit", "exit well", "interrupt"],
+)
+def test_a_process_that_ends_without_an_answer_is_told_in_words(
+    end: Callable[[], object], failure: str, code: int, home: Path
+) -> None:
+    def work(store: Any) -> None:
+        (Path(store.folder) / "rest").write_text("x")
+        Path(tempfile.mkdtemp()).joinpath("x").write_text("x")
+        end()
+
+    ended = in_guarded_process(work, WORDS)
+
+    assert ended.answer is None
+    assert failure in ended.failure
+    assert ended.exit_code == code
+    assert left_in_temporary(home) == []
+
+
+def test_ctrl_c_is_the_childs(home: Path) -> None:
+    def work(store: Any) -> str:
+        try:
+            os.kill(os.getppid(), signal.SIGINT)  # the terminal tells both
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            return "interrupted in its own way"
+        return "nothing came"
+
+    assert in_guarded_process(work, WORDS).answer == "interrupted in its own way"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path) -> None:
+    def work(store: Any) -> str:
+        child = os.fork()
+        if child == 0:
+            return "the fork's"
+        os.waitpid(child, 0)
+        return "the script's"
+
+    assert in_guarded_process(work, WORDS).answer == "the script's"
+
+
+def test_a_script_that_closes_every_descriptor_still_tells(home: Path) -> None:
+    def work(store: Any) -> str:
+        os.closerange(3, 256)
+        return "told"
+
+    assert in_guarded_process(work, WORDS).answer == "told"
+
+
+def test_nothing_is_written_but_where_nothing_is_a_users(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "given").mkdir()
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # it holds the working directory
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "given"))  # an argument lies in it
+    places = {"home": home, "given": tmp_path / "given", "temporary": tmp_path / "tmp"}
+
+    def work(store: Any) -> list[str]:
+        free = {"store": Path(store.folder), "own": Path(tempfile.gettempdir())}
+        written = []
+        for name, folder in {**places, **free, "hub": tmp_path / "hub"}.items():
+            with contextlib.suppress(PermissionError):
+                (folder / "file").write_text("x")
+                written.append(name)
+        subprocess.run(["rm", "-f", "mine.txt"], stderr=subprocess.DEVNULL)
+        Path("/dev/null").write_text("x")
+        return written
+
+    ended = in_guarded_process(work, ("train.py", str(tmp_path / "given" / "set")))
+
+    assert ended.answer == ["temporary", "store", "own", "hub"]
+    assert (home / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "hub" / "file").exists()
+
+
+def test_caches_that_stay_empty_are_not_left_behind(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "a" / "hub"))
+
+    assert in_guarded_process(lambda store: os.environ["HF_HOME"], WORDS).answer
+
+    assert not (tmp_path / "a").exists()
+
+
+def test_new_files_are_made_by_the_process_beside(home: Path) -> None:
+    def work(store: Any) -> str:
+        path = str(home / "new.txt")
+        descriptor = store.hands.open(path, os.O_WRONLY | os.O_CREAT)
+        store.note_made(path, os.fstat(descriptor))
+        os.write(descriptor, b"words")
+        os.close(descriptor)
+        return Path(path).read_text()
+
+    kept = home.parent / "kept"
+
+    assert in_guarded_process(work, WORDS, keep=str(kept)).answer == "words"
+
+    assert not (home / "new.txt").exists()
+    assert (kept / "new.txt").read_text() == "words"
+
+
+@pytest.mark.parametrize(
+    ("is_command_line", "allow_writes", "expected"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_only_the_command_line_is_guarded(
+    is_command_line: bool, allow_writes: bool, expected: bool
+) -> None:
+    assert is_guarded(is_command_line=is_command_line, allow_writes=allow_writes) == expected
+
+
+def test_a_folder_to_keep_writes_in_is_new_or_empty(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "train.py").write_text("1 / 0")
+    (home / "empty").mkdir()
+    checked_keep_folder(None)
+    checked_keep_folder("empty")
+    checked_keep_folder("new")
+
+    assert main(["run", "--gpu", "H100", "--keep-writes", ".", "train.py"]) == 2
+    assert main(["check", "--gpu", "H100", "--keep-writes", "mine.txt", "train.py"]) == 2
+
+    assert main(["run", "--gpu", "H100", "--keep-writes", "new", "--allow-writes", "train.py"]) == 2
+
+    told = capsys.readouterr().err
+    assert "leave one of them out" in told
+    assert "is not empty; name a new folder" in told
+    assert "mine.txt is a file" in told
+    assert "ZeroDivisionError" not in told
+
+
+def test_without_a_guard_the_same_options_hold(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "train.py").write_text(
+        "import atexit, torch\nfrom pathlib import Path\ntorch.ones(3, device='cuda') + 1\n"
+        "atexit.register(lambda: Path('mine.txt').write_text('mine!'))\n"
+    )
+
+    assert main(["run", "--gpu", "H100", "--keep-writes", "kept", "train.py"]) == 0
+    assert (home / "mine.txt").read_text() == "mine"
+    assert (home / "kept" / "mine.txt").read_text() == "mine!"
+    assert "guarded by the overlay alone" in capsys.readouterr().out
+
+    assert main(["run", "--gpu", "H100", "--quiet", "--allow-writes", "train.py"]) == 0
+    assert (home / "mine.txt").read_text() == "mine!"
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "neusight", *words]
+
+
+def neusight(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, input=stdin)
+
+
+MANY = """
+import atexit, ctypes, json, os, subprocess, sys, tempfile, threading
+import _sqlite3
+import neusight, torch
+from neusight.predictors import Kernel
+from torch.utils.data import DataLoader
+
+said = {}
+def tell():
+    with open("said.json", "w") as file:
+        json.dump(said, file)
+atexit.register(tell)
+
+def stopped(name, way):
+    try:
+        said[name] = "stopped" if way() else "done"
+    except Exception as error:
+        said[name] = "stopped"
+
+@torch.library.custom_op("many::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@double.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+@neusight.register_op("many::double")
+def kernels(call, math):
+    return [Kernel.elementwise("double", call.tensor("x").numel, dtype="float32")]
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.ones(3) * index
+
+def main():
+    said["asked"] = input("name? ")
+    said["name"] = __name__
+    said["arguments"] = sys.argv[1:]
+    libc = ctypes.CDLL(None)
+    stopped("rm", lambda: subprocess.run(["rm", "mine.txt"], capture_output=True).returncode)
+    stopped("shell", lambda: os.system("echo x >> mine.txt"))
+    stopped("C open", lambda: libc.open(b"mine.txt", os.O_WRONLY | os.O_TRUNC) < 0)
+    stopped("C unlink", lambda: libc.unlink(b"mine.txt") < 0)
+    stopped("C rename", lambda: libc.rename(b"mine.txt", b"yours.txt") < 0)
+    stopped("sqlite", lambda: _sqlite3.connect("data.db").execute("insert into t values (2)"))
+    try:
+        from pyarrow import fs
+    except ImportError:
+        said["arrow"] = "stopped"
+    else:
+        stopped("arrow", lambda: fs.LocalFileSystem().open_output_stream("mine.txt"))
+    with tempfile.NamedTemporaryFile() as file:
+        said["temporary"] = subprocess.run(["touch", file.name]).returncode
+    for context in ("fork", "spawn"):
+        loader = DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context=context)
+        said[context] = sum(batch.sum().item() for batch in loader)
+    said["product"] = (torch.ones(300, 300) @ torch.ones(300, 300))[0, 0].item()
+    thread = threading.Thread(target=lambda: said.update(thread=torch.ones(3).sum().item()))
+    thread.start()
+    x = torch.ones(1000, device="cuda")
+    for _ in range(3):
+        double(x)
+    thread.join()
+    print("to be seen")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(home: Path) -> None:
+    import sqlite3
+
+    (home / "many.py").write_text(MANY)
+    with contextlib.closing(sqlite3.connect(home / "data.db")) as connection:
+        connection.execute("create table t (x)")
+        connection.commit()
+    before = {path.name: path.read_bytes() for path in home.iterdir()}
+
+    done = neusight(
+        "run", "--gpu", "H100", "--strict", "--keep-writes", "kept", "--json", "o.json", "many.py",
+        "--lr", "1", stdin="Ada\n",
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "to be seen" in done.stdout
+    assert "guarded by the overlay, and by the kernel behind it" in done.stdout
+    after = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
+    assert json.loads(after.pop("o.json"))["unmapped"] == []
+    assert after == before
+    assert json.loads((home / "kept" / "said.json").read_text()) == {
+        **dict.fromkeys(("rm", "shell", "C open", "C unlink", "C rename", "sqlite", "arrow"),
+                        "stopped"),
+        "asked": "Ada", "name": "__main__", "arguments": ["--lr", "1"], "temporary": 0,
+        "fork": 18.0, "spawn": 18.0, "product": 300.0, "thread": 3.0,
+    }  # fmt: skip
+    assert left_in_temporary(home) == []
+
+
+def test_an_error_that_the_guard_made_says_so(home: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (home / "train.py").write_text(
+        "import torch\nfrom pyarrow import fs\ntorch.ones(3, device='cuda') + 1\n"
+        "fs.LocalFileSystem().open_output_stream('mine.txt')\n"
+    )
+
+    done = neusight("run", "--gpu", "H100", "train.py")
+
+    assert done.returncode == 3
+    assert "train.py:4 wrote to mine.txt past neusight's overlay" in done.stderr
+    assert "--allow-writes lets it" in done.stderr
+    assert (home / "mine.txt").read_text() == "mine"
+
+
+def test_check_is_guarded_and_writes_its_baseline(home: Path) -> None:
+    (home / "train.py").write_text(
+        "import os, torch\nmodel = torch.nn.Linear(8, 8).cuda()\n"
+        "for _ in range(3):\n    model(torch.ones(8, 8, device='cuda'))\n"
+        "os.system('rm -f mine.txt')\n"
+    )
+
+    done = neusight("check", "--gpu", "H100", "--update", "train.py")
+
+    assert done.returncode == 0, done.stderr
+    assert "train.py on H100" in (home / "neusight.json").read_text()
+    assert (home / "mine.txt").read_text() == "mine"
+    assert left_in_temporary(home) == []
+
+
+def test_a_script_whose_process_is_killed_has_failed(home: Path) -> None:
+    (home / "train.py").write_text(
+        "import os, torch\ntorch.ones(3, device='cuda')\nopen('new.txt', 'w').write('x')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+
+    done = neusight("run", "--gpu", "H100", "train.py")
+
+    assert done.returncode == 3
+    assert "neusight: the script failed: its process was killed by SIGKILL" in done.stderr
+    assert left_in_temporary(home) == []
+    assert not (home / "new.txt").exists()
+
+
+#: Says that it has begun, then waits for what comes.
+WAITING = """
+import os, signal, torch
+torch.ones(3, device="cuda")
+open("new.txt", "w").write("x")
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def begun(home: Path) -> tuple[subprocess.Popen[str], int]:
+    """The command, and the process of its script, which waits."""
+    (home / "train.py").write_text(WAITING)
+    process = subprocess.Popen(
+        command("run", "--gpu", "H100", "train.py"), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def test_sigterm_leaves_nothing_behind(home: Path) -> None:
+    process, _ = begun(home)
+
+    process.terminate()
+    with process:
+        pass
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert left_in_temporary(home) == []
+    assert sorted(path.name for path in home.iterdir()) == ["mine.txt", "train.py"]
+
+
+def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path) -> None:
+    process, script = begun(home)
+    watched = os.pidfd_open(script)
+
+    process.kill()
+    with process:
+        pass
+    import select
+
+    assert select.select([watched], [], [], 60)[0] == [watched]  # the script does not outlive it
+    os.close(watched)
+    assert (home / "new.txt").exists()
+    [store] = left_in_temporary(home)
+
+    assert remove_leftovers(str(home.parent / "tmp")) == [str(home.parent / "tmp" / store)]
+
+    assert left_in_temporary(home) == []
+    assert sorted(path.name for path in home.iterdir()) == ["mine.txt", "train.py"]

@@ -1,0 +1,71 @@
+"""Recording a program: guarded where asked, and nothing known where its process was lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.program.guard.landlock import is_available
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.recording import Recorded, forecast_options_for, recorded
+from neusight.integrations.program.runner import Outcome
+from neusight.predictors.gpu import find_gpu
+
+H100, OPTIONS = find_gpu("H100"), ProgramOptions(quiet=True, tokens=512)
+guarded = pytest.mark.skipif(
+    not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
+)
+
+
+def program(folder: Path, text: str) -> Program:
+    path = folder / "train.py"
+    path.write_text(text)
+    return Program(str(path), ("--fast",))
+
+
+def test_what_was_recorded_knows_the_program(tmp_path: Path) -> None:
+    text = "import torch\ntorch.ones(64, device='cuda').sum()\n"
+
+    found = recorded(program(tmp_path, text), H100, OPTIONS)
+
+    assert found.recording is not None
+    assert found.recording.script == "train.py --fast"
+    assert found.recording.gpu == H100.name
+    assert OPTIONS.stated.items() <= found.recording.options.items()
+    assert found.outcome == Outcome()
+
+
+@guarded
+def test_behind_the_guard_it_is_another_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "import os, torch\nprint(os.getpid())\ntorch.ones(64, device='cuda').sum()\n"
+    options = ProgramOptions(quiet=True, is_guarded=True)
+
+    found = recorded(program(tmp_path, text), H100, options)
+
+    assert capfd.readouterr().out != f"{os.getpid()}\n"
+    assert found.recording is not None
+    assert found.recording.num_ops == 2
+
+
+@guarded
+def test_of_a_process_that_is_lost_only_its_name_is_known(tmp_path: Path) -> None:
+    lost = program(tmp_path, "import os\nos._exit(7)\n")
+    options = ProgramOptions(quiet=True, is_guarded=True)
+
+    found = recorded(lost, H100, options)
+    recording = found.forecast(lost, H100, options).recording
+
+    assert found == Recorded(found.outcome)
+    assert found.outcome.is_lost
+    assert (recording.steps, recording.script) == ((), "train.py --fast")
+
+
+def test_a_forecast_is_made_with_what_the_options_say() -> None:
+    made = forecast_options_for(H100, ProgramOptions(host="profiled", predictor="roofline"))
+
+    assert (made.gpu, made.host.name, made.predictor.name) == (H100, "profiled", "roofline")
