@@ -53,8 +53,8 @@ def test_step(forecast_regression):
 @pytest.fixture(scope="module", autouse=True)
 def all_is_imported() -> None:
     """An inner run forgets what it was the first to import, and torch cannot be imported twice."""
-    for module in ("check_outputs", "settings", "regression"):
-        importlib.import_module(f"neusight.integrations.{module}")
+    for module in ("observation", "outputs", "result", "settings"):
+        importlib.import_module(f"neusight.integrations.check.{module}")
     with neusight.forecast_on("H100", with_stack=True) as forecast:
         layer = torch.nn.Linear(8, 8).cuda()
         optimizer = torch.optim.SGD(layer.parameters())

@@ -245,7 +245,7 @@ def test_the_projects_cases_are_checked_each_in_a_process_of_its_own(
     printed = capfd.readouterr().out
 
     assert (written, code) == (0, 3)
-    assert "large on H100-SXM5-80GB: FAILED: its process ended with status 7" in printed
+    assert "large on H100-SXM5-80GB: FAILED: it ended its process at once, with status 7" in printed
     assert "renamed on H100-SXM5-80GB: NO BASELINE" in printed
     assert "small on H100-SXM5-80GB: REMOVED" in printed
     assert "'renamed on H100-SXM5-80GB' does the same" in printed
