@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from neusight.ops import collective, fft, optimizer
 from neusight.ops.elements import copy, elementwise, gather, views
-from neusight.ops.products import attention, convolution, gemm, linear_cross_entropy, recurrent
+from neusight.ops.products import (
+    attention,
+    convolution,
+    factorization,
+    gemm,
+    linear_cross_entropy,
+    recurrent,
+)
 from neusight.ops.registry import (
     Formula,
     Mapping,
@@ -40,6 +47,7 @@ FAMILIES = (
     convolution,
     copy,
     elementwise,
+    factorization,
     fft,
     gather,
     gemm,

@@ -11,7 +11,6 @@ from neusight.ops.operands import (
     copy_kernel,
     is_in_place,
     itemsize,
-    kernel_name,
     memory_kernel,
     num_bytes,
     output,
@@ -507,96 +506,6 @@ def _unrolled_sizes(operands: Sequence[TensorSpec], expands: Sequence[Sequence[i
             if dim not in expanded:
                 sizes[dim] = max(sizes[dim], next(shape))
     return sizes
-
-
-#: Width of a panel in the blocked factorizations of cuSOLVER and MAGMA (a typical block size).
-_PANEL = 128
-
-#: How often the whole matrix is passed through, by op, in units of a Cholesky factorization's
-#: n^3/3 products (Golub and Van Loan, Matrix Computations, 4th ed.: LU 2n^3/3, QR 4n^3/3,
-#: inverse 2n^3, symmetric eigenproblem about 9n^3, SVD and eigenproblem about 20n^3).
-_CHOLESKY_UNITS = {
-    "linalg_cholesky_ex": 1,
-    "cholesky": 1,
-    "_cholesky_solve_helper": 2,
-    "cholesky_solve": 2,
-    "cholesky_inverse": 2,
-    "_linalg_solve_ex": 2,
-    "linalg_solve_triangular": 1,
-    "triangular_solve": 1,
-    "linalg_lu_factor_ex": 2,
-    "linalg_lu_solve": 2,
-    "linalg_lu": 2,
-    "linalg_ldl_factor_ex": 1,
-    "linalg_ldl_solve": 2,
-    "_linalg_det": 2,
-    "_linalg_slogdet": 2,
-    "linalg_inv_ex": 6,
-    "linalg_qr": 4,
-    "geqrf": 4,
-    "ormqr": 4,
-    "linalg_householder_product": 4,
-    "linalg_lstsq": 6,
-    "_linalg_eigh": 27,
-    "_linalg_svd": 60,
-    "linalg_eig": 60,
-    "linalg_eigvals": 60,
-    "_linalg_eigvals": 60,
-    "linalg_pinv": 60,
-    "linalg_matrix_exp": 42,
-}
-
-
-@register_op(*(f"aten::{name}" for name in _CHOLESKY_UNITS))
-def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """A dense factorization or solve, roughly: panels on their own, then products for the rest."""
-    matrix = max(
-        (spec for spec in call.input_tensors if len(spec.shape) >= 2),
-        key=lambda spec: spec.numel,
-    )
-    batch, n, height = product(matrix.shape[:-2]), min(matrix.shape[-2:]), max(matrix.shape[-2:])
-    units = _CHOLESKY_UNITS[call.op.removeprefix("aten::").rstrip("_")]
-    if batch * n == 0:
-        return []
-    kernels: list[Kernel] = []
-    for start in range(0, n, _PANEL):
-        width = min(_PANEL, n - start)
-        rest = n - start - width
-        moved = batch * (height - start) * width * itemsize(matrix.dtype)
-        kernels.append(
-            Kernel.rows(
-                KernelClass.REDUCTION,
-                f"{kernel_name(call)}_panel",
-                batch * width,
-                height - start,
-                dtype=matrix.dtype,
-                bytes_read=moved,
-                bytes_written=moved,
-                flops=units * batch * width * width * (height - start),
-            )
-        )
-        if rest:
-            kernels += [
-                Kernel.gemm(
-                    height - start - width,
-                    rest,
-                    width,
-                    batch=batch,
-                    dtype=matrix.dtype,
-                    compute=compute_for_matmul(matrix.dtype, math),
-                    layout="nt",
-                )
-            ] * units
-    return kernels
-
-
-@register_op("aten::lu_unpack")
-def lu_unpack(
-    call: OpSignature, math: MathMode, *, LU_data: TensorSpec, LU_pivots: TensorSpec
-) -> list[Kernel]:
-    """Two triangles and a permutation."""
-    results = written_tensors(call)
-    return [k for result in results for k in pointwise_kernel("triu", (LU_data,), (result,))]
 
 
 @register_op("aten::_euclidean_dist")
