@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from neusight.memory.placement import (
     place_all,
     workspaces_on,
 )
+from neusight.ops.optimizer import FUSED_OPTIMIZERS
 from neusight.output.batch import Batch, batch_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES
@@ -31,6 +31,7 @@ from neusight.recording.recording import (
     Step,
     StorageRef,
     TensorSpec,
+    stepped_optimizer,
 )
 
 __all__ = [
@@ -53,8 +54,6 @@ __all__ = [
 _SCALED_ELEMENTS, _SMALLEST_8BIT = 256, 4096
 _SCALE_BYTES = 4
 
-#: Optimizers of torch with `fused=True` (torch 2.13).
-_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 #: Optimizers that bitsandbytes has in 8 bits.
 _IN_8BIT = ("Adam", "AdamW", "Lion", "SGD", "RMSprop", "Adagrad", "LAMB", "LARS")
 
@@ -305,7 +304,7 @@ def _ideas(recording: Recording) -> Iterator[_Idea]:
             needs="its kernels are not in the forecast",
         )
     if _has_foreach(recording):
-        if optimizer in _FUSED:
+        if optimizer in FUSED_OPTIMIZERS:
             yield _Idea(f"{optimizer}(fused=True)", with_fused_optimizer)
         else:
             yield _Idea(f"{optimizer or 'the optimizer'}(foreach=False)", with_foreach_off)
@@ -569,16 +568,14 @@ def _result_of(entries: Sequence[Entry], alive: set[int]) -> int | None:
 
 # -- optimizers ---------------------------------------------------------------------------------
 
-_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
-
 
 def _optimizer_of(recording: Recording) -> str:
     """The class of the optimizer; "" where there is none or more than one kind."""
     names = {
-        found[1]
+        name
         for step in recording.steps
         for entry in step.entries
-        if isinstance(entry, Mark) and (found := _OPTIMIZER_STEP.match(entry.name))
+        if isinstance(entry, Mark) and (name := stepped_optimizer(entry.name))
     }
     return names.pop() if len(names) == 1 else ""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from neusight.ops.optimizer import FUSED_OPTIMIZERS
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import (
     Alloc,
@@ -19,6 +20,7 @@ from neusight.recording.recording import (
     OpSignature,
     Synchronize,
     TensorSpec,
+    stepped_optimizer,
 )
 from neusight.timeline.pricing import Priced, Pricer
 from neusight.timeline.scheduler import Scheduler
@@ -46,7 +48,6 @@ Entries = tuple[Entry, ...]
 
 #: Steps that are scheduled to reach the steady one: the first differs, the rest repeat.
 _REPEATS = 4
-_OPTIMIZER_STEP = "Optimizer.step#"
 _READS_A_VALUE = ("aten::_local_scalar_dense", "aten::item")
 _ROW_CLASSES = (KernelClass.NORMALIZATION, KernelClass.SOFTMAX, KernelClass.REDUCTION)
 _MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
@@ -164,7 +165,7 @@ def _with_optimizer_steps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, boo
 
 
 def _is_of_optimizer(entry: Entry) -> TypeGuard[Mark]:
-    return isinstance(entry, Mark) and entry.name.startswith(_OPTIMIZER_STEP)
+    return isinstance(entry, Mark) and bool(stepped_optimizer(entry.name))
 
 
 # -- fewer kernels ---------------------------------------------------------------------------------
@@ -317,15 +318,6 @@ def _fused(chain: Sequence[_Link], short_lived: set[int]) -> Kernel:
     )
 
 
-#: The fused optimizer that takes the place of a multi-tensor one, its tensor lists in the order of
-#: torch's schema, and the op and arguments of the multi-tensor one that hold them.
-_FUSED_OPTIMIZERS = {
-    "Adam": ("aten::_fused_adam_", ("self", "grads", "exp_avgs", "exp_avg_sqs")),
-    "AdamW": ("aten::_fused_adamw_", ("self", "grads", "exp_avgs", "exp_avg_sqs")),
-}
-_UPDATE = "aten::_foreach_addcdiv_"
-
-
 def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
     """The steps of Adam and AdamW by their fused kernels, which read and write each tensor once;
     and the name of the optimizer ("" where there is none to change)."""
@@ -336,7 +328,7 @@ def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
     for entry, in_optimizer in _with_optimizer_steps(entries):
         if _is_of_optimizer(entry):
             if entry.kind == "annotation_begin":
-                name = entry.name.removeprefix(_OPTIMIZER_STEP).partition(".")[0]
+                name = stepped_optimizer(entry.name)
                 held, updates = [], []
             else:
                 fused = [_fused_update(call, name) for call in updates]
@@ -344,9 +336,9 @@ def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
                 found.extend(fused if fused else held)
                 name = ""
             found.append(entry)
-        elif in_optimizer and name in _FUSED_OPTIMIZERS:
+        elif in_optimizer and (fusible := FUSED_OPTIMIZERS.get(name)) and fusible.replaces:
             held.append(entry)
-            if isinstance(entry, OpCall) and entry.signature.op == _UPDATE:
+            if isinstance(entry, OpCall) and entry.signature.op == fusible.replaces:
                 updates.append(entry)
         else:
             found.append(entry)
@@ -354,11 +346,7 @@ def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
 
 
 def _fused_update(call: OpCall, name: str) -> OpCall:
-    """All lists have the shapes and dtypes of the parameters, as Adam makes them."""
-    parameters = call.signature.by_name["self"]
-    op, lists = _FUSED_OPTIMIZERS[name]
-    signature = OpSignature(op, "default", tuple((label, parameters) for label in lists), ())
-    return replace(call, signature=signature)
+    return replace(call, signature=FUSED_OPTIMIZERS[name].step(call.signature.by_name["self"]))
 
 
 # -- other shapes and types ------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["FOREACH", "launches"]
+__all__ = ["FOREACH", "FUSED_OPTIMIZERS", "FusedOptimizer", "launches"]
 
 #: Elements that one thread block takes, and what one launch takes, by number of tensor lists
 #: (ATen/native/cuda/MultiTensorApply.cuh). Builds for CUDA 13 pass 32 KB of kernel arguments;
@@ -33,8 +33,34 @@ _MAX_TENSORS = (770, 448, 336, 252, 210)
 _MAX_TENSORS_SCALARS = (672, 448, 336, 252, 210)
 _MAX_BLOCKS = 2240
 
-#: Operations an element of the fused optimizers (moments, bias correction, square root, update).
-_FUSED_FLOPS = {"adam": 16, "adamw": 16, "sgd": 5, "adagrad": 7}
+
+class FusedOptimizer(NamedTuple):
+    """An optimizer of torch with `fused=True`: its op, the lists of tensors that this passes
+    through, parameters and gradients first, and the operations an element.
+
+    `replaces` is the multi-tensor op whose place a fused step can take, once for each group: it has
+    a list as long as the others. "" where its arguments do not tell what states there are.
+    """
+
+    op: str
+    lists: tuple[str, ...]
+    flops: int
+    replaces: str = ""
+
+    def step(self, parameters: Argument) -> OpSignature:
+        """A step for these parameters; gradients and states have their shapes and dtypes."""
+        return OpSignature(self.op, "default", tuple((name, parameters) for name in self.lists), ())
+
+
+_MOMENTS = ("self", "grads", "exp_avgs", "exp_avg_sqs")
+
+#: By class (torch 2.13). The operations are those of moments, bias correction, square root, update.
+FUSED_OPTIMIZERS: dict[str, FusedOptimizer] = {
+    "Adagrad": FusedOptimizer("aten::_fused_adagrad_", ("self", "grads", "state_sums"), 7),
+    "Adam": FusedOptimizer("aten::_fused_adam_", _MOMENTS, 16, "aten::_foreach_addcdiv_"),
+    "AdamW": FusedOptimizer("aten::_fused_adamw_", _MOMENTS, 16, "aten::_foreach_addcdiv_"),
+    "SGD": FusedOptimizer("aten::_fused_sgd_", ("self", "grads", "momentum_buffer_list"), 5),
+}
 
 _UNARY = op_names(
     """
@@ -285,7 +311,11 @@ def _fused(
     present = [specs for specs in reads if specs]
     writes = [specs for specs in present if unscales or specs is not reads[1]]
     return _multi_tensor_kernels(
-        f"fused_{name}", present, writes, depth=len(present), flops=_FUSED_FLOPS[name]
+        f"fused_{name.lower()}",
+        present,
+        writes,
+        depth=len(present),
+        flops=FUSED_OPTIMIZERS[name].flops,
     )
 
 
@@ -304,7 +334,7 @@ def fused_adam(
 ) -> list[Kernel]:
     """Parameters, moments and gradients in one pass."""
     states = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
-    name = "adamw" if "adamw" in call.op else "adam"
+    name = "AdamW" if "adamw" in call.op else "Adam"
     return _fused(name, self, grads, states, unscales=grad_scale is not None)
 
 
@@ -320,7 +350,7 @@ def fused_sgd(
     **others: Argument,
 ) -> list[Kernel]:
     """Parameters, gradients and momentum in one pass."""
-    return _fused("sgd", self, grads, (momentum_buffer_list,), unscales=grad_scale is not None)
+    return _fused("SGD", self, grads, (momentum_buffer_list,), unscales=grad_scale is not None)
 
 
 @register_op("aten::_fused_adagrad")
@@ -335,7 +365,7 @@ def fused_adagrad(
     **others: Argument,
 ) -> list[Kernel]:
     """Parameters, gradients and sums of squares in one pass."""
-    return _fused("adagrad", self, grads, (state_sums,), unscales=grad_scale is not None)
+    return _fused("Adagrad", self, grads, (state_sums,), unscales=grad_scale is not None)
 
 
 @register_op("aten::_amp_foreach_non_finite_check_and_unscale")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec
+from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec, stepped_optimizer
 
 __all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "batch_of", "stated_batch"]
 
 #: Names in `Recording.options` of what the user says a step takes in.
 SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"
 
-
 _EMBEDDINGS = ("aten::embedding",)
 _CONVOLUTIONS = ("aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution")
 _INTEGERS = ("int64", "int32")
-_OPTIMIZER_STEP = "Optimizer.step#"
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,6 @@ def _num_optimizers(entries: list[Entry]) -> int:
     return sum(
         isinstance(entry, Mark)
         and entry.kind == "annotation_begin"
-        and entry.name.startswith(_OPTIMIZER_STEP)
+        and bool(stepped_optimizer(entry.name))
         for entry in entries
     )

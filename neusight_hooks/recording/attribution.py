@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from neusight.recording.call_stack import CallStack
-from neusight.recording.recording import Phase
+from neusight.recording.recording import Phase, stepped_optimizer
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
@@ -32,7 +32,6 @@ _NO_SEQUENCE = 2**63
 
 #: How torch annotates an optimizer's step (Optimizer.profile_hook_step), and the steps of its own
 #: profiler, which the trace numbers by itself.
-_OPTIMIZER_STEP = "Optimizer.step#"
 _PROFILER_STEP = "ProfilerStep#"
 
 _current_node = torch._C._current_autograd_node
@@ -200,7 +199,7 @@ class Attribution:
         if self._is_elsewhere or name.startswith(_PROFILER_STEP):
             return
         self._recorder.mark("annotation_end", name)
-        if name.startswith(_OPTIMIZER_STEP) and self._optimizers:
+        if stepped_optimizer(name) and self._optimizers:
             optimizer = self._optimizers.pop()
             self._steps = bool(self._optimizers)
             if not failed:

@@ -34,6 +34,7 @@ __all__ = [
     "Synchronize",
     "TensorSpec",
     "replays",
+    "stepped_optimizer",
 ]
 
 #: The name in `Recording.options` of what was taken for a step, in words.
@@ -223,6 +224,22 @@ class Mark:
     kind: MarkKind
     name: str
     detail: str = ""
+
+
+#: Begins the names of the marks around an optimizer's step, such as "Optimizer.step#AdamW.step"
+#: (torch.optim.Optimizer.profile_hook_step).
+_OPTIMIZER_STEP = "Optimizer.step#"
+
+
+def stepped_optimizer(mark_name: str) -> str:
+    """The class of the optimizer whose step the mark of that name is about, "" for other marks.
+
+    >>> stepped_optimizer("Optimizer.step#AdamW.step")
+    'AdamW'
+    """
+    if not mark_name.startswith(_OPTIMIZER_STEP):
+        return ""
+    return mark_name.removeprefix(_OPTIMIZER_STEP).partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
