@@ -18,7 +18,7 @@ def main() -> int:
     try:
         return cli.main()
     finally:
-        # All is told: while Python takes torch down, Ctrl-C ends it without a word.
+        # All is printed: while Python takes torch down, Ctrl-C ends it without a word.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

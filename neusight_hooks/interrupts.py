@@ -44,7 +44,7 @@ _ENDING_FOLDERS = ("/torch/_library/",)
 #: The signal with which a process passes an interrupt on to one that it started.
 RELAY = signal.SIGRTMIN
 
-#: Seconds within which what is passed on is what came here too: a process group hears it twice.
+#: Seconds within which what is passed on is what came here too: a process group gets it twice.
 _SAME_PRESS_S = 0.3
 
 _monotonic = time.monotonic  # the true one: a script's clock shows the forecast
@@ -145,7 +145,7 @@ class Interrupts:
             self._pass_on(None, self._outside)
 
     def put_back(self) -> None:
-        """The block has ended: the handler that was there is back, and told what was noted."""
+        """The block has ended: the handler of before is back, and is called for what was noted."""
         with self._lock:  # no reminder from here on
             self._is_held = self._is_over = True
         if sys.unraisablehook is self._hook:
@@ -223,7 +223,7 @@ class Interrupts:
             time.sleep(_REMIND_S)
 
     def _dropped(self, unraisable: Any) -> None:
-        """Python tells here what C code drops: what was raised is due again."""
+        """Python reports here what C code drops: what was raised is due again."""
         if unraisable.exc_type is KeyboardInterrupt and self.count and not self._is_over:
             self._is_due = True
             self._wait()

@@ -55,7 +55,7 @@ def enter_fake_cuda(
     store: Store | None = None,
     raise_out_of_memory: bool = False,
 ) -> None:
-    """From here on programs run on `gpu` without its being there, and `recorder` hears what they
+    """From here on programs run on `gpu` without its being there, and `recorder` records what they
     do; what they do to files goes to `store`, without one where they say. `undo` ends it; how to
     undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []

@@ -83,7 +83,7 @@ class Allocator:
     """PyTorch's caching allocator as arithmetic: best fit, splitting, coalescing, cached segments.
 
     `capacity_bytes` is what the GPU has beyond the CUDA context; None is no limit. All sizes are
-    bytes. What is freed on a stream is free for that stream alone. `on_segment` is told when memory
+    bytes. What is freed on a stream is free for that stream alone. `on_segment` is called as memory
     comes from CUDA or goes back.
 
     >>> allocator = Allocator()

@@ -1,6 +1,6 @@
 """Collectives between GPUs: c10d, functional and symmetric-memory ops.
 
-The number of ranks is told from shapes where they tell it, else from the op's own argument, else
+The number of ranks is read off shapes where they show it, else from the op's own argument, else
 from the text that stands for the process group, which holds "size=8" (and "nodes=2" if there are
 several).
 """
@@ -34,7 +34,7 @@ def _group_text(call: OpSignature) -> str:
 
 
 def _world_size(call: OpSignature) -> int:
-    """The ranks of the group; ValueError where nothing tells them."""
+    """The ranks of the group; ValueError where nothing says them."""
     for name in ("group_size", "process_group", "group_name"):
         size = call.by_name.get(name)
         if isinstance(size, int):

@@ -27,7 +27,7 @@ def kernels_launched_by(function: Callable[[], object]) -> tuple[tuple[Kernel, .
 def kernels_of_calls(
     calls: Sequence[tuple[OpSignature, MathMode]],
 ) -> tuple[tuple[Kernel, ...], list[str]]:
-    """The kernels of what was heard, and the names of the ops that nobody described."""
+    """The kernels of what was recorded, and the names of the ops that nobody described."""
     mappings = [(signature, map_op(signature, math)) for signature, math in calls]
     unmapped = [signature.op for signature, mapping in mappings if not mapping.is_mapped]
     return tuple(kernel for _, mapping in mappings for kernel in mapping.kernels), unmapped
@@ -35,7 +35,7 @@ def kernels_of_calls(
 
 @contextmanager
 def listening() -> Iterator[list[tuple[OpSignature, MathMode]]]:
-    """Hears every op that is dispatched inside, also by a backward pass."""
+    """Records every op that is dispatched inside, also by a backward pass."""
     with _Listener() as listener:
         yield listener.calls
 

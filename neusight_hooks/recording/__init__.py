@@ -1,1 +1,1 @@
-"""What was heard: a program as a value, and the recorder that writes it."""
+"""What was recorded: a program as a value, and the recorder that writes it."""

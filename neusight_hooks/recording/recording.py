@@ -1,4 +1,4 @@
-"""What was heard: a program as steps of entries; a value that saves, loads and folds."""
+"""What was recorded: a program as steps of entries; a value that saves, loads and folds."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventWait:
-    """A stream was told to wait for an event; one below 1 was recorded in an earlier step: 0 is the
+    """A stream was made to wait for an event; one below 1 was recorded in an earlier step: 0 is the
     last that the step before recorded."""
 
     event: int

@@ -15,7 +15,7 @@ __all__ = ["TurnNames", "Turns", "period_at_end", "repetition"]
 
 Token = Hashable
 
-#: Kinds of turns that are told one by one in words; more are counted.
+#: Kinds of turns that are named one by one; more are counted.
 _KINDS_TOLD = 4
 
 #: Places from the end at which a repetition is looked for: what follows a loop is short.

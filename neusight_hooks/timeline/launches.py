@@ -131,7 +131,7 @@ def _is_asynchronous(signature: OpSignature) -> bool:
 
 
 def is_pinned_copy(signature: OpSignature) -> bool:
-    """Whether the host's side of a copy is pinned memory, as far as the op tells.
+    """Whether the host's side of a copy is pinned memory, as far as the op says.
 
     A move to the CPU that does not block gets pinned memory from PyTorch (`_to_copy`), and item()
     reads through such.

@@ -32,7 +32,7 @@ _REAL_SLEEP_S = 0.001
 
 
 class LiveClock:
-    """Schedules what the recorder hears, as far as somebody asks for the time."""
+    """Schedules what the recorder records, as far as somebody asks for the time."""
 
     def __init__(self, recorder: Recorder, price: Pricing, host: HostProfile) -> None:
         self._recorder = recorder
@@ -66,7 +66,7 @@ class LiveClock:
 
 
 def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock) -> None:
-    """`time.time()` and its kin advance with the forecast, for the program's main thread.
+    """`time.time()` and its like advance with the forecast, for the program's main thread.
 
     The standard library itself keeps real time: its timeouts wait for real things.
     """

@@ -385,7 +385,7 @@ def install_facade(
 ) -> None:
     """Makes torch.cuda answer for `gpu` until `patches.restore()`.
 
-    `asked` is told each question whose answer depends on the GPU; `clock` gives forecast time.
+    `asked` gets each question whose answer depends on the GPU; `clock` gives forecast time.
     """
     context = _Context(recorder, asked, clock)
     cuda = torch.cuda
@@ -659,7 +659,7 @@ _TENSOR_TYPES = {
 
 
 def _install_tensor_types(patches: Patches) -> None:
-    """torch.cuda.FloatTensor and its kin, which a CPU build refuses to call."""
+    """torch.cuda.FloatTensor and its like, which a CPU build refuses to call."""
 
     def constructor(dtype: torch.dtype) -> Any:
         class Constructor(type):

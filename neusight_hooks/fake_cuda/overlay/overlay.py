@@ -83,7 +83,7 @@ class Overlay:
         return visible
 
     def _is_users(self, folder: str) -> bool:
-        """Whether a change in it is to be told: others use the temporary folder too."""
+        """Whether a change in it is to be reported: others use the temporary folder too."""
         return not (
             folder == self._temporary or self.store.is_made(folder) or self.is_left_alone(folder)
         )
@@ -364,7 +364,7 @@ class Overlay:
         follow_symlinks: bool = True,
     ) -> None:
         """As os.link; the second name of a file of the user's is one of its private copy."""
-        # Without descriptors Python calls link(2), which follows no link whatever it is told.
+        # Without descriptors Python calls link(2), which follows no link whatever it is asked.
         follow = follow_symlinks and not (src_dir_fd is None and dst_dir_fd is None)
         source = self.visible(src, src_dir_fd, follow=follow)
         target = self._visible_to_change(dst, dst_dir_fd)

@@ -1,4 +1,4 @@
-"""What changed in folders all the same, told by sizes, times and inodes before and after."""
+"""What changed in folders all the same, seen by sizes, times and inodes before and after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 __all__ = ["MAX_ENTRIES", "MAX_FOLDERS", "FolderWatch"]
 
 #: Entries of one folder that are remembered: a scan of 10,000 takes some 20 ms (2026, on a laptop's
-#: disk, names cached). Larger folders are data sets; what is added there is not told.
+#: disk, names cached). Larger folders are data sets; what is added there is not reported.
 MAX_ENTRIES = 10_000
 #: Folders that are remembered, 20 s of scanning at the very worst.
 MAX_FOLDERS = 1_000
@@ -19,8 +19,8 @@ _BY_PYTHON = ("__pycache__", ".pyc")
 
 
 class _Seen(NamedTuple):
-    """What tells that an entry is as it was. A folder's own size and time say too little and too
-    much: those of its entries are told where the folder is watched."""
+    """What shows that an entry is as it was. A folder's own size and time say too little and too
+    much: those of its entries are compared where the folder is watched."""
 
     size: int
     mtime_ns: int

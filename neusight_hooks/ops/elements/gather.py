@@ -221,7 +221,7 @@ def _positions(
     """The index tensors as numbers on the GPU, and the kernels that make them so.
 
     A mask is first turned into positions (nonzero); an index on the host is copied. What the mask
-    lets through is told from the shape of what is moved.
+    lets through is known from the shape of what is moved.
     """
     kernels: list[Kernel] = []
     indices: list[TensorSpec] = []

@@ -65,7 +65,7 @@ def _problem(
 
 
 def _groups(image: TensorSpec, weight: TensorSpec, transposed: bool) -> int:
-    """Told from the channels that a filter reads, where the op does not say."""
+    """Known from the channels that a filter reads, where the op does not say."""
     if transposed:
         return 1
     rank = len(weight.shape) - 2
