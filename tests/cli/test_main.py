@@ -371,6 +371,7 @@ def test_quiet_prints_the_verdict_alone(tmp_path: Path) -> None:
     [
         (["--price", "H100=cheap"], "--price got 'H100=cheap'"),
         (["--price", "H10=2"], "Did you mean 'H100'"),
+        (["--price", "T4=2"], "--price names T4, which is not among the GPUs asked for"),
         (["--tokens", "0"], "--tokens is 0"),
         (["--gpu", "H10"], "Did you mean 'H100'"),
     ],

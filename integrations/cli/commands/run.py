@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +162,19 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
     if options.max_memory is not None:
         limit_of(options.max_memory)
     checked_calibration(request.options, request.gpus)  # before minutes of recording
+    _require_priced(request)
     return request
+
+
+def _require_priced(request: RunRequest) -> None:
+    """OptionError for a price of a GPU that nobody asked for: it would say nothing."""
+    asked = [target.name for target in request.gpus]
+    for name in request.prices:
+        if name not in asked:
+            raise OptionError(
+                f"--price names {name}, which is not among the GPUs asked for: "
+                f"{', '.join(asked)}. Add --gpu {shlex.quote(name)}, or leave its price out."
+            )
 
 
 def _program_options(options: argparse.Namespace) -> ProgramOptions:
