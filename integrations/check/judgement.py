@@ -309,12 +309,13 @@ _TOOL_WORDS = {
     "code": "neusight's code",
     "weights": "its trained weights",
     "gpu": "its data of the GPU",
+    "calibration": "the calibration",
 }
 
 
 def _tool_changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
     found = []
-    for name in ("neusight", "torch", "code", "weights", "gpu"):
+    for name in ("neusight", "torch", "code", "weights", "gpu", "calibration"):
         was, value = before.get(name, "unknown"), now.get(name, "unknown")
         if was != value:
             shown = _TOOL_WORDS.get(name)

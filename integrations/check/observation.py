@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import linecache
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -33,6 +34,7 @@ from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.predictors.measuring.calibration import Calibration
 
 __all__ = ["Observation", "Wait", "code_at", "observe", "tool"]
 
@@ -120,7 +122,7 @@ def observe(
         },
         metrics={metric.name: figures[metric.name] for metric in METRICS},
         bound=forecast.bound,
-        tool=tool(forecast.recording.torch_version, forecast.gpu),
+        tool=tool(forecast.recording.torch_version, forecast.gpu, forecast.calibration),
         work=_work_digest(forecast.recording, digests),
         files=files,
         peak=peak,
@@ -140,7 +142,7 @@ def observe(
 # -- what made the forecast ----------------------------------------------------------------------
 
 
-def tool(torch_version: str, gpu: GPU) -> dict[str, str]:
+def tool(torch_version: str, gpu: GPU, calibration: Calibration | None = None) -> dict[str, str]:
     """What can change a forecast without the program: versions, and digests of code and data."""
     import neusight
     from neusight import predictors
@@ -151,8 +153,19 @@ def tool(torch_version: str, gpu: GPU) -> dict[str, str]:
         "torch": torch_version.partition("+")[0],  # the same ops in a build for CPU or CUDA
         "code": _folder_digest(tuple(folders), (".py",)),
         "weights": _folder_digest(tuple(folders), (".npz",)),
-        "gpu": hashlib.sha256(repr(gpu).encode()).hexdigest()[:_DIGITS],
+        "gpu": _text_digest(repr(gpu)),
+        **({} if calibration is None else {"calibration": _calibration_digest(calibration)}),
     }
+
+
+def _calibration_digest(calibration: Calibration) -> str:
+    """Of what was learnt; from which measurements it was does not matter."""
+    learnt = {**calibration.to_json(), "source": None}
+    return _text_digest(json.dumps(learnt, sort_keys=True))
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 @cache

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neusight.integrations.check.baseline import Case
 from neusight.integrations.check.settings import Settings
-from neusight.integrations.program.options import STATED, ProgramOptions, stated_options
+from neusight.integrations.program.options import (
+    STATED,
+    ProgramOptions,
+    checked_calibration,
+    stated_options,
+)
 from neusight.integrations.program.program import Program, program_of
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
+from neusight.timeline.pricing import CALIBRATED_HOST
 
 __all__ = ["CheckRequest", "Plan", "plans_of"]
 
@@ -55,8 +61,8 @@ def plans_of(request: CheckRequest, settings: Settings, baseline: Mapping[str, C
         plans = [_plan(name, request.program, request, settings)]
     elif settings.cases:
         plans = [
-            _plan(name, program_of(command), request, settings)
-            for name, command in sorted(settings.cases.items())
+            _plan(name, program_of(case.command), request, settings, case.stated)
+            for name, case in sorted(settings.cases.items())
             if request.case in (None, name)
         ]
     else:
@@ -73,13 +79,21 @@ def plans_of(request: CheckRequest, settings: Settings, baseline: Mapping[str, C
         target = plan.program.target
         if not plan.program.is_module and not Path(target).is_file():
             raise OptionError(f"there is no script {target!r} in {Path.cwd()}")
+    _require_calibrations(request, plans)
     return plans if len(plans) == 1 else [_keeping_apart(plan) for plan in plans]
 
 
-def _plan(name: str, program: Program, request: CheckRequest, settings: Settings) -> Plan:
+def _plan(
+    name: str,
+    program: Program,
+    request: CheckRequest,
+    settings: Settings,
+    of_case: Mapping[str, str] | None = None,
+) -> Plan:
     gpus = _targets(request, settings)
     names = tuple(f"{name} on {target.name}" for target in gpus)
-    return Plan(program, gpus, names, _options(request, settings))
+    options = _options(request, settings.stated, of_case or {})
+    return Plan(program, gpus, names, options)
 
 
 def _plans_of_baseline(
@@ -89,7 +103,7 @@ def _plans_of_baseline(
     for name, case in sorted(baseline.items()):
         is_asked = not request.gpu_names or case.gpu in chosen
         if case.program and request.case in (None, name) and is_asked:
-            options = _options(request, settings, case.settings)
+            options = _options(request, _stated_in(case.settings), settings.stated)
             yield Plan(program_of(case.program), (find_gpu(case.gpu),), (name,), options)
 
 
@@ -98,22 +112,34 @@ def _targets(request: CheckRequest, settings: Settings) -> tuple[GPU, ...]:
     return tuple({target.name: target for target in found}.values())
 
 
-def _options(
-    request: CheckRequest, settings: Settings, of_baseline: Mapping[str, str] | None = None
-) -> ProgramOptions:
-    """What the command line says, else the project, else the baseline that names the program."""
-    layers = (_stated_in(of_baseline or {}), settings.stated, request.stated)
-    stated = {name: text for layer in layers for name, text in layer.items() if text is not None}
-    return stated_options(stated, request.options)
+def _options(request: CheckRequest, *stated: Mapping[str, str]) -> ProgramOptions:
+    """What the command line says, else what the last of these states, else one before it."""
+    layers: tuple[Mapping[str, str | None], ...] = (*stated, request.stated)
+    chosen = {name: text for layer in layers for name, text in layer.items() if text is not None}
+    return stated_options(chosen, request.options)
 
 
 def _stated_in(of_baseline: Mapping[str, str]) -> dict[str, str]:
+    """What a baseline says of options, as one asks for it: the names of a host and a predictor
+    that are calibrated say so, and the profiled host of an older machine has one of its own."""
     stated = {name: text for name, text in of_baseline.items() if name in STATED}
+    for name in stated.keys() & {"host", "predictor"}:
+        stated[name] = stated[name].removesuffix(CALIBRATED_HOST)
     if "host" in stated:
-        # The profiled host of an older machine has a name of its own, but is asked for as any
-        # other.
         stated["host"] = stated["host"].partition("-")[0]
     return stated
+
+
+def _require_calibrations(request: CheckRequest, plans: Iterable[Plan]) -> None:
+    """CalibrationError for one that is of none of the GPUs; the project's may be of one that was
+    left out by --gpu."""
+    targets: dict[ProgramOptions, list[GPU]] = {}
+    for plan in plans:
+        calibration = ProgramOptions(calibration=plan.options.calibration)
+        if not request.gpu_names or request.stated.get("calibration") == calibration.calibration:
+            targets.setdefault(calibration, []).extend(plan.gpus)
+    for options, gpus in targets.items():
+        checked_calibration(options, gpus)
 
 
 def _keeping_apart(plan: Plan) -> Plan:

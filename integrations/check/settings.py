@@ -13,7 +13,7 @@ from neusight.integrations.program.options import STATED
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
-__all__ = ["DEFAULT_BASELINE", "Settings", "read_settings"]
+__all__ = ["DEFAULT_BASELINE", "CaseSettings", "Settings", "read_settings"]
 
 #: Where baselines are where nothing is said.
 DEFAULT_BASELINE = "neusight.json"
@@ -28,9 +28,17 @@ _NAMES = tuple(sorted(("baseline", "cases", "gpu", "tolerance", *STATED)))
 
 
 @dataclass(frozen=True)
+class CaseSettings:
+    """One case of the project: its command line, and what is stated of its options alone."""
+
+    command: tuple[str, ...]
+    stated: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Settings:
-    """The project's choices; `cases` are command lines by name, `tolerance` as it was written,
-    `stated` what is stated of the options of programs.
+    """The project's choices; `cases` are by name, `tolerance` is as it was written, `stated` what
+    is stated of the options of programs.
 
     [tool.neusight]
     gpu = "H100"                      # or several: ["H100", "L40S"]
@@ -39,11 +47,12 @@ class Settings:
     step_latency = "1 %"
     [tool.neusight.cases]
     small = "train.py --size small"
+    large = { command = "train.py", steps = 3, calibration = "h100.json" }
     """
 
     gpus: tuple[str, ...] = ()
     baseline: str = DEFAULT_BASELINE
-    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cases: Mapping[str, CaseSettings] = field(default_factory=dict)
     tolerance: Mapping[str, object] = field(default_factory=dict)
     stated: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,11 +72,11 @@ def read_settings(folder: Path) -> Settings:
         gpus=tuple(_texts([gpu] if isinstance(gpu, str) else gpu, "gpu", path)),
         baseline=_text(table.get("baseline", DEFAULT_BASELINE), "baseline", path),
         cases={
-            name: _command(value, f"cases.{name}", path)
+            name: _case(value, f"cases.{name}", path)
             for name, value in _mapping(table.get("cases", {}), "cases", path).items()
         },
         tolerance=_mapping(table.get("tolerance", {}), "tolerance", path),
-        stated=_stated(table, path),
+        stated=_stated(table, "", path),
     )
 
 
@@ -108,13 +117,32 @@ def _toml(text: str) -> dict[str, Any]:
     )
 
 
-def _stated(table: Mapping[str, Any], path: Path) -> dict[str, str]:
+def _case(value: Any, name: str, path: Path) -> CaseSettings:
+    """A command line, or a table with one and with options."""
+    if not isinstance(value, dict):
+        return CaseSettings(_command(value, name, path))
+    unknown = sorted(set(value) - {"command", *STATED})
+    if unknown:
+        raise OptionError(
+            f"{path} has an unknown setting {shown(unknown[0])} in [{_full(name)}]; known: "
+            f"command, {', '.join(STATED)}."
+        )
+    command = _command(value.get("command"), f"{name}.command", path)
+    return CaseSettings(command, _stated(value, f"{name}.", path))
+
+
+def _stated(table: Mapping[str, Any], inside: str, path: Path) -> dict[str, str]:
     """The options of programs that are stated, as text by name."""
-    return {name: _text(_as_text(table[name]), name, path) for name in STATED if name in table}
+    return {
+        name: _text(_as_text(name, table[name]), f"{inside}{name}", path)
+        for name in STATED
+        if name in table
+    }
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if is_count(value) else value
+def _as_text(name: str, value: Any) -> Any:
+    """Steps may be stated as a number."""
+    return str(value) if name == "steps" and is_count(value) else value
 
 
 def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:

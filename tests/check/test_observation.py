@@ -19,6 +19,9 @@ from neusight.integrations.check.observation import (
 )
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.calibrate import fit_calibration
+from neusight.predictors.measuring.calibration import Measurement
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
@@ -133,6 +136,19 @@ def test_the_tool_is_named_without_the_build_of_torch() -> None:
     assert cpu == cuda
     assert set(cpu) == {"neusight", "torch", "code", "weights", "gpu"}
     assert cpu["gpu"] != tool("2.13.0", find_gpu("L40S"))["gpu"]
+
+
+def test_what_a_calibration_learnt_is_part_of_the_tool_and_its_source_is_not() -> None:
+    target = find_gpu("L4")
+    fitted = fit_calibration([Measurement((Kernel.gemm(512, 512, 512),), 20.0)], "L4")
+    learnt = [replace(fitted, plain_host={"op_us": op_us}) for op_us in (9.0, 30.0)]
+    elsewhere = replace(learnt[0], source={**learnt[0].source, "files": ["other"]})
+
+    first, second, third = (tool("2.13.0", target, item) for item in (*learnt, elsewhere))
+
+    assert first == third
+    assert {name for name in first if first[name] != second[name]} == {"calibration"}
+    assert tool("2.13.0", target) == {name: first[name] for name in first if name != "calibration"}
 
 
 def test_code_of_a_place_that_is_not_there_is_empty(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.check.settings import DEFAULT_BASELINE, Settings, read_settings
+from neusight.integrations.check.settings import (
+    DEFAULT_BASELINE,
+    CaseSettings,
+    Settings,
+    read_settings,
+)
 from neusight.predictors.errors import OptionError
 
 ALL = """
@@ -24,6 +29,7 @@ num_kernels = 2
 [tool.neusight.cases]
 small = "train.py --name 'a b'"
 module = ["-m", "pkg.train", "--fast"]
+large = { command = "train.py", steps = "all", calibration = "h100.json" }
 """
 
 
@@ -38,7 +44,11 @@ def test_everything_that_is_said_is_read(tmp_path: Path) -> None:
     assert found == Settings(
         gpus=("H100", "L40S"),
         baseline="figures.json",
-        cases={"small": ("train.py", "--name", "a b"), "module": ("-m", "pkg.train", "--fast")},
+        cases={
+            "small": CaseSettings(("train.py", "--name", "a b")),
+            "module": CaseSettings(("-m", "pkg.train", "--fast")),
+            "large": CaseSettings(("train.py",), {"steps": "all", "calibration": "h100.json"}),
+        },
         tolerance={"step_latency": "1 %", "num_kernels": 2},
         stated={"host": "plain", "predictor": "roofline", "steps": "3"},
     )
@@ -65,6 +75,9 @@ def test_where_nothing_is_said_there_are_defaults(text: str | None, tmp_path: Pa
         ("[tool.neusight.cases]\na = ''\n", "tool.neusight.cases.a is ''"),
         ("[tool.neusight.cases]\na = ' '\n", "tool.neusight.cases.a names no script"),
         ("[tool.neusight.cases]\na = '-m'\n", "names no script"),
+        ("[tool.neusight.cases.a]\nsteps = 3\n", "tool.neusight.cases.a.command is None"),
+        ("[tool.neusight.cases.a]\ncommand = 'a.py'\ngpu = 'T4'\n", "unknown setting 'gpu'"),
+        ("[tool.neusight.cases.a]\ncommand = 'a.py'\nhost = 3\n", "cases.a.host is 3"),
         ("""[tool.neusight.cases]\na = "it's"\n""", "No closing quotation"),
         ("[tool.neusight]\ntolerance = 1\n", r"\[tool.neusight.tolerance\] must be a table"),
     ],

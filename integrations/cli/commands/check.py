@@ -28,7 +28,7 @@ from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
 from neusight.integrations.cli.arguments import add_file_arguments, file_options
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
-from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
+from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS, STATED
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
 
@@ -58,6 +58,8 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--steps", metavar="N|all",
                        help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    check.add_argument("--calibration", metavar="FILE",
+                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     check.add_argument("--host", choices=HOSTS, help="cost of the host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     add_file_arguments(check)
@@ -114,7 +116,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
         program=program,
         gpu_names=tuple(options.gpu),
         case=options.case,
-        stated={"steps": options.steps, "predictor": options.predictor, "host": options.host},
+        stated={name: getattr(options, name) for name in STATED},
         options=replace(file_options(options), with_stack=True),
     )
 
@@ -174,10 +176,17 @@ def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Obse
     return observe(
         found.forecast,
         program=found.program.words,
-        settings={"steps": found.options.steps_text},
+        settings=_settings_of(found),
         files=found.files,
         known_waits=known,
     )
+
+
+def _settings_of(found: ProgramForecast) -> dict[str, str]:
+    settings = {"steps": found.options.steps_text}
+    if found.options.calibration is not None and found.forecast.calibration is not None:
+        settings["calibration"] = found.options.calibration
+    return settings
 
 
 # -- what is told --------------------------------------------------------------------------------

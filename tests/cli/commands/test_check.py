@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 
 from neusight.integrations.check.baseline import read_baseline
 from neusight.integrations.cli.main import main
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.measuring.calibrate import fit_calibration
+from neusight.predictors.measuring.calibration import Measurement
 
 TRAIN = """
 import sys
@@ -216,6 +220,23 @@ def test_a_report_that_cannot_be_written_is_told_and_fails(
 
     assert check("--gpu", "H100", "--json", "train.py/a.json", "train.py") == 2
     assert "train.py/a.json cannot be written" in capsys.readouterr().err
+
+
+def test_a_calibration_belongs_to_what_made_the_baseline(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learnt = fit_calibration([Measurement((Kernel.gemm(512, 512, 512),), 20.0)], "L4")
+    for name, op_us in (("a.json", 9.0), ("b.json", 30.0)):
+        replace(learnt, plain_host={"op_us": op_us}).save(name)
+    check("--gpu", "L4", "--calibration", "a.json", "--update", "train.py")
+
+    codes = check(), check("--calibration", "b.json"), check("--gpu", "L4", "train.py")
+
+    printed = capsys.readouterr().out
+    assert codes == (0, 0, 2)
+    assert "ok, same as the baseline" in printed
+    assert "the tool changed" in printed
+    assert "made with calibration a.json, this check uses (not set)" in printed
 
 
 # -- several GPUs, several cases
