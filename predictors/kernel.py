@@ -7,7 +7,9 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "COPY_ENGINE_KERNELS",
     "DTYPE_BYTES",
+    "HOST_COPIES",
     "AttentionSize",
     "CollectiveSize",
     "ConvolutionSize",
@@ -16,10 +18,35 @@ __all__ = [
     "KernelClass",
     "Layout",
     "RowsSize",
+    "Variant",
 ]
 
 Layout = Literal["nt", "nn", "tn", "tt", "channels_last", "contiguous", "strided", ""]
 Pass = Literal["forward", "data_gradient", "weight_gradient"]
+
+#: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
+#: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
+Variant = Literal[
+    "",
+    "flash_attention",
+    "flash_attention_3",
+    "flash_attention_4",
+    "cudnn_attention",
+    "efficient_attention",
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+    "weight_norm",
+    "batch_norm",
+    "batch_norm_sums",
+    "batch_norm_join",
+    "softmax",
+    "log_softmax",
+]
+
+#: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
+HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
+COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset"}
 
 #: Bytes of one element, by torch's short dtype name ("bool" as torch stores it).
 DTYPE_BYTES: dict[str, float] = {
@@ -135,6 +162,11 @@ class Kernel:
     `dtype` is the type of its main input, `out_dtype` of its output, `compute` the unit and
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
+
+    The last five say what the price depends on and the rest does not tell: `variant` which of its
+    class it is; `is_backward` that a norm, a softmax or an attention computes gradients;
+    `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
+    row; `along_columns` that a norm's rows are columns of the data, shared among CTAs.
     """
 
     kernel_class: KernelClass
@@ -147,6 +179,11 @@ class Kernel:
     bytes_read: int
     bytes_written: int
     layout: Layout = ""
+    variant: Variant = ""
+    is_backward: bool = False
+    scatters: bool = False
+    selects: bool = False
+    along_columns: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -214,10 +251,10 @@ class Kernel:
         dtype: str,
         backward: bool = False,
         head_dim_v: int | None = None,
-        name: str = "flash_attention",
+        name: Variant = "flash_attention",
         bias_bytes: int = 0,
     ) -> Kernel:
-        """Fused attention: softmax(Q Kᵀ) V, forward or backward.
+        """Fused attention: softmax(Q Kᵀ) V, forward or backward, by the library of that name.
 
         FLOPs: 2 matrix products forward, 5 backward (FlashAttention-2, arXiv 2307.08691,
         section 3.1.2), over the visible (causal: lower right) part of the score matrix.
@@ -249,6 +286,8 @@ class Kernel:
             flops=backward_flops if backward else forward_flops,
             bytes_read=q + k + v + bias_bytes + ((2 * out + 2 * statistics) if backward else 0),
             bytes_written=(q + k + v) if backward else (out + statistics),
+            variant=name,
+            is_backward=backward,
         )
 
     @classmethod
@@ -306,6 +345,11 @@ class Kernel:
         flops: int | None = None,
         out_dtype: str | None = None,
         layout: Layout = "contiguous",
+        variant: Variant = "",
+        is_backward: bool = False,
+        scatters: bool = False,
+        selects: bool = False,
+        along_columns: bool = False,
     ) -> Kernel:
         """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
@@ -322,6 +366,11 @@ class Kernel:
             bytes_read=bytes_read,
             bytes_written=bytes_written,
             layout=layout,
+            variant=variant,
+            is_backward=is_backward,
+            scatters=scatters,
+            selects=selects,
+            along_columns=along_columns,
         )
 
     @classmethod

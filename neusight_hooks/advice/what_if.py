@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from neusight.ops.optimizer import FUSED_OPTIMIZERS
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.recording.recording import (
     Alloc,
     Argument,
@@ -234,7 +234,7 @@ def _link(position: int, call: OpCall, kernels: tuple[Kernel, ...]) -> _Link | N
 
 
 def _is_joinable(kernel: Kernel) -> bool:
-    is_cast = kernel.kernel_class is KernelClass.COPY and not kernel.name.startswith("mem")
+    is_cast = kernel.kernel_class is KernelClass.COPY and kernel.name not in COPY_ENGINE_KERNELS
     return is_cast or kernel.kernel_class in (KernelClass.ELEMENTWISE, *_ROW_CLASSES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 __all__ = [
@@ -187,6 +187,11 @@ def memory_kernel(
     layout: Layout | None = None,
     bytes_read: int | None = None,
     bytes_written: int | None = None,
+    variant: Variant = "",
+    is_backward: bool = False,
+    scatters: bool = False,
+    selects: bool = False,
+    along_columns: bool = False,
 ) -> Kernel:
     """A kernel bound by memory that reads and writes these tensors, each once.
 
@@ -211,6 +216,11 @@ def memory_kernel(
         bytes_written=num_bytes(targets) if bytes_written is None else bytes_written,
         flops=flops,
         layout=layout or layout_of(sources + targets),
+        variant=variant,
+        is_backward=is_backward,
+        scatters=scatters,
+        selects=selects,
+        along_columns=along_columns,
     )
 
 
@@ -218,6 +228,8 @@ def pointwise_kernel(
     name: str,
     reads: Iterable[TensorSpec | None],
     writes: Iterable[TensorSpec | None],
+    *,
+    scatters: bool = False,
 ) -> list[Kernel]:
     """One elementwise kernel over the largest tensor written; none for an empty one."""
     targets = gpu_tensors(writes)
@@ -225,7 +237,14 @@ def pointwise_kernel(
     if elements == 0:
         return []
     return [
-        memory_kernel(KernelClass.ELEMENTWISE, name, reads=reads, writes=targets, width=elements)
+        memory_kernel(
+            KernelClass.ELEMENTWISE,
+            name,
+            reads=reads,
+            writes=targets,
+            width=elements,
+            scatters=scatters,
+        )
     ]
 
 

@@ -188,7 +188,13 @@ def _unknown(signature: OpSignature) -> Kernel:
         dtype=largest.dtype,
         bytes_read=sum(map(_safe_bytes, inputs)),
         bytes_written=sum(map(_safe_bytes, outputs)),
+        scatters=any(word in signature.op for word in _SCATTERING),
     )
+
+
+#: Words in the name of an op that nobody described, which is all that is known of it: it writes
+#: where others write too.
+_SCATTERING = ("scatter", "index_put", "index_add", "bincount", "histc")
 
 
 def _safe_bytes(spec: TensorSpec) -> int:

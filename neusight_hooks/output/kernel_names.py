@@ -64,6 +64,8 @@ _COPIES = {
     "memcpy_d2d": "Memcpy DtoD (Device -> Device)",
     "memset": "Memset (Device)",
 }
+_FLASH = frozenset({"flash_attention", "flash_attention_3", "flash_attention_4"})
+_BATCH_NORM = frozenset({"batch_norm", "batch_norm_sums", "batch_norm_join"})
 _DEFAULT_TILE = (128, 128)
 _ANONYMOUS = "void at::native::(anonymous namespace)::"
 _RANDOM = (
@@ -188,7 +190,7 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
     t = "cutlass::bfloat16_t" if kernel.dtype == "bfloat16" else "cutlass::half_t"
     head = size.head_dim
     causal = str(size.causal).lower()
-    if "flash" in kernel.name:
+    if kernel.variant in _FLASH:
         if size.backward:
             traits = f"Flash_bwd_kernel_traits<{head}, 64, 128, 8, 2, 4, 4, false, false, {t}>"
             return (
@@ -200,7 +202,7 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
             f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
             "(pytorch_flash::Flash_fwd_params)"
         )
-    if "cudnn" in kernel.name:
+    if kernel.variant == "cudnn_attention":
         direction = "bprop" if size.backward else "fprop"
         return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_knob_7_64x128"
     short = {"bfloat16": "bf16", "float16": "f16"}.get(kernel.dtype, "f32")
@@ -216,24 +218,24 @@ def _native(kernel: Kernel) -> str:
         num_bytes = int(DTYPE_BYTES.get(kernel.dtype, 4))
         return _OWN_NAMES[name].format(t=t, bytes=num_bytes)
     if kind is KernelClass.NORMALIZATION:
-        if "layer_norm" in name:
-            role = "layer_norm_grad_input_kernel_vectorized" if "backward" in name else (
+        if kernel.variant == "layer_norm":
+            role = "layer_norm_grad_input_kernel_vectorized" if kernel.is_backward else (
                 "vectorized_layer_norm_kernel"
             )  # fmt: skip
             return f"{anonymous}{role}<{t}, float>"
-        if "batch_norm" in name:
+        if kernel.variant in _BATCH_NORM:
             return (
-                f"void cudnn::bn_{'bw' if 'backward' in name else 'fw_tr'}_1C11_kernel_NCHW"
+                f"void cudnn::bn_{'bw' if kernel.is_backward else 'fw_tr'}_1C11_kernel_NCHW"
                 f"<{t}, float, int, 512, true, 1, true>"
             )
         return f"{anonymous}{name}_kernel<{t}, float>"
     if kind is KernelClass.SOFTMAX:
         if isinstance(kernel.size, RowsSize) and kernel.size.width <= _WARP_SOFTMAX:
-            role = "softmax_warp_backward" if "backward" in name else "softmax_warp_forward"
+            role = "softmax_warp_backward" if kernel.is_backward else "softmax_warp_forward"
             power = max(0, kernel.size.width - 1).bit_length()
-            is_log = str("log" in name).lower()
+            is_log = str(kernel.variant == "log_softmax").lower()
             return f"void (anonymous namespace)::{role}<{t}, {t}, float, {power}, {is_log}, false>"
-        role = "cunn_SoftMaxBackward" if "backward" in name else "cunn_SoftMaxForward"
+        role = "cunn_SoftMaxBackward" if kernel.is_backward else "cunn_SoftMaxForward"
         return f"{anonymous}{role}<8, {t}, float, {t}, at::native::{name}>"
     if kind is KernelClass.REDUCTION:
         return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, {name}_functor> >"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase
 from neusight.timeline.host import HostProfile, dispatch_us
@@ -23,7 +23,6 @@ STAGED_BYTES = 2**16
 #: Share of an op's dispatch that lies before its first launch (aten::add on H100: 6.5 of 7.6 us).
 DISPATCH_BEFORE_LAUNCH = 0.85
 
-_COPIES = {"memcpy_h2d", "memcpy_d2h", "memcpy_d2d", "memset"}
 #: Ops that make their stream wait for the collectives before.
 _WAITS = ("::wait_tensor", "c10d::wait")
 
@@ -96,7 +95,7 @@ class OpPlans:
         )
 
     def _launch(self, kernel: Kernel, estimate: Estimate, signature: OpSignature) -> Launch:
-        copies = kernel.name in _COPIES
+        copies = kernel.name in COPY_ENGINE_KERNELS
         return Launch(
             kernel=kernel,
             estimate=estimate,
@@ -117,7 +116,7 @@ def nanoseconds(microseconds: float) -> int:
 
 def _runtime_call(kernel: Kernel) -> str:
     """The CUDA runtime's function that launches the kernel, as profiles show it."""
-    if kernel.name in _COPIES:
+    if kernel.name in COPY_ENGINE_KERNELS:
         return "cudaMemsetAsync" if kernel.name == "memset" else "cudaMemcpyAsync"
     if kernel.kernel_class in (KernelClass.GEMM, KernelClass.COLLECTIVE):
         return "cudaLaunchKernelExC"

@@ -166,7 +166,7 @@ def _convolution_family(size: ConvolutionSize) -> str | None:
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:
     """Forward attention by a library measured on that architecture, or the same on its kin."""
-    majors = _ATTENTION_MAJORS.get(kernel.name, ())
+    majors = _ATTENTION_MAJORS.get(kernel.variant, ())
     if gpu.compute_capability[0] not in majors or not gpu.has_matrix_unit(kernel.compute):
         return None
     if size.backward or min(size[:6]) < 1 or size.head_dim != size.head_dim_v:

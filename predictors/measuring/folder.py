@@ -21,13 +21,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any
 
 from neusight.predictors.errors import DataError
 from neusight.predictors.files import (
     Fields,
-    is_count,
-    is_number,
     json_value,
     read_bytes,
     read_json_document,
@@ -36,17 +34,14 @@ from neusight.predictors.files import (
 )
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
-    DTYPE_BYTES,
     AttentionSize,
     CollectiveSize,
     ConvolutionSize,
     GemmSize,
     Kernel,
     KernelClass,
-    Layout,
-    RowsSize,
-    Size,
 )
+from neusight.predictors.measuring.kernel_rows import kernel_from_row, row_of_kernel
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -57,8 +52,6 @@ __all__ = [
     "Workload",
     "append_sample",
     "compact",
-    "kernel_from_json",
-    "kernel_to_json",
     "main_kernel",
     "read_environment",
     "read_measured",
@@ -334,90 +327,6 @@ def compact(folder: Path) -> int:
     return len(found)
 
 
-def kernel_to_json(kernel: Kernel) -> list[Any]:
-    """A kernel as a short list of plain values; `kernel_from_json` reads it back."""
-    return [
-        kernel.kernel_class.value,
-        kernel.name,
-        list(kernel.size),
-        kernel.dtype,
-        kernel.out_dtype,
-        kernel.compute,
-        kernel.flops,
-        kernel.bytes_read,
-        kernel.bytes_written,
-        kernel.layout,
-    ]
-
-
-_SIZES: dict[KernelClass, type[Any]] = {
-    KernelClass.GEMM: GemmSize,
-    KernelClass.ATTENTION: AttentionSize,
-    KernelClass.CONVOLUTION: ConvolutionSize,
-    KernelClass.COLLECTIVE: CollectiveSize,
-}
-
-
-#: What describes a kernel, in order: of the texts `layout` may be empty, figures are 0 or more.
-_KERNEL_ROW = 10
-
-#: Largest size, FLOPs or bytes of a kernel: a GPU does not live to see its end.
-_MOST_WORK = 1e60
-_MOST_SIZE = 2**48
-
-
-def kernel_from_json(data: Any) -> Kernel:
-    """The kernel that `kernel_to_json` wrote; DataError where it is none."""
-    if not isinstance(data, list) or len(data) != _KERNEL_ROW:
-        raise DataError(f"{shown(data)} describes no kernel.")
-    kernel_class, name, size, dtype, out_dtype, compute, flops, read, written, layout = data
-    if not all(isinstance(text, str) for text in (name, dtype, out_dtype, compute, layout)):
-        raise DataError(f"{shown(data)} describes no kernel: it has no name, type or layout.")
-    if dtype not in DTYPE_BYTES:
-        raise DataError(f"{shown(data)} describes no kernel: its type {shown(dtype)} is unknown.")
-    if not all(is_number(work) and 0 <= work <= _MOST_WORK for work in (flops, read, written)):
-        raise DataError(f"{shown(data)} describes no kernel: its work is no number.")
-    try:
-        chosen = KernelClass(kernel_class)
-    except ValueError as error:
-        raise DataError(f"{shown(data)} describes no kernel ({error}).") from error
-    return Kernel(
-        kernel_class=chosen,
-        name=name,
-        size=_size_from_json(_SIZES.get(chosen, RowsSize), size),
-        dtype=dtype,
-        out_dtype=out_dtype,
-        compute=compute,
-        flops=flops,
-        bytes_read=read,
-        bytes_written=written,
-        layout=cast("Layout", layout),
-    )
-
-
-def _size_from_json(kind: type[Any], size: Any) -> Size:
-    """The problem size, every part of it of the type that it is declared to have."""
-    types = get_type_hints(kind)
-    if not isinstance(size, list) or len(size) != len(types):
-        raise DataError(f"{shown(size)} is no size of a kernel: it must be {', '.join(types)}.")
-    parts = [tuple(part) if isinstance(part, list) else part for part in size]
-    for part, (name, wanted) in zip(parts, types.items(), strict=True):
-        if not _is_part(part, wanted):
-            raise DataError(f"{shown(size)} is no size of a kernel: {name} is {shown(part)}.")
-    made: Size = kind(*parts)
-    return made
-
-
-def _is_part(part: object, wanted: object) -> bool:
-    if wanted is int:
-        return is_count(part) and part <= _MOST_SIZE  # type: ignore[operator]  # it is a number
-    if wanted is bool:
-        return isinstance(part, bool)
-    if wanted == tuple[int, ...]:
-        return isinstance(part, tuple) and all(_is_part(item, int) for item in part)
-    return part in get_args(wanted)
-
-
 def main_kernel(sample: Sample) -> Kernel:
     """The kernel that a sample is mostly about: the most FLOPs, then the most bytes."""
     special = [kernel for kernel in sample.kernels if kernel.kernel_class in _TABLE_OF]
@@ -427,7 +336,7 @@ def main_kernel(sample: Sample) -> Kernel:
 def sample_to_json(sample: Sample) -> dict[str, Any]:
     """A sample as plain values; `sample_from_json` reads it back."""
     plain = {item.name: getattr(sample, item.name) for item in fields(Sample)}
-    plain["kernels"] = [kernel_to_json(kernel) for kernel in sample.kernels]
+    plain["kernels"] = [row_of_kernel(kernel) for kernel in sample.kernels]
     return plain
 
 
@@ -438,7 +347,7 @@ def sample_from_json(data: object, source: Path | str) -> Sample:
         raise DataError(f"{source} holds a sample that cannot be read: {shown(data)}.")
     row = _fields(data, source)
     try:
-        kernels = tuple(kernel_from_json(item) for item in row.items("kernels"))
+        kernels = tuple(kernel_from_row(item) for item in row.items("kernels"))
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     if not kernels:
@@ -518,7 +427,7 @@ def _row(sample: Sample, gpu: str) -> dict[str, Any]:
     }
     common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
     common["kernels"] = json.dumps(
-        [kernel_to_json(item) for item in sample.kernels], separators=(",", ":")
+        [row_of_kernel(item) for item in sample.kernels], separators=(",", ":")
     )
     return row | {name: "" if value is None else value for name, value in common.items()}
 

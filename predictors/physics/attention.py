@@ -155,7 +155,7 @@ def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool
 
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
     """The time of a pair of tiles on one SM, µs."""
-    implementation = _IMPLEMENTATIONS.get(kernel.name.removesuffix("_backward"), _FLASH_2)
+    implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
     head_dim = -(-size.head_dim // HEAD_DIM_STEP) * HEAD_DIM_STEP
     head_dim_v = -(-size.head_dim_v // HEAD_DIM_STEP) * HEAD_DIM_STEP
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelClass, RowsSize
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
-from neusight.predictors.physics.roofline import HOST_COPIES, flop_roofline_us
+from neusight.predictors.physics.roofline import flop_roofline_us
 
 __all__ = ["Kind", "cold_share", "kind_of", "memory_bound_timing"]
 
@@ -60,14 +59,12 @@ _KINDS: dict[KernelClass, Kind] = {
 _REFERENCE_DRAM_BYTES = 14.0
 
 #: Kernels that add where others add too: atomics or sorted segments. Their issue rate is a prior.
-_SCATTERS = ("scatter", "index_put", "index_add", "embedding_dense_backward", "bincount", "histc")
 _SCATTER = Kind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
 
 #: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
 
 #: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
-_SELECTIONS = ("topk", "kthvalue", "median", "nanmedian", "select")
 _SELECTION = Kind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
 
 #: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
@@ -81,14 +78,10 @@ _WIDE_SOFTMAX_MISSES = 1.6
 _WIDE_SOFTMAX_REACH = 0.35
 _ROWS_IN_WORK = 2.0
 
-#: A norm's kernel along the columns: no row belongs to one CTA.
-_COLUMN_NORM = "_backward_weight"
 #: Batch norm goes through its input twice, forward and backward, at less than streaming bandwidth
 #: (cuDNN on V100, a public ResNet-50 profile; backward is the whole of its two inputs).
-_BATCH_NORM = frozenset({"batch_norm", "batch_norm_backward"})
 #: Its statistics alone, and the sums of its gradient, take one pass.
-_BATCH_NORM_SUMS = frozenset({"batch_norm_statistics", "batch_norm_backward_sums"})
-_BATCH_NORM_READS = 1.0
+_BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_sums": 0.0}
 _BATCH_NORM_DRAM_SHARE = 0.87
 
 #: Reads of a norm's input gradient: both operands twice, the second time mostly from L2.
@@ -131,35 +124,48 @@ def cold_share(footprint_bytes: float, gpu: GPU) -> float:
 
 
 def kind_of(kernel: Kernel) -> Kind:
-    """The family of a memory-bound kernel, by its class, name, width and layout."""
-    wide = isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
-    return _kind(kernel.kernel_class, kernel.name, wide, kernel.layout == "strided")
+    """The family of a memory-bound kernel, by its class, what it does, its width and layout."""
+    kind = _kind_of_contiguous(kernel)
+    if kernel.layout != "strided" or _is_special(kernel):
+        return kind
+    return kind._replace(
+        issue_bytes=min(kind.issue_bytes, _STRIDED.issue_bytes),
+        dram_share=min(kind.dram_share, _STRIDED.dram_share),
+    )
 
 
-@cache
-def _kind(kernel_class: KernelClass, name: str, wide: bool, strided: bool) -> Kind:
-    if name in _BULK:
-        return _STREAM._replace(issue_bytes=_BULK[name])
-    if any(part in name for part in _SCATTERS):
+def _is_special(kernel: Kernel) -> bool:
+    """Whether what the kernel does says more than its class and layout."""
+    return kernel.name in _BULK or kernel.scatters or kernel.selects
+
+
+def _kind_of_contiguous(kernel: Kernel) -> Kind:
+    if kernel.name in _BULK:
+        return _STREAM._replace(issue_bytes=_BULK[kernel.name])
+    if kernel.scatters:
         return _SCATTER
-    if kernel_class is KernelClass.SORT and any(part in name for part in _SELECTIONS):
+    if kernel.selects:
         return _SELECTION
-    kind = _KINDS.get(kernel_class, _KINDS[KernelClass.UNKNOWN])
-    if kernel_class is KernelClass.SOFTMAX and wide:
-        kind = kind._replace(extra_reads=_WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES)
-    if kernel_class is KernelClass.NORMALIZATION and "backward" in name:
+    kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
+    if kernel.kernel_class is KernelClass.SOFTMAX and _is_wide(kernel):
+        return kind._replace(extra_reads=_WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES)
+    if kernel.kernel_class is KernelClass.NORMALIZATION:
+        return _kind_of_norm(kernel, kind)
+    return kind
+
+
+def _is_wide(kernel: Kernel) -> bool:
+    return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
+
+
+def _kind_of_norm(kernel: Kernel, kind: Kind) -> Kind:
+    if kernel.along_columns:
+        kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
+    elif kernel.is_backward:
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
-        if name.endswith(_COLUMN_NORM):
-            kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
-    is_norm = kernel_class is KernelClass.NORMALIZATION
-    if is_norm and (name in _BATCH_NORM or name in _BATCH_NORM_SUMS):
-        again = _BATCH_NORM_READS if name in _BATCH_NORM else 0.0
+    if kernel.variant in _BATCH_NORM_READS:
+        again = _BATCH_NORM_READS[kernel.variant]
         kind = kind._replace(extra_reads=again, dram_share=_BATCH_NORM_DRAM_SHARE)
-    if strided:
-        kind = kind._replace(
-            issue_bytes=min(kind.issue_bytes, _STRIDED.issue_bytes),
-            dram_share=min(kind.dram_share, _STRIDED.dram_share),
-        )
     return kind
 
 
@@ -193,10 +199,8 @@ def _extra_reads(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
     if not isinstance(kernel.size, RowsSize) or not kind.extra_reads:
         return kind.extra_reads
     width = float(kernel.size.width)
-    is_batch_norm = kernel.name in _BATCH_NORM or kernel.name in _BATCH_NORM_SUMS
-    is_backward = "backward" in kernel.name
     is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
-    if is_norm and not (is_backward or is_batch_norm):
+    if is_norm and not kernel.is_backward and kernel.variant not in _BATCH_NORM_READS:
         half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
         return kind.extra_reads * width * width / (width * width + half)
     if kernel.kernel_class is KernelClass.SOFTMAX:

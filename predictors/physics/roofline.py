@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.kernel import (
+    HOST_COPIES,
+    CollectiveSize,
+    ConvolutionSize,
+    Kernel,
+    KernelClass,
+)
 
 __all__ = [
     "WINOGRAD_SAVING",
@@ -20,9 +26,6 @@ MATRIX_CLASSES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelCla
 #: Multiplications of a direct 3 x 3 convolution over those of Winograd's F(2x2, 3x3)
 #: (Lavin and Gray 2015, arXiv 1509.09308, section 4.1).
 WINOGRAD_SAVING = 2.25
-
-#: Names of copy kernels that cross the host link.
-HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
 
 #: Share of each rank's buffer that crosses its link, by collective, as (numerator of n, constant):
 #: ring algorithms (Thakur et al. 2005, "Optimization of Collective Communication Operations in

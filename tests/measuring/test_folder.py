@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import find_gpu
@@ -21,8 +19,6 @@ from neusight.predictors.measuring.folder import (
     Workload,
     append_sample,
     compact,
-    kernel_from_json,
-    kernel_to_json,
     read_measured,
     read_workload,
     table_of,
@@ -240,22 +236,3 @@ def test_a_workload_without_a_time_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_measurements_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="neusight measure --out DIR"):
         read_measured(tmp_path)
-
-
-sizes = st.integers(min_value=1, max_value=1 << 40)
-
-
-@given(
-    m=sizes,
-    n=sizes,
-    k=sizes,
-    batch=sizes,
-    dtype=st.sampled_from(["bfloat16", "float32", "float8_e4m3fn"]),
-    layout=st.sampled_from(["nt", "nn", "tn", "tt"]),
-)
-def test_every_kernel_is_read_back(
-    m: int, n: int, k: int, batch: int, dtype: str, layout: str
-) -> None:
-    kernel = replace(Kernel.gemm(m, n, k, batch=batch, dtype=dtype), layout=layout)  # type: ignore[arg-type]
-
-    assert kernel_from_json(json.loads(json.dumps(kernel_to_json(kernel)))) == kernel

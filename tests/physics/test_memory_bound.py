@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import Kernel, KernelClass, Layout
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.predictors.physics.memory_bound import cold_share, memory_bound_timing, smooth_maximum
 from neusight.predictors.physics.roofline import roofline_us
 
@@ -30,6 +32,12 @@ CLASSES = st.sampled_from(
         (KernelClass.UNKNOWN, "mystery"),
     ]
 )
+#: What these kernels do, which their names do not tell the physics.
+TRAITS: dict[str, dict[str, Any]] = {
+    "layer_norm_backward": {"is_backward": True},
+    "index_put": {"scatters": True},
+    "topk": {"selects": True},
+}
 GPUS = st.sampled_from(["H100", "A100", "V100", "L40S", "P4", "MI210", "B200"])
 
 
@@ -40,7 +48,7 @@ def rows_kernel(
     num_bytes = rows * width * 4
     return Kernel.rows(
         kernel_class, name, rows, width, dtype="float32",
-        bytes_read=num_bytes, bytes_written=num_bytes, layout=layout,
+        bytes_read=num_bytes, bytes_written=num_bytes, layout=layout, **TRAITS.get(name, {}),
     )  # fmt: skip
 
 
@@ -180,16 +188,35 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
 
 
 def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
-    def time_us(name: str) -> float:
+    def time_us(variant: Variant) -> float:
         kernel = Kernel.rows(
             KernelClass.NORMALIZATION,
-            name,
+            "batch_norm",
             64,
             2**20,
             dtype="float32",
             bytes_read=2**28,
             bytes_written=0,
+            variant=variant,
         )
         return memory_bound_timing(kernel, find_gpu("V100")).time_us
 
-    assert time_us("batch_norm") == pytest.approx(2 * time_us("batch_norm_statistics"), rel=0.05)
+    assert time_us("batch_norm") == pytest.approx(2 * time_us("batch_norm_sums"), rel=0.05)
+
+
+def test_what_a_kernel_does_tells_its_price_and_its_name_does_not() -> None:
+    gather = rows_kernel((KernelClass.GATHER, "rows_by_index"), 2**16, 256)
+    sort = rows_kernel((KernelClass.SORT, "of_each_row"), 2**16, 256)
+    norm = rows_kernel((KernelClass.NORMALIZATION, "norm"), 2**16, 256)
+
+    assert time_us(replace(gather, scatters=True)) > 1.5 * time_us(gather)
+    assert time_us(replace(sort, selects=True)) > 1.5 * time_us(sort)
+    assert time_us(replace(norm, is_backward=True)) != time_us(norm)
+    assert time_us(replace(norm, along_columns=True)) < time_us(norm)
+    for kernel, name in (
+        (gather, "scatter_add"),
+        (sort, "topk"),
+        (norm, "layer_norm_backward_weight"),
+        (norm, "batch_norm"),
+    ):
+        assert time_us(replace(kernel, name=name)) == time_us(kernel)

@@ -44,6 +44,7 @@ def _gather_kernel(
     *,
     writes: TensorSpec | None = None,
     reads_target: bool = False,
+    scatters: bool = False,
 ) -> list[Kernel]:
     """A kernel that moves the elements of `moved`, each read and written once, by `indices`."""
     if not moved.numel:
@@ -65,6 +66,7 @@ def _gather_kernel(
             bytes_read=moved_bytes + index_bytes + (written if reads_target else 0),
             bytes_written=written,
             flops=moved.numel if reads_target else 0,
+            scatters=scatters,
         )
     ]
 
@@ -106,7 +108,12 @@ def _embedding_gradient(
         return kernels
     if count <= _UNSORTED_EMBEDDING and not scales and not always_sorts:
         return kernels + _gather_kernel(
-            "embedding_dense_backward", grad, (indices,), writes=weight, reads_target=True
+            "embedding_dense_backward",
+            grad,
+            (indices,),
+            writes=weight,
+            reads_target=True,
+            scatters=True,
         )
     kernels += deterministic_order(count, num_weights, indices.device)
     positions = vector(count, "int64", indices.device)
@@ -133,7 +140,7 @@ def _embedding_gradient(
     partial = TensorSpec((segments.numel, width), (width, 1), "float32", grad.device)
     kernels += _gather_kernel("embedding_backward", grad, (positions, positions), writes=partial)
     return kernels + _gather_kernel(
-        "sum_and_scatter", partial, (segments,), writes=weight, reads_target=False
+        "sum_and_scatter", partial, (segments,), writes=weight, scatters=True
     )
 
 
@@ -276,10 +283,14 @@ def index_put(
             *kernels,
             *order,
             *_gather_kernel(
-                "index_put_accumulate", moved, (linear, linear), reads_target=accumulate
+                "index_put_accumulate",
+                moved,
+                (linear, linear),
+                reads_target=accumulate,
+                scatters=True,
             ),
         ]
-    put = _gather_kernel("index_put", moved, positions)
+    put = _gather_kernel("index_put", moved, positions, scatters=True)
     if values.numel < moved.numel:  # one value for many places
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
         put = [_reading_less(kernel, saved) for kernel in put]
@@ -380,8 +391,17 @@ def _scattered(
     """A copy for the out-of-place form, then one scatter."""
     copies = [] if is_in_place(call) else copy_kernel(target, output(call))
     return copies + _gather_kernel(
-        kernel_name(call), moved, (index,), writes=target, reads_target=adds
+        kernel_name(call),
+        moved,
+        (index,),
+        writes=target,
+        reads_target=adds,
+        scatters=kernel_name(call) in _SCATTERING,
     )
+
+
+#: Scatters whose price is that of one: the others write every place once, as a gather reads it.
+_SCATTERING = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add"})
 
 
 @register_op("aten::searchsorted", "aten::bucketize")
@@ -443,7 +463,9 @@ def masked_scatter(
         *kernels,
         memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
         memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(mask,), writes=(order,)),
-        *pointwise_kernel("masked_scatter", (result, mask, order, source), (result,)),
+        *pointwise_kernel(
+            "masked_scatter", (result, mask, order, source), (result,), scatters=True
+        ),
     ]
 
 
@@ -511,4 +533,5 @@ def _histogram(
         reads=(source, weights),
         writes=(result,),
         width=source.numel,
+        scatters=True,
     )

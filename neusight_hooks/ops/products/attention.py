@@ -15,7 +15,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -82,7 +82,7 @@ def _sequence_first(
 
 
 def _attention(
-    problem: _Problem, name: str, *, causal: bool, backward: bool = False, bias_bytes: int = 0
+    problem: _Problem, name: Variant, *, causal: bool, backward: bool = False, bias_bytes: int = 0
 ) -> Kernel:
     return Kernel.attention(
         problem.batch,
@@ -101,7 +101,7 @@ def _attention(
 
 
 def _forward(
-    problem: _Problem, name: str, *, causal: bool, bias: TensorSpec | None = None
+    problem: _Problem, name: Variant, *, causal: bool, bias: TensorSpec | None = None
 ) -> list[Kernel]:
     if problem.is_empty:
         return []
@@ -120,7 +120,7 @@ def _dense(shape: Sequence[int], dtype: str, device: str) -> TensorSpec:
 
 def _backward(
     problem: _Problem,
-    name: str,
+    name: Variant,
     *,
     causal: bool,
     bias: TensorSpec | None = None,
@@ -476,6 +476,7 @@ def transformer_encoder_layer(
         writes=(output(call),),
         rows=src.numel // max(1, src.shape[-1]),
         width=src.shape[-1],
+        variant="layer_norm",
     )
     add = pointwise_kernel("add", (src, src), (src,))
     up, hidden = _project(src, ffn_weight_1, math)

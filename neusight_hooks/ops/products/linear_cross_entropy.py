@@ -71,6 +71,7 @@ def _loss(
             writes=(logits,),
             rows=rows,
             width=classes,
+            variant="log_softmax",
         ),
         memory_kernel(KernelClass.REDUCTION, "nll_loss", reads=(losses, losses), writes=(losses,)),
     ]

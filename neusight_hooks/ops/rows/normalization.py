@@ -14,7 +14,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -30,6 +30,10 @@ def _norm_kernel(
     writes: tuple[TensorSpec | None, ...],
     rows: int,
     width: int,
+    *,
+    variant: Variant,
+    is_backward: bool = False,
+    along_columns: bool = False,
 ) -> list[Kernel]:
     if rows * width == 0:
         return []
@@ -42,6 +46,9 @@ def _norm_kernel(
             writes=writes,
             rows=rows,
             width=width,
+            variant=variant,
+            is_backward=is_backward,
+            along_columns=along_columns,
             layout=layout_of(whole),  # weights and statistics are indexed by row or column anyway
         )
     ]
@@ -50,6 +57,10 @@ def _norm_kernel(
 def _rows_and_width(source: TensorSpec, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
     width = product(normalized_shape)
     return source.numel // max(1, width), width
+
+
+def _kind_of(call: OpSignature) -> Variant:
+    return "rms_norm" if "rms" in call.op else "layer_norm"
 
 
 @register_op("aten::native_layer_norm", "aten::_fused_rms_norm")
@@ -62,9 +73,9 @@ def layer_norm(
     **others: Argument,
 ) -> list[Kernel]:
     """One kernel that also writes the statistics of each row."""
-    name = "rms_norm" if "rms" in call.op else "layer_norm"
+    kind = _kind_of(call)
     rows, width = _rows_and_width(input, normalized_shape)
-    return _norm_kernel(name, read_tensors(call), written_tensors(call), rows, width)
+    return _norm_kernel(kind, read_tensors(call), written_tensors(call), rows, width, variant=kind)
 
 
 @register_op("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
@@ -83,20 +94,35 @@ def layer_norm_backward(
 ) -> list[Kernel]:
     """A kernel along the rows for the input, one along the columns for weight and bias."""
     statistics = (mean, rstd)
-    name = "rms_norm" if "rms" in call.op else "layer_norm"
+    kind = _kind_of(call)
     rows, width = _rows_and_width(input, normalized_shape)
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
-    wants_bias = wants_bias and name == "layer_norm"
+    wants_bias = wants_bias and kind == "layer_norm"
     kernels: list[Kernel] = []
     if wants_input:
         kernels += _norm_kernel(
-            f"{name}_backward", (grad_out, input, *statistics, weight), (input,), rows, width
+            f"{kind}_backward",
+            (grad_out, input, *statistics, weight),
+            (input,),
+            rows,
+            width,
+            variant=kind,
+            is_backward=True,
         )
     if wants_weight or wants_bias:
         column = _vector(width, weight.dtype if weight else input.dtype, input.device)
         writes = (column,) * (wants_weight + wants_bias)
         reads = (grad_out, input, *statistics)
-        kernels += _norm_kernel(f"{name}_backward_weight", reads, writes, width, rows)
+        kernels += _norm_kernel(
+            f"{kind}_backward_weight",
+            reads,
+            writes,
+            width,
+            rows,
+            variant=kind,
+            is_backward=True,
+            along_columns=True,
+        )
     return kernels
 
 
@@ -119,7 +145,12 @@ def group_norm(
         return []
     statistics = _vector(rows, "float32", input.device)
     moments = _norm_kernel(
-        "group_norm_moments", (input,), (statistics,) * 2, rows, input.numel // rows
+        "group_norm_moments",
+        (input,),
+        (statistics,) * 2,
+        rows,
+        input.numel // rows,
+        variant="group_norm",
     )
     factors = _vector(N * C, "float32", input.device)
     affine = weight is not None or bias is not None
@@ -160,7 +191,13 @@ def group_norm_backward(
         return []
     sums = _vector(rows, "float32", input.device)
     kernels = _norm_kernel(
-        "group_norm_backward_sums", (grad_out, input), (sums, sums), rows, input.numel // rows
+        "group_norm_backward_sums",
+        (grad_out, input),
+        (sums, sums),
+        rows,
+        input.numel // rows,
+        variant="group_norm",
+        is_backward=True,
     )
     if wants_input:
         grouped = _vector(N * group, "float32", input.device)
@@ -172,6 +209,8 @@ def group_norm_backward(
             (grouped, grouped),
             N * group,
             max(1, C // max(1, group)),
+            variant="group_norm",
+            is_backward=True,
         )
         kernels += _apply("group_norm_backward", (grad_out, input, sums, grouped, grouped), input)
     if wants_weight or wants_bias:
@@ -182,6 +221,9 @@ def group_norm_backward(
             (column,) * (wants_weight + wants_bias),
             C,
             N,
+            variant="group_norm",
+            is_backward=True,
+            along_columns=True,
         )
     return kernels
 
@@ -206,7 +248,9 @@ def cudnn_batch_norm(
     vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
     width = input.numel // max(1, channels)
-    return _norm_kernel("batch_norm", (input, *vectors), written, channels, width)
+    return _norm_kernel(
+        "batch_norm", (input, *vectors), written, channels, width, variant="batch_norm"
+    )
 
 
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
@@ -230,6 +274,8 @@ def cudnn_batch_norm_backward(
         (input, weight, weight),
         channels,
         input.numel // max(1, channels),
+        variant="batch_norm",
+        is_backward=True,
     )
 
 
@@ -263,7 +309,12 @@ def native_batch_norm(
         return _apply("batch_norm", (input, weight, bias, *running), result)
     statistics = _vector(channels, "float32", input.device)
     kernels = _norm_kernel(
-        "batch_norm_statistics", (input,), (statistics,) * 2, channels, input.numel // channels
+        "batch_norm_statistics",
+        (input,),
+        (statistics,) * 2,
+        channels,
+        input.numel // channels,
+        variant="batch_norm_sums",
     )
     if running_mean is not None:
         reads = (statistics, statistics, *running)
@@ -319,7 +370,15 @@ def _joint_gradients(
     statistics = (_vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return _norm_kernel("batch_norm_backward", reads, writes, channels, source.numel // channels)
+    return _norm_kernel(
+        "batch_norm_backward",
+        reads,
+        writes,
+        channels,
+        source.numel // channels,
+        variant="batch_norm",
+        is_backward=True,
+    )
 
 
 def _gradient_sums(
@@ -334,6 +393,8 @@ def _gradient_sums(
         (*statistics, *columns),
         channels,
         source.numel // channels,
+        variant="batch_norm_sums",
+        is_backward=True,
     )
 
 
@@ -349,6 +410,7 @@ def batch_norm_stats(
         written_tensors(call),
         channels,
         input.numel // max(1, channels),
+        variant="batch_norm_sums",
     )
 
 
@@ -372,6 +434,7 @@ def batch_norm_gather_stats(
         written_tensors(call),
         channels,
         max(1, mean.numel // max(1, channels)),
+        variant="batch_norm_join",
     )
 
 
@@ -387,6 +450,8 @@ def batch_norm_backward_reduce(
         written_tensors(call),
         channels,
         input.numel // max(1, channels),
+        variant="batch_norm_sums",
+        is_backward=True,
     )
 
 
@@ -396,5 +461,13 @@ def weight_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
     reads, writes = read_tensors(call), written_tensors(call)
     largest = max(reads, key=lambda spec: spec.numel)
     gains = min(spec.numel for spec in reads)
-    name = "weight_norm_backward" if call.op.endswith("backward") else "weight_norm"
-    return _norm_kernel(name, reads, writes, gains, largest.numel // max(1, gains))
+    is_backward = call.op.endswith("backward")
+    return _norm_kernel(
+        "weight_norm_backward" if is_backward else "weight_norm",
+        reads,
+        writes,
+        gains,
+        largest.numel // max(1, gains),
+        variant="weight_norm",
+        is_backward=is_backward,
+    )

@@ -12,7 +12,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel, temporary
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -23,6 +23,9 @@ def _softmax_kernel(
     reads: tuple[TensorSpec, ...],
     writes: tuple[TensorSpec, ...],
     dim: int,
+    *,
+    variant: Variant = "softmax",
+    is_backward: bool = False,
 ) -> list[Kernel]:
     source = reads[0]
     if not source.numel:
@@ -41,14 +44,22 @@ def _softmax_kernel(
             rows=source.numel // max(1, width),
             width=width,
             layout="strided" if inner else "contiguous",
+            variant=variant,
+            is_backward=is_backward,
         )
     ]
+
+
+def _kind_of(call: OpSignature) -> Variant:
+    return "log_softmax" if "log_softmax" in call.op else "softmax"
 
 
 @register_op("aten::_softmax", "aten::_log_softmax", "aten::softmax", "aten::log_softmax")
 def softmax(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """One kernel forward, also where it is seen before it is decomposed."""
-    return _softmax_kernel(kernel_name(call), (self,), written_tensors(call), dim)
+    return _softmax_kernel(
+        kernel_name(call), (self,), written_tensors(call), dim, variant=_kind_of(call)
+    )
 
 
 @register_op("aten::_masked_softmax")
@@ -70,7 +81,14 @@ def softmax_backward(
 ) -> list[Kernel]:
     """One kernel that reads the gradient and the output."""
     name = kernel_name(call).removesuffix("_data")
-    return _softmax_kernel(name, (grad_output, output), written_tensors(call), dim)
+    return _softmax_kernel(
+        name,
+        (grad_output, output),
+        written_tensors(call),
+        dim,
+        variant=_kind_of(call),
+        is_backward=True,
+    )
 
 
 @register_op("aten::_masked_softmax_backward")
@@ -85,7 +103,9 @@ def masked_softmax_backward(
 ) -> list[Kernel]:
     """One kernel that reads the gradient, the output and the mask."""
     reads = (grad_output, output, mask)
-    return _softmax_kernel(kernel_name(call), reads, written_tensors(call), _last(dim))
+    return _softmax_kernel(
+        kernel_name(call), reads, written_tensors(call), _last(dim), is_backward=True
+    )
 
 
 def _last(dim: int | None) -> int:

@@ -169,7 +169,13 @@ def _select(
         return []
     return [
         memory_kernel(
-            KernelClass.SORT, name, reads=(source,), writes=writes, rows=rows, width=width
+            KernelClass.SORT,
+            name,
+            reads=(source,),
+            writes=writes,
+            rows=rows,
+            width=width,
+            selects=True,
         )
     ]
 
@@ -298,7 +304,7 @@ def _compact_runs(call: OpSignature, keys: TensorSpec, wants_inverse: bool) -> l
         kernels.append(
             memory_kernel(KernelClass.REDUCTION, "cumsum", reads=(borders,), writes=(borders,))
         )
-        kernels += pointwise_kernel("scatter", (borders, borders), (borders,))
+        kernels += pointwise_kernel("scatter", (borders, borders), (borders,), scatters=True)
     kernels.append(memory_kernel(KernelClass.REDUCTION, "scan_init", width=1))
     kernels.append(
         memory_kernel(
