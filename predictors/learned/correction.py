@@ -7,10 +7,10 @@ as the same kernels run them, but count as physics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,7 @@ from neusight.predictors.learned.features import (
     GEMM_FEATURES,
     QUANTISATION_FEATURES,
     ROW_FEATURES,
-    attention_features,
-    collective_features,
-    convolution_features,
-    fp32_gemm_features,
-    gemm_features,
-    quantisation_features,
-    row_features,
+    Features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
 from neusight.predictors.physics.physical_time import PhysicalTime
@@ -50,7 +44,6 @@ __all__ = [
     "SIZE_CLASSES_US",
     "UNSEEN",
     "Adjustment",
-    "Family",
     "Trained",
     "architecture_of",
     "family_of",
@@ -88,29 +81,19 @@ class Adjustment(NamedTuple):
     trained: bool = True
 
 
-class Family(NamedTuple):
-    """Kernels that share a network: its features, and their names."""
-
-    names: tuple[str, ...]
-    features: Callable[[Sequence[Kernel], Sequence[PhysicalTime], GPU], Floats]
-
-
-def _gemm_features(kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU) -> Floats:
-    return gemm_features(kernels, timings, gpu, kernels[0].compute)
-
-
-FAMILIES: dict[str, Family] = {
-    "gemm_16bit": Family(GEMM_FEATURES, _gemm_features),
-    "gemm_fp8": Family(GEMM_FEATURES, _gemm_features),
-    "quantisation": Family(QUANTISATION_FEATURES, quantisation_features),
-    "attention_prefill": Family(ATTENTION_FEATURES, attention_features),
-    "attention_decode": Family(ATTENTION_FEATURES, attention_features),
-    "gemm_fp32": Family(FP32_GEMM_FEATURES, fp32_gemm_features),
-    "gemm_fp32_pascal": Family(FP32_GEMM_FEATURES, fp32_gemm_features),
-    "gemm_fp32_amd": Family(FP32_GEMM_FEATURES, fp32_gemm_features),
-    "convolution_fp32": Family(CONVOLUTION_FEATURES, convolution_features),
-    "rows_fp32": Family(ROW_FEATURES, row_features),
-    "collective": Family(COLLECTIVE_FEATURES, collective_features),
+#: A family is kernels that share a network, and so its features.
+FAMILIES: dict[str, Features[Any]] = {
+    "gemm_16bit": GEMM_FEATURES,
+    "gemm_fp8": GEMM_FEATURES,
+    "quantisation": QUANTISATION_FEATURES,
+    "attention_prefill": ATTENTION_FEATURES,
+    "attention_decode": ATTENTION_FEATURES,
+    "gemm_fp32": FP32_GEMM_FEATURES,
+    "gemm_fp32_pascal": FP32_GEMM_FEATURES,
+    "gemm_fp32_amd": FP32_GEMM_FEATURES,
+    "convolution_fp32": CONVOLUTION_FEATURES,
+    "rows_fp32": ROW_FEATURES,
+    "collective": COLLECTIVE_FEATURES,
 }
 
 
@@ -293,7 +276,7 @@ def _adjusted(
     timings: Sequence[PhysicalTime],
     gpu: GPU,
 ) -> list[Adjustment]:
-    features = FAMILIES[family].features(kernels, timings, gpu)
+    features = FAMILIES[family].table(kernels, timings, gpu)
     factors = exp_of(network.run(features))
     times = np.array([timing.time_us for timing in timings]) * factors
     classes = np.searchsorted(np.array(SIZE_CLASSES_US), times, side="right")

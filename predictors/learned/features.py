@@ -2,13 +2,15 @@
 
 Sizes, remainders, and ratios of the physics' own terms. No hardware figure and no GPU's name, so
 that what is learnt on one GPU means the same on another. Always at burst clocks: one factor serves
-burst and sustained.
+burst and sustained. A column's name stands beside the function that computes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.learned.network import log_of
 from neusight.predictors.physics.attention import exponentials_per_clock
 from neusight.predictors.physics.convolution import implicit_gemm
-from neusight.predictors.physics.gemm import gemm_terms, problems_of
+from neusight.predictors.physics.gemm import GemmProblems, GemmTerms, gemm_terms, problems_of
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import is_winograd, wire_bytes
 from neusight.predictors.physics.tile import Candidates
@@ -33,16 +35,13 @@ __all__ = [
     "GEMM_FEATURES",
     "QUANTISATION_FEATURES",
     "ROW_FEATURES",
-    "attention_features",
-    "collective_features",
-    "convolution_features",
-    "fp32_gemm_features",
-    "gemm_features",
-    "quantisation_features",
-    "row_features",
+    "Features",
 ]
 
 Floats = NDArray[np.float64]
+
+#: What the columns of a family are computed from: kernels and their physics, as arrays.
+Seen = TypeVar("Seen")
 
 #: Name of FP8 products with a scale for each 128 x 128 block (DeepGEMM), a library of their own.
 BLOCK_SCALED = "gemm_block_scaled"
@@ -56,397 +55,462 @@ _PROBED_TILES = ((128, 128), (128, 256), (256, 128), (64, 64), (64, 256))
 #: A term below this share of the time is as good as none.
 _LEAST_SHARE = 1e-3
 
-GEMM_FEATURES: tuple[str, ...] = (
-    "log_m",
-    "log_n",
-    "log_k",
-    "m_mod_8",
-    "m_mod_64",
-    "m_mod_128",
-    "n_mod_8",
-    "n_mod_64",
-    "n_mod_256",
-    "k_mod_8",
-    "k_mod_64",
-    "log_tile_m",
-    "log_tile_n",
-    "log_split",
-    "fill_m",
-    "fill_n",
-    "log_waves",
-    "wave_fill",
-    "log_footprint_per_l2",
-    "log_weights_per_l2",
-    "log_activations_per_l2",
-    "log_floor_share",
-    "log_ctas_share",
-    "log_math_share",
-    "log_l2_share",
-    "log_dram_share",
-    "log_stages_share",
-    "log_split_share",
-    *(f"log_waves_{m}x{n}" for m, n in _PROBED_TILES),
-    *(f"wave_fill_{m}x{n}" for m, n in _PROBED_TILES),
-    *(f"log_time_{m}x{n}" for m, n in _PROBED_TILES),
-    "block_scaled",
-)
-
-
-def gemm_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU, compute: str
-) -> Floats:
-    """One row of `GEMM_FEATURES` a kernel; all of them on the same unit."""
-    problems = problems_of(kernels)
-    m, n, k = problems.m, problems.n, problems.k
-    chosen = np.array(
-        [(*(timing.tile or (128, 128)), timing.split_k) for timing in timings], dtype=np.float64
-    ).reshape(len(timings), 3)
-    tiles = Candidates(chosen[:, 0:1], chosen[:, 1:2], chosen[:, 2:3])
-    terms = gemm_terms(problems, tiles, gpu, compute)
-    time = terms.time_us()
-    weights, activations = problems.weight_bytes, problems.activation_bytes
-
-    def share(term: Floats | float) -> Floats:
-        return log_of(np.maximum(term / time, _LEAST_SHARE))
-
-    def filled(size: Floats, edge: Floats | float) -> Floats:
-        steps: Floats = size / (np.ceil(size / edge) * edge)
-        return steps
-
-    probed = np.array(_PROBED_TILES, dtype=np.float64).T
-    probes = Candidates(probed[0:1], probed[1:2], np.ones((1, len(_PROBED_TILES))))
-    probe_terms = gemm_terms(problems, probes, gpu, compute)
-    columns = [
-        log_of(np.maximum(m, 1.0)),
-        log_of(np.maximum(n, 1.0)),
-        log_of(np.maximum(k, 1.0)),
-        np.mod(m, 8) / 8,
-        np.mod(m, 64) / 64,
-        np.mod(m, 128) / 128,
-        np.mod(n, 8) / 8,
-        np.mod(n, 64) / 64,
-        np.mod(n, 256) / 256,
-        np.mod(k, 8) / 8,
-        np.mod(k, 64) / 64,
-        log_of(tiles.tile_m),
-        log_of(tiles.tile_n),
-        log_of(tiles.split),
-        filled(np.maximum(m, 1.0), tiles.tile_m),
-        filled(np.maximum(n, 1.0), tiles.tile_n),
-        log_of(np.maximum(terms.waves, _LEAST_WAVES)),
-        filled(np.maximum(terms.waves, _LEAST_WAVES), 1.0),
-        log_of(np.maximum(weights + activations, 1.0) / gpu.l2_bytes),
-        log_of(np.maximum(weights, 1.0) / gpu.l2_bytes),
-        log_of(np.maximum(activations, 1.0) / gpu.l2_bytes),
-        share(terms.floor_us),
-        share(terms.ctas_us),
-        share(terms.math_us),
-        share(terms.l2_us),
-        share(terms.dram_us),
-        share(terms.stages_us),
-        share(terms.split_us),
-        log_of(np.maximum(probe_terms.waves, _LEAST_WAVES)),
-        filled(np.maximum(probe_terms.waves, _LEAST_WAVES), 1.0),
-        log_of(probe_terms.time_us() / time),
-        np.array([[float(kernel.name == BLOCK_SCALED)] for kernel in kernels]),
-    ]
-    table: Floats = np.concatenate(columns, axis=1)
-    return table
-
-
-#: FP32 products: batched ones (bmm) too.
-FP32_GEMM_FEATURES: tuple[str, ...] = (*GEMM_FEATURES, "log_batch", "is_batched")
-
-
-def fp32_gemm_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
-) -> Floats:
-    """One row of `FP32_GEMM_FEATURES` a kernel."""
-    batch = np.maximum(np.array([[kernel.size[0]] for kernel in kernels], dtype=np.float64), 1.0)
-    table = gemm_features(kernels, timings, gpu, "fp32")
-    return np.concatenate([table, log_of(batch), np.where(batch > 1, 1.0, 0.0)], axis=1)
-
-
-CONVOLUTION_FEATURES: tuple[str, ...] = (
-    *GEMM_FEATURES,
-    "log_batch",
-    "log_in_channels",
-    "log_out_channels",
-    "log_image",
-    "log_taps",
-    "log_stride",
-    "in_channels_mod_8",
-    "out_channels_mod_8",
-    "is_winograd",
-    "log_time_per_product",
-)
-
-
-def convolution_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
-) -> Floats:
-    """One row of `CONVOLUTION_FEATURES` a kernel: those of its implicit product, and its own."""
-    sizes = [kernel.size for kernel in kernels]
-    products = []
-    for size in sizes:
-        assert isinstance(size, ConvolutionSize)
-        batch, m, n, k = implicit_gemm(size)
-        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32"))
-    table = gemm_features(products, timings, gpu, "fp32")
-    own = np.array(
-        [
-            (
-                size.batch,
-                size.in_channels,
-                size.out_channels,
-                math.prod(size.input),
-                math.prod(size.kernel),
-                math.prod(size.stride),
-            )
-            for size in sizes
-            if isinstance(size, ConvolutionSize)
-        ],
-        dtype=np.float64,
-    )
-    flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
-    time = np.array([timing.time_us for timing in timings])
-    peak = gpu.peak_flops("fp32", matrix=True) * 1e-6
-    winograd = np.array([float(is_winograd(kernel, gpu)) for kernel in kernels])
-    columns = [
-        log_of(np.maximum(own, 1.0)),
-        np.mod(own[:, 1:3], 8) / 8,
-        winograd[:, None],
-        log_of(np.maximum(flops, 1.0) / peak / time)[:, None],
-    ]
-    return np.concatenate([table, *columns], axis=1)
-
-
-QUANTISATION_FEATURES: tuple[str, ...] = (
-    "log_rows",
-    "log_width",
-    "width_mod_512",
-    "log_rows_per_sm",
-    "rows_fill",
-    "log_bytes_per_l2",
-    "log_floor_share",
-    "log_dram_share",
-    "log_row_share",
-    "by_row",
-)
+#: Waves of an empty problem, so that their logarithm exists.
+_LEAST_WAVES = 1e-3
 
 #: Bytes per clock of the CTA that owns a row, at which `log_row_share` is stated.
 _ROW_BYTES = 24.0
-
-
-def quantisation_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
-) -> Floats:
-    """One row of `QUANTISATION_FEATURES` a kernel."""
-    table = np.array(
-        [
-            (*kernel.size, kernel.num_bytes, kernel.bytes_read, kernel.name == BY_ROW)
-            for kernel in kernels
-        ],
-        dtype=np.float64,
-    )
-    rows, width, moved, read = (np.maximum(column, 1.0) for column in table.T[:4])
-    time = np.array([timing.time_us for timing in timings])
-    per_sm = rows / gpu.num_sms
-    clock = gpu.clock_hz * 1e-6
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    columns = [
-        log_of(rows),
-        log_of(width),
-        np.mod(width, 512) / 512,
-        log_of(per_sm),
-        per_sm / np.ceil(per_sm),
-        log_of(moved / gpu.l2_bytes),
-        log_of(gpu.floor_us / time),
-        log_of(moved / bandwidth / time),
-        log_of(np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * clock) / time),
-        table.T[-1],
-    ]
-    return np.stack(columns, axis=1)
-
-
-ROW_FEATURES: tuple[str, ...] = (
-    "log_rows",
-    "log_width",
-    "width_mod_4",
-    "is_narrow",
-    "log_rows_per_sm",
-    "rows_fill",
-    "log_bytes_per_l2",
-    "log_floor_share",
-    "log_dram_share",
-    "log_row_share",
-    "is_softmax",
-)
 
 #: Elements of a row up to which softmax keeps it in a warp's registers (PersistentSoftmax.cuh).
 _NARROW_ROW = 1024
 
 
-def row_features(kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU) -> Floats:
-    """One row of `ROW_FEATURES` a kernel: softmax and layer norm over whole rows."""
-    table = np.array(
-        [
-            (
-                *kernel.size,
-                kernel.num_bytes,
-                kernel.bytes_read,
-                kernel.kernel_class is KernelClass.SOFTMAX,
-            )
-            for kernel in kernels
-        ],
-        dtype=np.float64,
+@dataclass(frozen=True)
+class Features(Generic[Seen]):
+    """The features of a family of kernels: columns, each a name and how it is computed."""
+
+    columns: tuple[tuple[str, Callable[[Seen], Floats]], ...]
+    seen_of: Callable[[Sequence[Kernel], Sequence[PhysicalTime], GPU], Seen]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(name for name, _ in self.columns)
+
+    def table(self, kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU) -> Floats:
+        """One row a kernel, one column a feature; all kernels compute on the same unit."""
+        seen = self.seen_of(kernels, times, gpu)
+        columns = [compute(seen).reshape(len(kernels), 1) for _, compute in self.columns]
+        table: Floats = np.concatenate(columns, axis=1)
+        return table
+
+
+def _log(values: Floats) -> Floats:
+    """Logarithm of counts, of which the smallest that means something is one."""
+    return log_of(np.maximum(values, 1.0))
+
+
+def _share(term: Floats | float, time: Floats) -> Floats:
+    """Logarithm of the share of the time that a term is."""
+    return log_of(np.maximum(term / time, _LEAST_SHARE))
+
+
+def _fill(values: Floats, step: Floats | float) -> Floats:
+    """How much of the steps that they begin the values fill, up to 1."""
+    filled: Floats = values / (np.ceil(values / step) * step)
+    return filled
+
+
+def _flags(values: Sequence[bool]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _dram_bytes_per_us(gpu: GPU) -> float:
+    return gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+
+
+# -- matrix products -----------------------------------------------------------------------------
+
+
+class _Products(NamedTuple):
+    """Products under the tile that the physics chose, and under each probed one."""
+
+    kernels: Sequence[Kernel]
+    problems: GemmProblems
+    tiles: Candidates
+    terms: GemmTerms
+    time: Floats
+    probes: GemmTerms
+    probe_time: Floats
+    l2_bytes: int
+
+
+def _products_of(kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU) -> _Products:
+    compute = kernels[0].compute
+    problems = problems_of(kernels)
+    chosen = np.array(
+        [(*(time.tile or (128, 128)), time.split_k) for time in times], dtype=np.float64
+    ).reshape(len(times), 3)
+    tiles = Candidates(chosen[:, 0:1], chosen[:, 1:2], chosen[:, 2:3])
+    terms = gemm_terms(problems, tiles, gpu, compute)
+    probed = np.array(_PROBED_TILES, dtype=np.float64).T
+    probe_tiles = Candidates(probed[0:1], probed[1:2], np.ones((1, len(_PROBED_TILES))))
+    probes = gemm_terms(problems, probe_tiles, gpu, compute)
+    return _Products(
+        kernels=kernels,
+        problems=problems,
+        tiles=tiles,
+        terms=terms,
+        time=terms.time_us(),
+        probes=probes,
+        probe_time=probes.time_us(),
+        l2_bytes=gpu.l2_bytes,
     )
-    rows, width, moved, read = (np.maximum(column, 1.0) for column in table.T[:4])
-    time = np.array([timing.time_us for timing in timings])
-    per_sm = rows / gpu.num_sms
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    row_us = np.maximum(1.0, per_sm) * read / rows / (_ROW_BYTES * gpu.clock_hz * 1e-6)
-    columns = [
-        log_of(rows),
-        log_of(width),
-        np.where(np.mod(width, 4) == 0, 1.0, 0.0),
-        np.where(width <= _NARROW_ROW, 1.0, 0.0),
-        log_of(per_sm),
-        per_sm / np.ceil(per_sm),
-        log_of(moved / gpu.l2_bytes),
-        log_of(gpu.floor_us / time),
-        log_of(moved / bandwidth / time),
-        log_of(row_us / time),
-        table.T[-1],
-    ]
-    return np.stack(columns, axis=1)
 
 
-ATTENTION_FEATURES: tuple[str, ...] = (
-    "log_batch",
-    "log_heads",
-    "log_group",
-    "log_seq_q",
-    "log_seq_kv",
-    "log_head_dim",
-    "head_dim_fill",
-    "causal",
-    "seq_q_fill_64",
-    "seq_q_fill_128",
-    "seq_kv_fill_128",
-    "log_tiles_per_sm",
-    "tiles_fill",
-    "log_units_per_sm",
-    "units_fill",
-    "log_split",
-    "log_bytes_per_l2",
-    "log_floor_share",
-    "log_matrix_share",
-    "log_exponential_share",
-    "log_dram_share",
-    "log_serial_share",
+def _per_l2(num_bytes: Floats, seen: _Products) -> Floats:
+    return log_of(np.maximum(num_bytes, 1.0) / seen.l2_bytes)
+
+
+def _waves(terms: GemmTerms) -> Floats:
+    return np.maximum(terms.waves, _LEAST_WAVES)
+
+
+def _probe_columns(
+    name: str, compute: Callable[[_Products], Floats]
+) -> tuple[tuple[str, Callable[[_Products], Floats]], ...]:
+    """One column a probed tile, of a table that has one."""
+
+    def column(index: int) -> Callable[[_Products], Floats]:
+        return lambda seen: compute(seen)[:, index]
+
+    return tuple(
+        (f"{name}_{tile_m}x{tile_n}", column(index))
+        for index, (tile_m, tile_n) in enumerate(_PROBED_TILES)
+    )
+
+
+_GEMM_COLUMNS: tuple[tuple[str, Callable[[_Products], Floats]], ...] = (
+    ("log_m", lambda seen: _log(seen.problems.m)),
+    ("log_n", lambda seen: _log(seen.problems.n)),
+    ("log_k", lambda seen: _log(seen.problems.k)),
+    ("m_mod_8", lambda seen: np.mod(seen.problems.m, 8) / 8),
+    ("m_mod_64", lambda seen: np.mod(seen.problems.m, 64) / 64),
+    ("m_mod_128", lambda seen: np.mod(seen.problems.m, 128) / 128),
+    ("n_mod_8", lambda seen: np.mod(seen.problems.n, 8) / 8),
+    ("n_mod_64", lambda seen: np.mod(seen.problems.n, 64) / 64),
+    ("n_mod_256", lambda seen: np.mod(seen.problems.n, 256) / 256),
+    ("k_mod_8", lambda seen: np.mod(seen.problems.k, 8) / 8),
+    ("k_mod_64", lambda seen: np.mod(seen.problems.k, 64) / 64),
+    ("log_tile_m", lambda seen: log_of(seen.tiles.tile_m)),
+    ("log_tile_n", lambda seen: log_of(seen.tiles.tile_n)),
+    ("log_split", lambda seen: log_of(seen.tiles.split)),
+    ("fill_m", lambda seen: _fill(np.maximum(seen.problems.m, 1.0), seen.tiles.tile_m)),
+    ("fill_n", lambda seen: _fill(np.maximum(seen.problems.n, 1.0), seen.tiles.tile_n)),
+    ("log_waves", lambda seen: log_of(_waves(seen.terms))),
+    ("wave_fill", lambda seen: _fill(_waves(seen.terms), 1.0)),
+    (
+        "log_footprint_per_l2",
+        lambda seen: _per_l2(seen.problems.weight_bytes + seen.problems.activation_bytes, seen),
+    ),
+    ("log_weights_per_l2", lambda seen: _per_l2(seen.problems.weight_bytes, seen)),
+    ("log_activations_per_l2", lambda seen: _per_l2(seen.problems.activation_bytes, seen)),
+    ("log_floor_share", lambda seen: _share(seen.terms.floor_us, seen.time)),
+    ("log_ctas_share", lambda seen: _share(seen.terms.ctas_us, seen.time)),
+    ("log_math_share", lambda seen: _share(seen.terms.math_us, seen.time)),
+    ("log_l2_share", lambda seen: _share(seen.terms.l2_us, seen.time)),
+    ("log_dram_share", lambda seen: _share(seen.terms.dram_us, seen.time)),
+    ("log_stages_share", lambda seen: _share(seen.terms.stages_us, seen.time)),
+    ("log_split_share", lambda seen: _share(seen.terms.split_us, seen.time)),
+    *_probe_columns("log_waves", lambda seen: log_of(_waves(seen.probes))),
+    *_probe_columns("wave_fill", lambda seen: _fill(_waves(seen.probes), 1.0)),
+    *_probe_columns("log_time", lambda seen: log_of(seen.probe_time / seen.time)),
+    ("block_scaled", lambda seen: _flags([item.name == BLOCK_SCALED for item in seen.kernels])),
+)
+
+GEMM_FEATURES = Features(_GEMM_COLUMNS, _products_of)
+
+
+def _batch(seen: _Products) -> Floats:
+    return np.maximum(seen.problems.batch, 1.0)
+
+
+#: FP32 products: batched ones (bmm) too.
+FP32_GEMM_FEATURES = Features(
+    (
+        *_GEMM_COLUMNS,
+        ("log_batch", lambda seen: log_of(_batch(seen))),
+        ("is_batched", lambda seen: np.where(_batch(seen) > 1, 1.0, 0.0)),
+    ),
+    _products_of,
 )
 
 
-def attention_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
-) -> Floats:
-    """One row of `ATTENTION_FEATURES` a kernel."""
+# -- convolutions --------------------------------------------------------------------------------
+
+
+class _Convolutions(NamedTuple):
+    """Convolutions, as the products that they are and by their own sizes."""
+
+    products: _Products
+    batch: Floats
+    in_channels: Floats
+    out_channels: Floats
+    image: Floats
+    taps: Floats
+    stride: Floats
+    is_winograd: Floats
+    #: FLOPs over the time that the physics gives them, of the peak.
+    peak_share: Floats
+
+
+def _convolutions_of(
+    kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU
+) -> _Convolutions:
+    sizes = [kernel.size for kernel in kernels if isinstance(kernel.size, ConvolutionSize)]
+    products = []
+    for size in sizes:
+        batch, m, n, k = implicit_gemm(size)
+        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32"))
+    flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
+    time = np.array([time.time_us for time in times])
+    peak = gpu.peak_flops("fp32", matrix=True) * 1e-6
+    return _Convolutions(
+        _products_of(products, times, gpu),
+        np.array([size.batch for size in sizes], dtype=np.float64),
+        np.array([size.in_channels for size in sizes], dtype=np.float64),
+        np.array([size.out_channels for size in sizes], dtype=np.float64),
+        np.array([math.prod(size.input) for size in sizes], dtype=np.float64),
+        np.array([math.prod(size.kernel) for size in sizes], dtype=np.float64),
+        np.array([math.prod(size.stride) for size in sizes], dtype=np.float64),
+        _flags([is_winograd(kernel, gpu) for kernel in kernels]),
+        np.maximum(flops, 1.0) / peak / time,
+    )
+
+
+def _of_product(
+    compute: Callable[[_Products], Floats],
+) -> Callable[[_Convolutions], Floats]:
+    return lambda seen: compute(seen.products)
+
+
+CONVOLUTION_FEATURES: Features[_Convolutions] = Features(
+    (
+        *((name, _of_product(compute)) for name, compute in _GEMM_COLUMNS),
+        ("log_batch", lambda seen: _log(seen.batch)),
+        ("log_in_channels", lambda seen: _log(seen.in_channels)),
+        ("log_out_channels", lambda seen: _log(seen.out_channels)),
+        ("log_image", lambda seen: _log(seen.image)),
+        ("log_taps", lambda seen: _log(seen.taps)),
+        ("log_stride", lambda seen: _log(seen.stride)),
+        ("in_channels_mod_8", lambda seen: np.mod(seen.in_channels, 8) / 8),
+        ("out_channels_mod_8", lambda seen: np.mod(seen.out_channels, 8) / 8),
+        ("is_winograd", lambda seen: seen.is_winograd),
+        ("log_time_per_product", lambda seen: log_of(seen.peak_share)),
+    ),
+    _convolutions_of,
+)
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """Kernels over whole rows."""
+
+    kernels: Sequence[Kernel]
+    rows: Floats
+    width: Floats
+    moved: Floats
+    read: Floats
+    time: Floats
+    gpu: GPU
+
+    @property
+    def rows_per_sm(self) -> Floats:
+        """Rows that each SM gets."""
+        return self.rows / self.gpu.num_sms
+
+
+def _rows_of(kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU) -> _Rows:
+    table = np.array(
+        [(*kernel.size, kernel.num_bytes, kernel.bytes_read) for kernel in kernels],
+        dtype=np.float64,
+    )
+    rows, width, moved, read = (np.maximum(column, 1.0) for column in table.T)
+    return _Rows(kernels, rows, width, moved, read, np.array([t.time_us for t in times]), gpu)
+
+
+def _row_share(seen: _Rows) -> Floats:
+    clock = seen.gpu.clock_hz * 1e-6
+    row_us = np.maximum(1.0, seen.rows_per_sm) * seen.read / seen.rows / (_ROW_BYTES * clock)
+    return log_of(row_us / seen.time)
+
+
+_ROW_SHARES: tuple[tuple[str, Callable[[_Rows], Floats]], ...] = (
+    ("log_rows_per_sm", lambda seen: log_of(seen.rows_per_sm)),
+    ("rows_fill", lambda seen: seen.rows_per_sm / np.ceil(seen.rows_per_sm)),
+    ("log_bytes_per_l2", lambda seen: log_of(seen.moved / seen.gpu.l2_bytes)),
+    ("log_floor_share", lambda seen: log_of(seen.gpu.floor_us / seen.time)),
+    ("log_dram_share", lambda seen: log_of(seen.moved / _dram_bytes_per_us(seen.gpu) / seen.time)),
+    ("log_row_share", _row_share),
+)
+
+#: Activations quantised to FP8.
+QUANTISATION_FEATURES: Features[_Rows] = Features(
+    (
+        ("log_rows", lambda seen: log_of(seen.rows)),
+        ("log_width", lambda seen: log_of(seen.width)),
+        ("width_mod_512", lambda seen: np.mod(seen.width, 512) / 512),
+        *_ROW_SHARES,
+        ("by_row", lambda seen: _flags([item.name == BY_ROW for item in seen.kernels])),
+    ),
+    _rows_of,
+)
+
+
+def _softmax_flags(seen: _Rows) -> Floats:
+    return _flags([item.kernel_class is KernelClass.SOFTMAX for item in seen.kernels])
+
+
+#: Softmax and layer norm.
+ROW_FEATURES: Features[_Rows] = Features(
+    (
+        ("log_rows", lambda seen: log_of(seen.rows)),
+        ("log_width", lambda seen: log_of(seen.width)),
+        ("width_mod_4", lambda seen: np.where(np.mod(seen.width, 4) == 0, 1.0, 0.0)),
+        ("is_narrow", lambda seen: np.where(seen.width <= _NARROW_ROW, 1.0, 0.0)),
+        *_ROW_SHARES,
+        ("is_softmax", _softmax_flags),
+    ),
+    _rows_of,
+)
+
+
+# -- attention -----------------------------------------------------------------------------------
+
+
+class _Attention(NamedTuple):
+    """Fused attention, and the terms of its time, µs."""
+
+    batch: Floats
+    heads: Floats
+    kv_heads: Floats
+    seq_q: Floats
+    seq_kv: Floats
+    head_dim: Floats
+    causal: Floats
+    moved: Floats
+    flops: Floats
+    time: Floats
+    split: Floats
+    #: FLOPs per µs that large products reach.
+    reached: float
+    gpu: GPU
+
+    @property
+    def tiles_per_sm(self) -> Floats:
+        """Query tiles of 128 rows that each SM gets."""
+        return self.batch * self.heads * np.ceil(self.seq_q / 128) / self.gpu.num_sms
+
+    @property
+    def units_per_sm(self) -> Floats:
+        """Work units that each SM gets where the query heads of a group share a tile."""
+        return self.batch * self.kv_heads / self.gpu.num_sms
+
+    @property
+    def exponential_us(self) -> Floats:
+        """All exponentials on all SMs."""
+        rate = exponentials_per_clock(self.gpu) * self.gpu.clock_hz * 1e-6 * self.gpu.num_sms
+        return self.flops / (4.0 * self.head_dim) / rate
+
+    @property
+    def dram_us(self) -> Floats:
+        """Every operand once over the memory's bus."""
+        return self.moved / _dram_bytes_per_us(self.gpu)
+
+    @property
+    def serial_us(self) -> Floats:
+        """One SM's products for one tile, along all keys."""
+        rows = np.minimum(self.seq_q, 128.0)
+        flops = self.seq_kv * rows * 4.0 * self.head_dim
+        return flops / (self.reached / self.gpu.num_sms)
+
+
+def _attention_of(kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU) -> _Attention:
     table = np.array(
         [
-            (*kernel.size, kernel.num_bytes, kernel.flops, timing.time_us, timing.split_k)
-            for kernel, timing in zip(kernels, timings, strict=True)
+            (*kernel.size, kernel.num_bytes, kernel.flops, time.time_us, time.split_k)
+            for kernel, time in zip(kernels, times, strict=True)
         ],
         dtype=np.float64,
     )
     batch, heads, kv_heads, seq_q, seq_kv, head_dim = table.T[:6]
-    causal = table.T[7]
-    moved, flops, time, split = table.T[9:]
-    peak = gpu.peak_flops(kernels[0].compute, matrix=True) * 1e-6 * gpu.gemm_utilization
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    exponentials = flops / (4.0 * head_dim)
-    rate = exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6 * gpu.num_sms
-    tiles = batch * heads * np.ceil(seq_q / 128) / gpu.num_sms
-    # Work units of kernels that pack the query heads of a group into one tile.
-    units = batch * kv_heads / gpu.num_sms
-    serial = seq_kv * np.minimum(seq_q, 128.0) * 4.0 * head_dim / (peak / gpu.num_sms)
-
-    def share(term: Floats) -> Floats:
-        return log_of(np.maximum(term / time, _LEAST_SHARE))
-
-    def fill(values: Floats, step: float) -> Floats:
-        filled: Floats = values / (np.ceil(values / step) * step)
-        return filled
-
-    columns = [
-        log_of(batch),
-        log_of(heads),
-        log_of(heads / kv_heads),
-        log_of(seq_q),
-        log_of(seq_kv),
-        log_of(head_dim),
-        fill(head_dim, 64),
-        causal,
-        fill(seq_q, 64),
-        fill(seq_q, 128),
-        fill(seq_kv, 128),
-        log_of(tiles),
-        fill(tiles, 1),
-        log_of(units),
-        fill(units, 1),
-        log_of(split),
-        log_of(moved / gpu.l2_bytes),
-        share(gpu.floor_us * np.ones_like(time)),
-        share(flops / peak),
-        share(exponentials / rate),
-        share(moved / bandwidth),
-        share(serial),
-    ]
-    return np.stack(columns, axis=1)
+    moved, flops, time_us, split = table.T[9:]
+    return _Attention(
+        batch, heads, kv_heads, seq_q, seq_kv, head_dim, table.T[7], moved, flops, time_us, split,
+        reached=gpu.peak_flops(kernels[0].compute, matrix=True) * 1e-6 * gpu.gemm_utilization,
+        gpu=gpu,
+    )  # fmt: skip
 
 
-_MEASURED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-COLLECTIVE_FEATURES: tuple[str, ...] = (
-    "log_ranks",
-    "log_wire_per_floor",
-    "log_bytes",
-    "log_bytes_per_rank",
-    "log_wire_share",
-    "log_floor_share",
-    "is_8_bit",
-    *(f"is_{name}" for name in _MEASURED_COLLECTIVES),
+ATTENTION_FEATURES: Features[_Attention] = Features(
+    (
+        ("log_batch", lambda seen: log_of(seen.batch)),
+        ("log_heads", lambda seen: log_of(seen.heads)),
+        ("log_group", lambda seen: log_of(seen.heads / seen.kv_heads)),
+        ("log_seq_q", lambda seen: log_of(seen.seq_q)),
+        ("log_seq_kv", lambda seen: log_of(seen.seq_kv)),
+        ("log_head_dim", lambda seen: log_of(seen.head_dim)),
+        ("head_dim_fill", lambda seen: _fill(seen.head_dim, 64)),
+        ("causal", lambda seen: seen.causal),
+        ("seq_q_fill_64", lambda seen: _fill(seen.seq_q, 64)),
+        ("seq_q_fill_128", lambda seen: _fill(seen.seq_q, 128)),
+        ("seq_kv_fill_128", lambda seen: _fill(seen.seq_kv, 128)),
+        ("log_tiles_per_sm", lambda seen: log_of(seen.tiles_per_sm)),
+        ("tiles_fill", lambda seen: _fill(seen.tiles_per_sm, 1)),
+        ("log_units_per_sm", lambda seen: log_of(seen.units_per_sm)),
+        ("units_fill", lambda seen: _fill(seen.units_per_sm, 1)),
+        ("log_split", lambda seen: log_of(seen.split)),
+        ("log_bytes_per_l2", lambda seen: log_of(seen.moved / seen.gpu.l2_bytes)),
+        ("log_floor_share", lambda seen: _share(seen.gpu.floor_us, seen.time)),
+        ("log_matrix_share", lambda seen: _share(seen.flops / seen.reached, seen.time)),
+        ("log_exponential_share", lambda seen: _share(seen.exponential_us, seen.time)),
+        (
+            "log_dram_share",
+            lambda seen: _share(seen.moved / _dram_bytes_per_us(seen.gpu), seen.time),
+        ),
+        ("log_serial_share", lambda seen: _share(seen.serial_us, seen.time)),
+    ),
+    _attention_of,
 )
 
 
-def collective_features(
-    kernels: Sequence[Kernel], timings: Sequence[PhysicalTime], gpu: GPU
-) -> Floats:
-    """One row of `COLLECTIVE_FEATURES` a kernel."""
+# -- collectives ---------------------------------------------------------------------------------
+
+_MEASURED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+class _Collectives(NamedTuple):
+    """Collectives, and the time that their bytes take over the link, µs."""
+
+    kernels: Sequence[Kernel]
+    moved: Floats
+    ranks: Floats
+    time: Floats
+    wire_us: Floats
+    gpu: GPU
+
+
+def _collectives_of(
+    kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU
+) -> _Collectives:
     table = np.array(
         [
-            (*kernel.size, wire_bytes(kernel), timing.time_us)
-            for kernel, timing in zip(kernels, timings, strict=True)
+            (*kernel.size, wire_bytes(kernel), time.time_us)
+            for kernel, time in zip(kernels, times, strict=True)
         ],
         dtype=np.float64,
     )
-    moved, ranks, _, wire, time = table.T
+    moved, ranks, _, wire, time_us = table.T
     wire_us = np.maximum(wire, 1.0) / (gpu.link_gbps * 1e3)
-    columns = [
-        log_of(ranks),
-        log_of(wire_us / gpu.link_floor_us),
-        log_of(np.maximum(moved, 1.0)),
-        log_of(np.maximum(moved / ranks, 1.0)),
-        log_of(np.maximum(wire_us / time, _LEAST_SHARE)),
-        log_of(gpu.link_floor_us / time),
-        np.array([float(kernel.dtype == "int8") for kernel in kernels]),
-        *(
-            np.array([float(kernel.name == name) for kernel in kernels])
-            for name in _MEASURED_COLLECTIVES
-        ),
-    ]
-    return np.stack(columns, axis=1)
+    return _Collectives(kernels, moved, ranks, time_us, wire_us, gpu)
 
 
-#: Waves of an empty problem, so that their logarithm exists.
-_LEAST_WAVES = 1e-3
+def _is_collective(name: str) -> Callable[[_Collectives], Floats]:
+    return lambda seen: _flags([kernel.name == name for kernel in seen.kernels])
+
+
+COLLECTIVE_FEATURES: Features[_Collectives] = Features(
+    (
+        ("log_ranks", lambda seen: log_of(seen.ranks)),
+        ("log_wire_per_floor", lambda seen: log_of(seen.wire_us / seen.gpu.link_floor_us)),
+        ("log_bytes", lambda seen: _log(seen.moved)),
+        ("log_bytes_per_rank", lambda seen: _log(seen.moved / seen.ranks)),
+        ("log_wire_share", lambda seen: _share(seen.wire_us, seen.time)),
+        ("log_floor_share", lambda seen: log_of(seen.gpu.link_floor_us / seen.time)),
+        ("is_8_bit", lambda seen: _flags([kernel.dtype == "int8" for kernel in seen.kernels])),
+        *((f"is_{name}", _is_collective(name)) for name in _MEASURED_COLLECTIVES),
+    ),
+    _collectives_of,
+)

@@ -210,7 +210,7 @@ def _described(
 ) -> tuple[Floats, Floats]:
     """Features and physical time of each kernel."""
     timings = Tiled(sustained=sustained, correction=None).timings(kernels, gpu)
-    describe = FAMILIES[family].features
+    describe = FAMILIES[family].table
     parts = [
         describe(kernels[start : start + _CHUNK], timings[start : start + _CHUNK], gpu)
         for start in range(0, len(kernels), _CHUNK)

@@ -22,7 +22,7 @@ from neusight.predictors.learned.correction import (
     load_folder,
     shipped,
 )
-from neusight.predictors.learned.features import BLOCK_SCALED, GEMM_FEATURES, gemm_features
+from neusight.predictors.learned.features import BLOCK_SCALED
 from neusight.predictors.physics.roofline import flop_roofline_us
 from places import ROOT
 
@@ -182,16 +182,6 @@ def test_other_vendors_and_other_classes_have_no_family() -> None:
     assert family_of(kernel, find_gpu("MI210")) is None
     assert family_of(Kernel.elementwise("add", 100, dtype="bfloat16"), find_gpu("H100")) is None
     assert family_of(Kernel.gemm(0, 64, 64), find_gpu("H100")) is None
-
-
-def test_features_are_named_and_finite() -> None:
-    kernels = [Kernel.gemm(1, 1, 1), Kernel.gemm(2**31, 8, 8), Kernel.gemm(77, 4096, 65536)]
-    timings = Tiled(correction=None).timings(kernels, find_gpu("B200"))
-
-    table = gemm_features(kernels, timings, find_gpu("B200"), "bf16")
-
-    assert table.shape == (3, len(GEMM_FEATURES))
-    assert all(math.isfinite(value) for value in table.ravel())
 
 
 def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> None:
