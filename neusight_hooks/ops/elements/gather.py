@@ -400,7 +400,7 @@ def _scattered(
     )
 
 
-#: Scatters whose price is that of one: the others write every place once, as a gather reads it.
+#: What is priced as a scatter: index_copy, index_fill and put write each place once.
 _SCATTERING = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add"})
 
 
