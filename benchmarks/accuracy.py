@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.evaluate import Prices, is_calibration, label_overhead, priced
-from neusight.predictors.training.tables import Group, is_held_out, read_dataset
+from neusight.predictors.training.reading import read_dataset
 
 STORED = Path(__file__).with_name("accuracy_scores.json")
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -17,7 +17,8 @@ from neusight.predictors.predictor import Predictor
 from neusight.predictors.printable import printable
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.tables import Group, is_held_out, read_dataset
+from neusight.predictors.training.dataset import Group, is_held_out
+from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.words import aligned
 
 __all__ = [

@@ -30,14 +30,11 @@ from neusight.predictors.learned.correction import (
 )
 from neusight.predictors.learned.network import Network, exp_of, save_network
 from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.dataset import Group, is_held_out
+from neusight.predictors.training.datasheet import prior_constants
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
-from neusight.predictors.training.tables import (
-    Group,
-    data_hash,
-    is_held_out,
-    prior_constants,
-    read_dataset,
-)
+from neusight.predictors.training.reading import read_dataset
+from neusight.predictors.training.table_files import data_hash
 
 __all__ = [
     "Recipe",

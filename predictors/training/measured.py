@@ -18,7 +18,8 @@ from neusight.predictors.measuring.folder import (
     short_dtype,
     table_of,
 )
-from neusight.predictors.training.tables import Dataset, Group, gpu_of_row, read_gpu_rows
+from neusight.predictors.training.dataset import Dataset, Group
+from neusight.predictors.training.datasheet import gpu_of_row, read_gpu_rows
 
 __all__ = ["measured_dataset"]
 
@@ -51,7 +52,7 @@ def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Da
                 phase_or_op=name,
                 launches=[sample.kernels for sample in samples],
                 latency_us=np.array([sample.latency_us for sample in samples]),
-                shape=np.array([_number(sample.case) for sample in samples], dtype=np.uint64),
+                shape=np.array([_number(sample.probe) for sample in samples], dtype=np.uint64),
                 sustained=sustained,
             )
             for (table, dtype, name, sustained), samples in sorted(groups.items())
@@ -62,7 +63,7 @@ def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Da
 
 def _operation(sample: Sample) -> str:
     """What was run, by what tells kernels of one class apart: layout, pass, library."""
-    words = dict(part.partition("=")[::2] for part in sample.case.split()[1:])
+    words = dict(part.partition("=")[::2] for part in sample.probe.split()[1:])
     told = ("layout", "backend", "direction", "implementation", "memory_format")
     parts = [sample.op, *(words[name] for name in told if name in words)]
     if "part" in words:
@@ -91,7 +92,7 @@ def _gpu_of(folder: Path, label: str) -> GPU:
         raise DataError(f"{path}: the row of {label} cannot be used: {error}") from error
 
 
-def _number(case: str) -> int:
-    """A number for each case, the same on every machine; its parts share it."""
-    text = case.partition(" part=")[0]
+def _number(probe: str) -> int:
+    """A number for each probe, the same on every machine; its parts share it."""
+    text = probe.partition(" part=")[0]
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -26,6 +26,8 @@ from neusight.predictors.learned.correction import (
 from neusight.predictors.learned.network import Network
 from neusight.predictors.roofline import Roofline
 from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.dataset import Group, is_held_out
+from neusight.predictors.training.datasheet import prior_constants
 from neusight.predictors.training.evaluate import (
     ABOVE_FLOOR,
     SIZE_NAMES,
@@ -36,15 +38,8 @@ from neusight.predictors.training.evaluate import (
     scores_of,
 )
 from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, train
-from neusight.predictors.training.tables import (
-    TABLES,
-    Group,
-    data_hash,
-    disagreement,
-    is_held_out,
-    prior_constants,
-    read_dataset,
-)
+from neusight.predictors.training.reading import TABLES, read_dataset
+from neusight.predictors.training.table_files import data_hash, disagreement
 
 __all__ = ["Line", "main", "markdown", "measure"]
 

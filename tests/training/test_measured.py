@@ -21,7 +21,7 @@ from neusight.predictors.measuring.folder import (
     write_gpus,
 )
 from neusight.predictors.training.evaluate import evaluate
-from neusight.predictors.training.tables import read_dataset
+from neusight.predictors.training.reading import read_dataset
 
 ENVIRONMENT = Environment(
     gpu="NVIDIA H100 80GB HBM3",
@@ -45,8 +45,8 @@ def samples(*, factor: float = 1.0) -> list[Sample]:
         for m in (256, 1024, 4096):
             kernel = Kernel.gemm(m, 4096, 4096, layout=layout)
             (estimate,) = predict([kernel], "H100", "tiled_burst")
-            case = f"mm dtype=bf16 layout={layout} batch=1 m={m} n=4096 k=4096"
-            found.append(Sample("mm", case, (kernel,), estimate.latency_us * factor, None))
+            probe = f"mm dtype=bf16 layout={layout} batch=1 m={m} n=4096 k=4096"
+            found.append(Sample("mm", probe, (kernel,), estimate.latency_us * factor, None))
     return found
 
 

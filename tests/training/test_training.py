@@ -15,13 +15,10 @@ from neusight.predictors import Kernel, find_gpu
 from neusight.predictors.errors import DataError
 from neusight.predictors.learned.correction import Trained, load_folder
 from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.dataset import is_held_out
+from neusight.predictors.training.datasheet import gpu_of_row, prior_constants
 from neusight.predictors.training.evaluate import evaluate
-from neusight.predictors.training.tables import (
-    gpu_of_row,
-    is_held_out,
-    prior_constants,
-    read_dataset,
-)
+from neusight.predictors.training.reading import read_dataset
 from places import SHARED
 
 pd = pytest.importorskip("pandas", reason="reading tables needs the extra [data]")

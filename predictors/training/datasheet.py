@@ -1,0 +1,201 @@
+"""GPUs from the rows of a gpus.csv: the datasheet alone, and constants as a prior."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.predictors.errors import DataError, RegistrationError, UnknownGPUError
+from neusight.predictors.files import read_bytes, shown
+from neusight.predictors.gpu import GPU, find_gpu, gpus
+
+__all__ = ["KnownGPUs", "gpu_of_row", "prior_constants", "read_gpu_rows"]
+
+
+def read_gpu_rows(path: Path) -> dict[str, dict[str, str]]:
+    """The rows of a gpus.csv by the name of the GPU; DataError where it cannot be read."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        table = csv.DictReader(io.StringIO(text))
+        rows = [{key: value or "" for key, value in row.items() if key} for row in table]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}. It must be a table in UTF-8.") from error
+    return {row.get("gpu", ""): row for row in rows}
+
+
+class KnownGPUs:
+    """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rows: dict[str, dict[str, str]] = {}
+        path = folder / "gpus.csv"
+        if path.exists():
+            self._rows = read_gpu_rows(path)
+        self._known: dict[str, GPU | str] = {}
+
+    def find(self, name: str) -> GPU | str:
+        """The GPU, or the reason why there is none."""
+        if name not in self._known:
+            self._known[name] = self._look_up(name)
+        return self._known[name]
+
+    def _look_up(self, name: str) -> GPU | str:
+        row = self._rows.get(name, {})
+        for label in (name, row.get("alias", "")):
+            try:
+                return find_gpu(label)
+            except UnknownGPUError:
+                continue
+        if not row:
+            return "neither neusight nor gpus.csv knows this GPU"
+        try:
+            return gpu_of_row(row)
+        except ValueError as error:
+            return f"its row in gpus.csv cannot be used ({error})"
+
+
+#: Registers and threads of an SM, shared memory of a block and peaks hardly differ within an
+#: architecture: what gpus.csv does not say comes from the nearest GPU that neusight has.
+def gpu_of_row(row: dict[str, str]) -> GPU:
+    """A GPU from its datasheet row alone, with prior constants.
+
+    ValueError where a figure is missing, or no CUDA or ROCm GPU resembles it.
+    """
+
+    def number(name: str) -> float:
+        text = (row.get(name) or "").strip()
+        value = float(text) if text else 0.0
+        if not abs(value) <= _MOST_FIGURE:
+            raise ValueError(f"its {name} is {shown(text)}")
+        return value
+
+    capability = row.get("sm_version", "").strip()
+    is_amd = capability.startswith("gfx")
+    if not capability or not (is_amd or capability.replace(".", "").isdigit()):
+        raise ValueError("it has no CUDA compute capability")
+    version = (9, 0) if is_amd else _capability(float(capability[:_MOST_CAPABILITY_CHARS]))
+    template = _nearest(version, "amd" if is_amd else "nvidia")
+    peaks = {unit: number(column) for column, unit in _PEAK_COLUMNS.items() if number(column) > 0}
+    if "bf16" in peaks and "fp16" not in peaks:
+        peaks["fp16"] = peaks["bf16"]
+    peaks.setdefault("fp64", peaks.get("fp32", 0.0) * _FP64_SHARE)
+    shared = int(number("smem_kb_per_sm") * 1024) or template.shared_memory_per_sm_bytes
+    try:
+        made = GPU.from_json(
+            {
+                **template.to_json(),
+                "matrix_units": None,  # of the row's own peaks
+                "name": row.get("gpu", ""),
+                "driver_name": row.get("gpu", ""),
+                "architecture": row.get("arch") or template.architecture,
+                "compute_capability": list(version),
+                "num_sms": int(number("sms")),
+                "boost_clock_mhz": number("boost_mhz"),
+                "memory_bytes": int(number("hbm_gb") * 1e9),
+                "bandwidth_gbps": number("mem_bw_gbps"),
+                "l2_bytes": int(number("l2_mb") * 2**20),
+                "shared_memory_per_sm_bytes": shared,
+                "tdp_w": number("tdp_w") or template.tdp_w,
+                "peak_tflops": peaks,
+                "link_kind": row.get("link_kind") or "",
+                "link_gbps": number("link_gbps_unidir"),
+                "aliases": [],
+            }
+        )
+    except RegistrationError as error:
+        raise ValueError(str(error)) from error
+    return prior_constants(made)
+
+
+def _capability(number: float) -> tuple[int, int]:
+    """(9, 0) of both 9.0 and 90: tables spell it as CUDA or as the compiler does."""
+    tenths = round(number) if number >= _FIRST_COMPILER_NUMBER else round(number * 10)
+    return tenths // 10, tenths % 10
+
+
+_FIRST_COMPILER_NUMBER = 20.0
+
+#: Largest figure of a datasheet, and the longest text of a capability ("12.0", "gfx1100").
+_MOST_FIGURE = 1e9
+
+_MOST_CAPABILITY_CHARS = 8
+
+_PEAK_COLUMNS = {
+    "fp32_tflops": "fp32",
+    "fp32_matrix_tflops": "fp32_matrix",
+    "tf32_dense_tflops": "tf32",
+    "bf16_dense_tflops": "bf16",
+    "fp16_dense_tflops": "fp16",
+    "fp8_dense_tflops": "fp8",
+}
+
+#: FP64 cores a data-centre GPU has for each FP32 core; no table here needs it.
+_FP64_SHARE = 0.5
+
+
+def _nearest(version: tuple[int, int], vendor: str) -> GPU:
+    choices = [find_gpu(name) for name in gpus() if find_gpu(name).vendor == vendor]
+    return min(
+        choices,
+        key=lambda item: (
+            abs(item.compute_capability[0] - version[0]),
+            abs(item.compute_capability[1] - version[1]),
+            not item.constants_origin.startswith("fitted"),
+            item.name,
+        ),
+    )
+
+
+#: Constants whose mean over measured GPUs is the prior of another.
+_CONSTANTS = (
+    "gemm_utilization",
+    "fp32_gemm_utilization",
+    "sustained_factor",
+    "bandwidth_utilization",
+    "floor_us",
+    "gemm_floor_us",
+)
+
+
+def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None) -> GPU:
+    """The GPU with constants as if it had never been measured: the mean over measured GPUs of its
+    compute capability's major number, else over all; `without` leaves GPUs out of the means."""
+    measured = [
+        item
+        for item in map(find_gpu, gpus())
+        if item.constants_origin.startswith("fitted on data/modern")
+        and item.name != target.name
+        and not (without is not None and without(item))
+    ]
+    alike = [
+        item for item in measured if item.compute_capability[0] == target.compute_capability[0]
+    ]
+    chosen = alike or measured
+    if not chosen:
+        return replace(target, **{"constants_origin": "prior", **_defaults()})
+    means = {
+        name: float(np.mean([_constant(item, name) for item in chosen])) for name in _CONSTANTS
+    }
+    floors: dict[str, Any] = {
+        "link_floor_us": float(np.median([item.link_floor_us for item in chosen])),
+        "constants_origin": f"prior, the mean of {len(chosen)} measured GPUs",
+    }
+    return replace(target, **{name: round(value, 4) for name, value in means.items()} | floors)
+
+
+def _defaults() -> dict[str, Any]:
+    """What `GPU` assumes where a file says nothing."""
+    values = {item.name: item.default for item in fields(GPU) if item.name in _CONSTANTS}
+    return {name: float(value) for name, value in values.items() if isinstance(value, float)}
+
+
+def _constant(item: GPU, name: str) -> float:
+    if name == "gemm_floor_us":
+        return item.gemm_floor_us or item.floor_us
+    return float(getattr(item, name))

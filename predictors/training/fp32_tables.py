@@ -1,0 +1,141 @@
+"""The FP32 tables: operators of models, whose labels hold the host's overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.training.dataset import Group, Launches
+from neusight.predictors.training.datasheet import KnownGPUs
+from neusight.predictors.training.table_files import (
+    DataFrame,
+    Table,
+    grouped,
+    shape_numbers,
+)
+
+__all__ = ["FP32_TABLES"]
+
+#: Inputs of the FP32 vector ops; a trailing u (addu, divu, mulu, powu): with a scalar.
+_VECTOR_INPUTS = {"add": 2, "div": 2, "mul": 2, "pow": 2}
+
+_WITH_SCALAR = "u"
+
+
+def _fp32_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    for (label, op), target, rows in grouped(frame, ("gpu", "op"), book, "kernels", left_out):
+        columns = {
+            name: rows[name].fillna(0).astype(np.int64).tolist()
+            for name in ("B", "M", "N", "K", "H")
+        }
+        launches: list[Launches] = []
+        for batch, m, inner, outer, width in zip(*columns.values(), strict=True):
+            if op == "linear":
+                kernel = Kernel.gemm(m, outer, inner, dtype="float32", bias=True)
+            elif op == "bmm":
+                kernel = Kernel.gemm(m, outer, inner, batch=batch, dtype="float32", layout="nn")
+            else:
+                kernel = _vector_op(op, batch, width)
+            launches.append((kernel,))
+        yield Group(
+            gpu_label=label,
+            gpu=target,
+            table="kernels",
+            dtype="fp32",
+            phase_or_op=op,
+            launches=launches,
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(*columns.values()),
+            has_overhead=True,
+            is_model_shape=(rows["split"] == "model_shapes").to_numpy()
+            if "split" in rows.columns
+            else None,
+        )
+
+
+def _vector_op(op: str, rows: int, width: int) -> Kernel:
+    if op not in ("softmax", "ln"):
+        stem = op.removesuffix(_WITH_SCALAR)
+        return Kernel.elementwise(
+            stem if stem in _VECTOR_INPUTS else op,
+            rows * width,
+            dtype="float32",
+            num_inputs=_VECTOR_INPUTS.get(op, 1),
+        )
+    kernel_class, name = (
+        (KernelClass.SOFTMAX, "softmax")
+        if op == "softmax"
+        else (KernelClass.NORMALIZATION, "layer_norm")
+    )
+    return Kernel.rows(
+        kernel_class,
+        name,
+        rows,
+        width,
+        dtype="float32",
+        bytes_read=4 * rows * width,
+        bytes_written=4 * rows * width,
+    )
+
+
+def _convolution_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    for (label,), target, rows in grouped(frame, ("gpu",), book, "conv_kernels", left_out):
+        sizes = [rows[column].astype(np.int64).tolist() for column in _CONVOLUTION_SIZES]
+        launches: list[Launches] = []
+        fits = np.ones(len(rows), dtype=np.bool_)
+        for index, (batch, inputs, outputs, edge, image, stride, padding) in enumerate(
+            zip(*sizes, strict=True)
+        ):
+            result = (image + 2 * padding - edge) // max(1, stride) + 1
+            fits[index] = result > 0 and stride > 0
+            size = ConvolutionSize(
+                batch,
+                inputs,
+                outputs,
+                1,
+                (image, image),
+                (max(1, result), max(1, result)),
+                (edge, edge),
+                (max(1, stride), max(1, stride)),
+                "forward",
+            )
+            launches.append((Kernel.convolution(size, dtype="float32"),))
+        yield Group(
+            gpu_label=label,
+            gpu=target,
+            table="conv_kernels",
+            dtype="fp32",
+            phase_or_op="conv",
+            launches=launches,
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(*sizes),
+            has_overhead=True,
+        ).chosen(fits)
+
+
+#: Kernel_Szie is the table's own spelling.
+_CONVOLUTION_SIZES = (
+    "B",
+    "Input_Channel",
+    "Output_Channel",
+    "Kernel_Szie",
+    "Input_Size",
+    "Stride",
+    "Padding",
+)
+
+
+FP32_TABLES: dict[str, Table] = {
+    "kernels": Table(
+        ("op", "latency_us", "gpu", "B", "M", "N", "K", "H"),
+        ("B", "M", "N", "K", "H"),
+        _fp32_groups,
+    ),
+    "conv_kernels": Table(
+        ("latency_us", "gpu", *_CONVOLUTION_SIZES),
+        ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride"),
+        _convolution_groups,
+    ),
+}

@@ -1,0 +1,312 @@
+"""The modern tables: products, attention, collectives and rows in bf16, fp16 and fp8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
+from neusight.predictors.training.dataset import Bools, Group, Launches
+from neusight.predictors.training.datasheet import KnownGPUs
+from neusight.predictors.training.table_files import (
+    DTYPES,
+    DataFrame,
+    Table,
+    by_regime,
+    grouped,
+    regimes,
+    shape_numbers,
+)
+
+__all__ = ["MODERN_TABLES"]
+
+
+def quantisation(rows: int, width: int, *, by_row: bool) -> Kernel:
+    """The kernel that turns bf16 activations into fp8 before an fp8 product: with a scale a row,
+    which it finds first, or a scale for each 128 elements, which a warp finds on the way."""
+    return Kernel.rows(
+        KernelClass.NORMALIZATION if by_row else KernelClass.ELEMENTWISE,
+        BY_ROW if by_row else "quantize_fp8_per_block",
+        rows,
+        width,
+        dtype="bfloat16",
+        out_dtype="float8_e4m3fn",
+        bytes_read=2 * rows * width,
+        bytes_written=rows * width,
+    )
+
+
+def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    for (label, dtype), target, rows in grouped(frame, ("gpu", "dtype"), book, "gemm", left_out):
+        name = DTYPES.get(dtype)
+        if name is None or (name.startswith("float8") and "fp8" not in target.peak_tflops):
+            left_out.append(f"gemm: {len(rows)} rows of {label}: no kernel for dtype {dtype}")
+            continue
+        fp8 = name.startswith("float8")
+        sizes = [rows[column].to_numpy().tolist() for column in ("m", "n", "k")]
+        launches: list[Launches] = []
+        for m, n, k in zip(*sizes, strict=True):
+            product = Kernel.gemm(
+                m,
+                n,
+                k,
+                dtype=name,
+                out_dtype="bfloat16" if fp8 else None,
+                name=BLOCK_SCALED if dtype == "fp8_block128" else "gemm",
+            )
+            if fp8:
+                first = quantisation(m, k, by_row=dtype != "fp8_block128")
+                launches.append((first, product))
+            else:
+                launches.append((product,))
+        parts = None
+        if fp8 and "act_quant_us" in rows.columns:
+            parts = rows["act_quant_us"].to_numpy(dtype=np.float64)
+        group = Group(
+            gpu_label=label,
+            gpu=target,
+            table="gemm",
+            dtype=dtype,
+            phase_or_op="gemm",
+            launches=launches,
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(rows["m"], rows["n"], rows["k"]),
+            parts_us=parts,
+            is_model_shape=_is_aligned(rows),
+        )
+        yield from by_regime(group, regimes(rows))
+
+
+def _is_aligned(rows: DataFrame) -> Bools:
+    """Layers as language models have them: both weight sizes 1024 and more, in steps of 128."""
+    n, k = rows["n"].to_numpy(), rows["k"].to_numpy()
+    aligned: Bools = (n % 128 == 0) & (k % 128 == 0) & (n >= 1024) & (k >= 1024)
+    return aligned
+
+
+def _attention_name(source: str, target: GPU) -> str:
+    """The kernel's name as neusight has it, from the library's; by architecture where unsaid."""
+    if "fa4" in source:
+        return "flash_attention_4"
+    if "fa3" in source:
+        return "flash_attention_3"
+    if "trtllm" in source or "flashinfer" in source or "cudnn" in source:
+        return "cudnn_attention"
+    if "fa2" in source or "flash_attn" in source or target.compute_capability[0] < 9:
+        return "flash_attention"
+    return "flash_attention_3" if target.compute_capability[0] == 9 else "cudnn_attention"
+
+
+def _attention_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    keys = ("gpu", "dtype", "phase")
+    for (label, dtype, phase), target, rows in grouped(frame, keys, book, "attention", left_out):
+        name = DTYPES.get(dtype)
+        if name not in ("bfloat16", "float16"):
+            left_out.append(f"attention: {len(rows)} rows of {label}: no kernel for {dtype}")
+            continue
+        if "window" in rows.columns:
+            windowed = rows["window"] > 0
+            if windowed.any():
+                left_out.append(
+                    f"attention: {int(windowed.sum())} {phase} rows of {label}: no kernel has a"
+                    " sliding window yet"
+                )
+                rows = rows[~windowed]
+        seq_kv = rows["seq_kv"].to_numpy()
+        sources = (
+            rows["kernel_source"].astype(str).tolist()
+            if "kernel_source" in rows.columns
+            else [""] * len(rows)
+        )
+        columns = [
+            rows[column].to_numpy().tolist()
+            for column in ("batch", "heads", "kv_heads", "seq_q", "head_dim")
+        ]
+        launches: list[Launches] = [
+            (
+                *_around_attention(phase, batch, kv_heads, seq_q, head_dim, name, source),
+                Kernel.attention(
+                    batch,
+                    heads,
+                    kv_heads,
+                    seq_q,
+                    int(kv),
+                    head_dim,
+                    causal=phase == "prefill_causal",
+                    dtype=name,
+                    name=_attention_name(source, target),
+                ),
+            )
+            for batch, heads, kv_heads, seq_q, head_dim, kv, source in zip(
+                *columns, seq_kv, sources, strict=True
+            )
+        ]
+        if not launches:
+            continue
+        group = Group(
+            gpu_label=label,
+            gpu=target,
+            table="attention",
+            dtype=dtype,
+            phase_or_op=phase,
+            launches=launches,
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(*(rows[name] for name in _ATTENTION_SIZES)),
+        )
+        yield from by_regime(group, regimes(rows))
+
+
+def _around_attention(
+    phase: str, batch: int, kv_heads: int, seq_q: int, head_dim: int, dtype: str, source: str
+) -> Launches:
+    """What serving libraries launch before an attention that reads its cache, and their rows hold:
+    the new keys and values written into the cache, and FlashAttention-3's plan of the tiles."""
+    if phase == "encoder_full":
+        return ()
+    tokens, width = batch * seq_q, 2 * kv_heads * head_dim
+    moved = 2 * tokens * width
+    cache = Kernel.rows(
+        KernelClass.COPY,
+        "reshape_and_cache",
+        tokens,
+        width,
+        dtype=dtype,
+        bytes_read=moved,
+        bytes_written=moved,
+    )
+    if "fa3" not in source:
+        return (cache,)
+    plan = Kernel.elementwise("prepare_varlen_num_blocks", batch, dtype="int32")
+    return cache, plan
+
+
+_ATTENTION_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
+
+_COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "send_recv": "send_recv",
+}
+
+
+def _collective_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    keys = ("gpu", "dtype", "op")
+    for (label, dtype, op), target, rows in grouped(frame, keys, book, "collectives", left_out):
+        name = _COLLECTIVES.get(op)
+        if name is None:
+            left_out.append(f"collectives: {len(rows)} rows of {label}: {op} is not NCCL's")
+            continue
+        profiled = np.zeros(len(rows), dtype=np.bool_)
+        if "source" in rows.columns:
+            profiled |= rows["source"].astype(str).str.startswith(_WAITING_SOURCES).to_numpy()
+        nodes = rows["num_nodes"].tolist() if "num_nodes" in rows.columns else [1] * len(rows)
+        group = Group(
+            gpu_label=label,
+            gpu=target,
+            table="collectives",
+            dtype=dtype,
+            phase_or_op=op,
+            launches=[
+                (
+                    Kernel.collective(
+                        name, size, ranks, dtype=DTYPES.get(dtype, "bfloat16"), num_nodes=hosts
+                    ),
+                )
+                for size, ranks, hosts in zip(
+                    rows["message_bytes"].tolist(), rows["num_gpus"].tolist(), nodes, strict=True
+                )
+            ],
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(rows["message_bytes"], rows["num_gpus"]),
+        )
+        if not profiled.all():
+            yield group.chosen(~profiled)
+        if profiled.any():
+            yield replace(
+                group.chosen(profiled), phase_or_op=f"{op} (profiled)", is_for_training=False
+            )
+
+
+#: Sources whose rows are profiled kernels of a running program: they hold the wait for the last
+#: rank (60 MB over 8 A100: 0.4 to 15 ms), so nothing is learnt from them.
+_WAITING_SOURCES = "vidur"
+
+_ROW_CLASSES = {
+    "rms_norm": KernelClass.NORMALIZATION,
+    "layer_norm": KernelClass.NORMALIZATION,
+    "quant_fp8_per_token": KernelClass.NORMALIZATION,
+    "embedding": KernelClass.GATHER,
+    "softmax": KernelClass.SOFTMAX,
+}
+
+
+def _memory_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
+    keys = ("gpu", "dtype", "op")
+    for (label, dtype, op), target, rows in grouped(frame, keys, book, "memory_bound", left_out):
+        first, _, last = dtype.partition("->")
+        if first not in DTYPES:
+            left_out.append(f"memory_bound: {len(rows)} rows of {label}: no dtype {dtype}")
+            continue
+        out_bytes = 1 if last.startswith("fp8") else 2
+        launches: list[Launches] = []
+        for count, width, moved in zip(
+            rows["rows"].tolist(),
+            rows["width"].tolist(),
+            rows["bytes_moved"].tolist(),
+            strict=True,
+        ):
+            written = min(count * width * out_bytes, moved // 2)
+            launches.append(
+                (
+                    Kernel.rows(
+                        _ROW_CLASSES.get(op, KernelClass.ELEMENTWISE),
+                        BY_ROW if op == "quant_fp8_per_token" else op,
+                        count,
+                        width,
+                        dtype=DTYPES[first],
+                        out_dtype="float8_e4m3fn" if out_bytes == 1 else DTYPES[first],
+                        bytes_read=moved - written,
+                        bytes_written=written,
+                    ),
+                )
+            )
+        yield Group(
+            gpu_label=label,
+            gpu=target,
+            table="memory_bound",
+            dtype=dtype,
+            phase_or_op=op,
+            launches=launches,
+            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
+            shape=shape_numbers(rows["rows"], rows["width"]),
+        )
+
+
+MODERN_TABLES: dict[str, Table] = {
+    "gemm": Table(("gpu", "dtype", "m", "n", "k", "latency_us"), ("m", "n", "k"), _gemm_groups),
+    "attention": Table(
+        ("gpu", "phase", "dtype", *_ATTENTION_SIZES, "latency_us"),
+        _ATTENTION_SIZES,
+        _attention_groups,
+    ),
+    "collectives": Table(
+        ("gpu", "op", "dtype", "num_gpus", "message_bytes", "latency_us"),
+        ("num_gpus", "message_bytes"),
+        _collective_groups,
+        least=0.0,
+    ),
+    "memory_bound": Table(
+        ("gpu", "op", "dtype", "rows", "width", "bytes_moved", "latency_us"),
+        ("rows", "width", "bytes_moved"),
+        _memory_groups,
+    ),
+}
