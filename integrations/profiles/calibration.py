@@ -206,7 +206,7 @@ def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -
 
 
 def _of_samples(samples: Iterable[Sample], notes: list[str]) -> list[Measurement]:
-    """Kernel samples as measurements: of a case both cold and hot the hot one, as forecasts are of
+    """Kernel samples as measurements: of a probe both cold and hot the hot one, as forecasts are of
     kernels in a row."""
     chosen: dict[tuple[str, str], Sample] = {}
     too_short = 0
@@ -214,7 +214,7 @@ def _of_samples(samples: Iterable[Sample], notes: list[str]) -> list[Measurement
         if sample.kernel_us is None and sample.latency_us < _LEAST_EVENT_US:
             too_short += 1
             continue
-        key = (sample.case, sample.clock_regime)
+        key = (sample.probe, sample.clock_regime)
         if key not in chosen or sample.l2 == "hot":
             chosen[key] = sample
     if too_short:

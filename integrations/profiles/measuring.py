@@ -35,7 +35,7 @@ from neusight.predictors.measuring.folder import (
     write_quick,
     write_workload,
 )
-from neusight.predictors.measuring.probes import Case, quick_sample, sample, sustained_sample
+from neusight.predictors.measuring.probes import Probe, quick_sample, sample, sustained_sample
 from neusight.predictors.measuring.stopwatch import Refusal, quick_of
 
 __all__ = [
@@ -54,19 +54,19 @@ Part: TypeAlias = Literal["quick", "workloads", "kernels"]
 Request: TypeAlias = "dict[str, Any]"
 Reply: TypeAlias = "dict[str, Any]"
 
-#: Cases asked for at once: they share a profiler's start, and what a crash loses.
+#: Probes asked for at once: they share a profiler's start, and what a crash loses.
 _CHUNK = 24
 #: Seconds without a reply after which the process counts as hung. cuDNN's benchmark mode, and a
 #: first use of a library, take some; a workload is silent until it has ended.
-_CASE_TIMEOUT_S = 90.0
+_PROBE_TIMEOUT_S = 90.0
 _WORKLOAD_TIMEOUT_S = 240.0
 #: Crashes after which something else must be wrong.
 _MOST_CRASHES = 25
-#: Workloads that come first (six in training, six in inference), and kernels: about a case of
+#: Workloads that come first (six in training, six in inference), and kernels: about a probe of
 #: each kind, then some more before the other workloads.
 _FIRST_WORKLOADS = 6
-_FIRST_CASES = 240
-_MORE_CASES = 720
+_FIRST_PROBES = 240
+_MORE_PROBES = 720
 #: In less than this those kernels come before the workloads: a workload takes some ten seconds.
 _SHORT_MINUTES = 4.0
 #: Free space below which nothing is begun: a full measurement takes some 20 MB.
@@ -112,11 +112,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Task:
-    """A stretch of work: a chunk of cases, or one workload; `first` also makes quick.json."""
+    """A stretch of work: a chunk of probes, or one workload; `first` also makes quick.json."""
 
     title: str
     request: Request
-    cases: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
     ends_quick: bool = False
 
 
@@ -140,7 +140,7 @@ def measure(
     run = _Run(folder, start_worker, tell)
     deadline = now() + 60.0 * minutes
     try:
-        num_gpus = run.probe(even_if_busy=even_if_busy)
+        num_gpus = run.look(even_if_busy=even_if_busy)
         tasks = run.tasks(
             parts, settings, num_gpus=num_gpus, kernels_first=minutes < _SHORT_MINUTES
         )
@@ -186,10 +186,10 @@ class _Run:
 
     # -- before ---------------------------------------------------------------------------------
 
-    def probe(self, *, even_if_busy: bool) -> int:
+    def look(self, *, even_if_busy: bool) -> int:
         """Who is measured, and whether it may be; the number of its GPUs."""
         try:
-            (reply,) = self._asked({"do": "probe"}, timeout_s=_CASE_TIMEOUT_S)
+            (reply,) = self._asked({"do": "environment"}, timeout_s=_PROBE_TIMEOUT_S)
         except WorkerLost as error:
             raise DataError(f"The measuring process could not start: {error}") from error
         if reply["busy"] and not even_if_busy:
@@ -230,7 +230,7 @@ class _Run:
                 if isinstance(row, dict) and all(isinstance(text, str) for text in row.values()):
                     with contextlib.suppress(TypeError):
                         refusal = Refusal(**row)
-                        self._refused[refusal.case] = refusal
+                        self._refused[refusal.subject] = refusal
         self._count()
 
     def _count(self) -> None:
@@ -246,24 +246,24 @@ class _Run:
         num_gpus: int,
         kernels_first: bool,
     ) -> list[_Task]:
-        """What is left to do, in order of need; `kernels_first`: a case of each kind before the
+        """What is left to do, in order of need; `kernels_first`: a probe of each kind before the
         first workloads, for which there might be no time afterwards."""
         kinds = quick_sample(num_gpus=num_gpus)
-        self._quick_kinds = {case.text: kind for kind, case in kinds}
-        quick = list(self._chunks("constants", [case for _, case in kinds]))
+        self._quick_kinds = {probe.text: kind for kind, probe in kinds}
+        quick = list(self._chunks("constants", [probe for _, probe in kinds]))
         if quick or not (self._folder / "quick.json").exists():
             quick.append(_Task("constants", {"do": "quick"}, ends_quick=True))
-        cases = sample()
+        probes = sample()
         six = _FIRST_WORKLOADS
         ordered: list[tuple[Part, Iterable[_Task]]] = [
             ("quick", quick),
             ("workloads", self._workloads(settings[:six])),
-            ("kernels", self._chunks("kernels", cases[:_FIRST_CASES])),
+            ("kernels", self._chunks("kernels", probes[:_FIRST_PROBES])),
             ("workloads", self._workloads(settings[six : 2 * six])),
-            ("kernels", self._chunks("kernels", cases[_FIRST_CASES:_MORE_CASES])),
+            ("kernels", self._chunks("kernels", probes[_FIRST_PROBES:_MORE_PROBES])),
             ("kernels", self._chunks("kernels under load", sustained_sample(), "sustained")),
             ("workloads", self._workloads(settings[2 * six :])),
-            ("kernels", self._chunks("kernels", cases[_MORE_CASES:])),
+            ("kernels", self._chunks("kernels", probes[_MORE_PROBES:])),
         ]
         if kernels_first:
             ordered[1], ordered[2] = ordered[2], ordered[1]
@@ -282,17 +282,19 @@ class _Run:
                 }
                 yield _Task(f"workload {setting.name}", request)
 
-    def _chunks(self, title: str, cases: Sequence[Case], regime: str = "burst") -> Iterator[_Task]:
+    def _chunks(
+        self, title: str, probes: Sequence[Probe], regime: str = "burst"
+    ) -> Iterator[_Task]:
         done = {
             text.partition(" part=")[0]
             for text, _, there in self._samples
             if there == regime
         } | {text.partition(" l2=")[0] for text in self._refused}  # fmt: skip
-        texts = [case.text for case in cases if case.text not in done]
+        texts = [probe.text for probe in probes if probe.text not in done]
         size = 1 if regime == "sustained" else _CHUNK
         for start in range(0, len(texts), size):
             chunk = tuple(texts[start : start + size])
-            yield _Task(title, {"do": "cases", "sustained": regime == "sustained"}, chunk)
+            yield _Task(title, {"do": "probes", "sustained": regime == "sustained"}, chunk)
 
     # -- meanwhile ------------------------------------------------------------------------------
 
@@ -300,19 +302,19 @@ class _Run:
         """One stretch of work, whatever happens to the worker."""
         if task.ends_quick:
             self._write_quick()
-        elif task.cases:
-            self._measure_cases(task)
+        elif task.probes:
+            self._measure_probes(task)
         else:
             self._measure_workload(task)
         self._count()
 
-    def _measure_cases(self, task: _Task) -> None:
-        left = dict.fromkeys(task.cases)
+    def _measure_probes(self, task: _Task) -> None:
+        left = dict.fromkeys(task.probes)
         while left:
             begun = ""
             try:
-                request = {**task.request, "cases": list(left)}
-                for reply in self._asked(request, timeout_s=_CASE_TIMEOUT_S):
+                request = {**task.request, "probes": list(left)}
+                for reply in self._asked(request, timeout_s=_PROBE_TIMEOUT_S):
                     if "begin" in reply:
                         begun = reply["begin"]
                     elif "sample" in reply:
@@ -351,13 +353,13 @@ class _Run:
         self._samples[found.key] = found
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._refused[refusal.case] = refusal
+        self._refused[refusal.subject] = refusal
         with _disk(self._folder), (self._folder / "refused.jsonl").open("a") as stream:
             stream.write(json.dumps(asdict(refusal)) + "\n")
 
     def _write_quick(self) -> None:
         environment = self.outcome.environment
-        samples = [item for item in self._samples.values() if item.case in self._quick_kinds]
+        samples = [item for item in self._samples.values() if item.probe in self._quick_kinds]
         found = quick_of(self._quick_kinds, samples, _known_gpu(environment.gpu))
         with _disk(self._folder):
             write_quick(self._folder, found)

@@ -1,7 +1,7 @@
 """The process that measures: it answers requests on its standard input, a line of JSON each.
 
 A process of its own, so that what kills it (an illegal access on the GPU, no memory) costs one
-case. `Rehearsal` answers the same requests from a forecast, so that all is tried before a real
+probe. `Rehearsal` answers the same requests from a forecast, so that all is tried before a real
 GPU is at hand.
 """
 
@@ -30,16 +30,16 @@ from neusight.predictors.errors import DataError, NeusightError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Environment, Workload, sample_to_json
-from neusight.predictors.measuring.probes import Case
+from neusight.predictors.measuring.probes import Probe
 from neusight.predictors.measuring.stopwatch import (
     Call,
     Conditions,
     CudaStopwatch,
-    Launch,
     Profiling,
     Refusal,
     Stopwatch,
-    measured_cases,
+    TimedLaunch,
+    measured_probes,
 )
 
 __all__ = ["Bench", "RealBench", "Rehearsal", "Reply", "answers", "main", "serve"]
@@ -72,7 +72,7 @@ class Bench(Protocol):
         ...
 
     def stopwatch(self) -> AbstractContextManager[Stopwatch]:
-        """A stopwatch for cases."""
+        """A stopwatch for probes."""
         ...
 
     def describe(self, call: Call) -> tuple[Kernel, ...]:
@@ -113,22 +113,22 @@ def serve(requests: TextIO, out: TextIO, rehearsed_gpu: str | None) -> int:
 def answers(
     request: Mapping[str, Any], bench: Bench, say: Callable[[Reply], None]
 ) -> Iterator[Reply]:
-    """The replies to a request: "probe", "cases" or "workload"."""
+    """The replies to a request: "environment", "probes" or "workload"."""
     kind = request["do"]
-    if kind == "probe":
+    if kind == "environment":
         yield {
             "environment": asdict(bench.environment()),
             "num_gpus": bench.num_gpus(),
             "busy": bench.busy(),
         }
-    elif kind == "cases":
+    elif kind == "probes":
         with bench.stopwatch() as stopwatch:
-            for found in measured_cases(
-                [Case.parse(text) for text in request["cases"]],
+            for found in measured_probes(
+                [Probe.parse(text) for text in request["probes"]],
                 stopwatch,
                 bench.describe,
                 sustained=request["sustained"],
-                begin=lambda case: say({"begin": case.text}),
+                begin=lambda probe: say({"begin": probe.text}),
             ):
                 if isinstance(found, Refusal):
                     yield {"refused": asdict(found)}
@@ -147,7 +147,7 @@ def _workload(request: Mapping[str, Any], bench: Bench) -> Iterator[Reply]:
     except Exception as error:  # no memory, an op that this torch does not have
         text = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {text[0][:300] if text else ''}"
-        yield {"refused": {"case": f"workload {name}", "reason": reason}}
+        yield {"refused": {"subject": f"workload {name}", "reason": reason}}
         return
     if workload.trace:
         path = Path(request["folder"]) / workload.trace
@@ -359,17 +359,17 @@ class Rehearsal:
         kernels, _ = kernels_launched_by(call)
         return kernels
 
-    def launches(self, call: Call) -> list[Launch]:
+    def launches(self, call: Call) -> list[TimedLaunch]:
         """The kernels of a call with the times that are forecast for them."""
         return self.launches_of(self.describe(call))
 
-    def launches_of(self, kernels: Sequence[Kernel]) -> list[Launch]:
+    def launches_of(self, kernels: Sequence[Kernel]) -> list[TimedLaunch]:
         """Kernels with the times that are forecast for them."""
         from neusight.predictors.registry import predict
 
         estimates = predict(kernels, self._gpu, "tiled_burst")
         return [
-            Launch(kernel.name, estimate.latency_us)
+            TimedLaunch(kernel.name, estimate.latency_us)
             for kernel, estimate in zip(kernels, estimates, strict=True)
         ]
 
@@ -444,7 +444,7 @@ class _ForecastStopwatch:
 class _ForecastProfiling:
     def __init__(self, bench: Rehearsal) -> None:
         self._bench = bench
-        self._found: defaultdict[str, list[list[Launch]]] = defaultdict(list)
+        self._found: defaultdict[str, list[list[TimedLaunch]]] = defaultdict(list)
 
     @contextmanager
     def mark(self, label: str) -> Iterator[None]:
@@ -454,5 +454,5 @@ class _ForecastProfiling:
             yield
         self._found[label].append(self._bench.launches_of(kernels_of_calls(calls)[0]))
 
-    def launches(self) -> Mapping[str, Sequence[Sequence[Launch]]]:
+    def launches(self) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
         return self._found

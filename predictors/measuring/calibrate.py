@@ -86,7 +86,7 @@ _INTERVAL_WEIGHT = 5.0
 _WIDEST = 20.0
 
 
-class _Problem(NamedTuple):
+class _MeasuredLaunches(NamedTuple):
     """What was measured once or more: equal launches at equal clocks."""
 
     launches: tuple[Kernel, ...]
@@ -176,7 +176,7 @@ def fit_calibration(
 # -- problems and prices ---------------------------------------------------------------------------
 
 
-def _merged(measurements: Sequence[Measurement]) -> list[_Problem]:
+def _merged(measurements: Sequence[Measurement]) -> list[_MeasuredLaunches]:
     """Equal launches once, with the median of what they took; in a stable order."""
     times: dict[tuple[tuple[Kernel, ...], bool], list[float]] = {}
     for index, item in enumerate(measurements):
@@ -189,15 +189,15 @@ def _merged(measurements: Sequence[Measurement]) -> list[_Problem]:
             raise CalibrationError(f"Measurement {index} launched no kernel. Leave it out.")
         times.setdefault((item.launches, item.sustained), []).append(item.latency_us)
     found = [
-        _Problem(launches, sustained, float(np.median(values)), len(values))
+        _MeasuredLaunches(launches, sustained, float(np.median(values)), len(values))
         for (launches, sustained), values in times.items()
     ]
     return sorted(found, key=lambda p: ([kernel.key for kernel in p.launches], p.sustained))
 
 
 def _priceable(
-    problems: Sequence[_Problem], gpu: GPU, base: Predictor
-) -> tuple[list[_Problem], str]:
+    problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor
+) -> tuple[list[_MeasuredLaunches], str]:
     """Those that the GPU can run, and what is said of the others."""
     try:
         base.predict([kernel for problem in problems for kernel in problem.launches], gpu)
@@ -216,7 +216,7 @@ def _priceable(
     return found, f"{len(reasons)} problems: {reasons[0]}" if reasons else ""
 
 
-def _prices(problems: Sequence[_Problem], gpu: GPU, base: Predictor) -> _Prices:
+def _prices(problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor) -> _Prices:
     estimates: dict[int, list[Estimate]] = {}
     for sustained in (False, True):
         chosen = [index for index, item in enumerate(problems) if item.sustained == sustained]
@@ -254,7 +254,7 @@ def _parts(num_problems: int) -> NDArray[np.intp]:
 
 
 def _constants(
-    problems: Sequence[_Problem],
+    problems: Sequence[_MeasuredLaunches],
     measured: Floats,
     parts: NDArray[np.intp],
     gpu: GPU,
@@ -283,7 +283,7 @@ def _constants(
 def _fitted(
     name: str,
     width: float,
-    problems: Sequence[_Problem],
+    problems: Sequence[_MeasuredLaunches],
     measured: Floats,
     parts: NDArray[np.intp],
     gpus: tuple[GPU, GPU],
@@ -321,7 +321,7 @@ def _fitted(
     return _Constant(name, _rounded(value), shifts, helps)
 
 
-def _allowed(name: str, problems: Sequence[_Problem]) -> NDArray[np.intp]:
+def _allowed(name: str, problems: Sequence[_MeasuredLaunches]) -> NDArray[np.intp]:
     """The problems that may tell of it: clocks under load from sustained runs alone, and the
     share of peak from bursts where there are any, so that the two can be told apart."""
     every = np.arange(len(problems))
@@ -334,7 +334,9 @@ def _allowed(name: str, problems: Sequence[_Problem]) -> NDArray[np.intp]:
     return every
 
 
-def _tells(name: str, problems: Sequence[_Problem], gpu: GPU, base: Predictor) -> NDArray[np.intp]:
+def _tells(
+    name: str, problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor
+) -> NDArray[np.intp]:
     """Positions of the problems whose time follows the constant."""
     if not problems:
         return np.arange(0)

@@ -99,7 +99,7 @@ class Environment:
 class Sample:
     """One measured kernel, or the few kernels of one op where they could not be told apart.
 
-    `op` is what was run ("linear", "softmax_backward"), `case` identifies it with its shapes.
+    `op` is what was run ("linear", "softmax_backward"), `probe` identifies it with its shapes.
     `kernel_us` is the sum of the kernels' own durations (the profiler's; None where there was no
     profiler), `event_us` the op's time between events on the stream, with gaps. `l2` is "cold" or
     "hot", `clock_regime` "burst" or "sustained", `spread` half the range of the middle 80 % of the
@@ -107,7 +107,7 @@ class Sample:
     """
 
     op: str
-    case: str
+    probe: str
     kernels: tuple[Kernel, ...]
     kernel_us: float | None
     event_us: float | None
@@ -130,7 +130,7 @@ class Sample:
     @property
     def key(self) -> tuple[str, str, str]:
         """What no two samples of a folder share."""
-        return self.case, self.l2, self.clock_regime
+        return self.probe, self.l2, self.clock_regime
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ _COMMON = (
     "clock_mhz",
     "power_w",
     "kernel_name",
-    "case",
+    "probe",
     "kernels",
 )
 
@@ -311,7 +311,7 @@ def append_sample(folder: Path, sample: Sample) -> None:
 
 
 def compact(folder: Path) -> int:
-    """Moves the journal into the tables, later samples of a case over earlier ones; how many
+    """Moves the journal into the tables, later samples of a probe over earlier ones; how many
     samples the tables then hold."""
     gpu = read_environment(folder).gpu
     found = {sample.key: sample for sample in _table_samples(folder)}
@@ -354,7 +354,7 @@ def sample_from_json(data: object, source: Path | str) -> Sample:
         row.refuse("kernels", "a list of one kernel or more")
     sample = Sample(
         op=row.text("op"),
-        case=row.text("case"),
+        probe=row.text("probe" if "probe" in data else "case"),  # the word of earlier files
         kernels=kernels,
         kernel_us=_time(row, "kernel_us"),
         event_us=_time(row, "event_us"),
@@ -368,7 +368,7 @@ def sample_from_json(data: object, source: Path | str) -> Sample:
         power_w=row.number("power_w") if row.optional("power_w") else None,
     )
     if sample.kernel_us is None and sample.event_us is None:
-        raise DataError(f"{source}: the sample {shown(sample.case)} has no time.")
+        raise DataError(f"{source}: the sample {shown(sample.probe)} has no time.")
     return sample
 
 
@@ -494,7 +494,7 @@ def _sample_of(row: Mapping[str, Any], path: Path) -> Sample:
     try:
         data: dict[str, Any] = {
             "op": row["op"],
-            "case": row["case"],
+            "probe": row["probe"] if "probe" in row else row["case"],
             "kernels": json_value(row["kernels"]),
             "l2": row["l2"],
             "clock_regime": row["clock_regime"],

@@ -1,7 +1,7 @@
 """What is measured on a GPU: a designed sample of ops, dtypes and shapes, in a fixed order.
 
-A `Case` is one op with its shapes. `sample()` lists them all, round by round: each round takes a
-few cases of every kind, so that whatever time there is, no kind is left out.
+A `Probe` is one op with its shapes. `sample()` lists them all, round by round: each round takes a
+few probes of every kind, so that whatever time there is, no kind is left out.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, TypeAlias
 
 from neusight.predictors.errors import DataError
 
-__all__ = ["Case", "needs_gpus", "prepared", "quick_sample", "sample", "sustained_sample"]
+__all__ = ["Probe", "needs_gpus", "prepared", "quick_sample", "sample", "sustained_sample"]
 
 Value: TypeAlias = "int | str"
 Arguments: TypeAlias = "tuple[tuple[str, Value], ...]"
-#: torch is imported where a case is run, never to list the cases.
+#: torch is imported where a probe is run, never to list the probes.
 Torch: TypeAlias = Any
 Call: TypeAlias = "Callable[[], object]"
 
 
 @dataclass(frozen=True)
-class Case:
+class Probe:
     """One op with its shapes; its text says all of it.
 
-    >>> Case.parse("gelu dtype=bf16 numel=4096")["numel"]
+    >>> Probe.parse("gelu dtype=bf16 numel=4096")["numel"]
     4096
     """
 
@@ -39,7 +39,7 @@ class Case:
         return dict(self.arguments)[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument, or the default where the case has none of that name."""
+        """An argument, or the default where the probe has none of that name."""
         return dict(self.arguments).get(name, default)
 
     @property
@@ -48,12 +48,12 @@ class Case:
         return " ".join([self.op, *(f"{name}={value}" for name, value in self.arguments)])
 
     @classmethod
-    def parse(cls, text: str) -> Case:
-        """The case of that text; DataError where it is none."""
+    def parse(cls, text: str) -> Probe:
+        """The probe of that text; DataError where it is none."""
         op, *parts = text.split()
         pairs = [part.partition("=") for part in parts]
         if op not in _MAKERS or not all(name and value for name, _, value in pairs):
-            raise DataError(f"{text!r} is no case that can be measured.")
+            raise DataError(f"{text!r} is no probe that can be measured.")
         return cls(op, tuple((name, _value(value)) for name, _, value in pairs))
 
 
@@ -61,8 +61,8 @@ def _value(text: str) -> Value:
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _case(op: str, **arguments: Value) -> Case:
-    return Case(op, tuple(arguments.items()))
+def _probe(op: str, **arguments: Value) -> Probe:
+    return Probe(op, tuple(arguments.items()))
 
 
 # -- the sample --------------------------------------------------------------------------------
@@ -70,55 +70,55 @@ def _case(op: str, **arguments: Value) -> Case:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Cases of one kind in the order in which they are taken, `weight` of them in a round."""
+    """Probes of one kind in the order in which they are taken, `weight` of them in a round."""
 
-    cases: tuple[Case, ...]
+    probes: tuple[Probe, ...]
     weight: int = 1
 
 
-def sample() -> list[Case]:
-    """All cases in the order in which they are measured, each once; the same on every machine."""
+def sample() -> list[Probe]:
+    """All probes in the order in which they are measured, each once; the same on every machine."""
     kinds = [*_attention(), *_convolutions(), *_gemms(), *_rows(), *_pointwise(), *_others()]
-    iterators = [(iter(kind.cases), kind.weight) for kind in kinds]
-    ordered: dict[Case, None] = {}
+    iterators = [(iter(kind.probes), kind.weight) for kind in kinds]
+    ordered: dict[Probe, None] = {}
     while iterators:
         remaining = []
-        for cases, weight in iterators:
-            taken = list(islice(cases, weight))
+        for probes, weight in iterators:
+            taken = list(islice(probes, weight))
             ordered.update(dict.fromkeys(taken))
             if taken:
-                remaining.append((cases, weight))
+                remaining.append((probes, weight))
         iterators = remaining
     return list(ordered)
 
 
-def quick_sample(*, num_gpus: int = 1) -> list[tuple[str, Case]]:
-    """The cases that tell a GPU's constants, each with what it tells."""
+def quick_sample(*, num_gpus: int = 1) -> list[tuple[str, Probe]]:
+    """The probes that tell a GPU's constants, each with what it tells."""
     gemms = [
-        ("gemm", _case("mm", dtype=dtype, layout="nt", batch=1, m=m, n=n, k=k))
+        ("gemm", _probe("mm", dtype=dtype, layout="nt", batch=1, m=m, n=n, k=k))
         for (m, n, k) in ((8192, 8192, 8192), (4096, 4096, 4096), (8192, 4096, 4096))
         for dtype in ("bf16", "fp16", "tf32", "fp32", "fp8")
     ]
     streams = [
-        ("stream", _case(op, dtype=dtype, numel=numel))
+        ("stream", _probe(op, dtype=dtype, numel=numel))
         for numel in (1 << 28, 1 << 27)
         for op, dtype in (("clone", "fp32"), ("add", "fp32"), ("add", "bf16"), ("relu", "bf16"))
     ]
     floors = [
-        ("floor", _case(op, dtype="fp32", numel=numel))
+        ("floor", _probe(op, dtype="fp32", numel=numel))
         for numel in (1, 32, 1024)
         for op in ("add", "relu", "clone")
     ]
     links = [
-        ("link", _case("all_reduce", dtype="fp32", gpus=num_gpus, numel=numel))
+        ("link", _probe("all_reduce", dtype="fp32", gpus=num_gpus, numel=numel))
         for numel in (2, 256, 1 << 14)
         if num_gpus > 1
     ]
     return [*gemms, *streams, *floors, *links]
 
 
-def sustained_sample() -> list[Case]:
-    """Cases for the clocks that are left under load: long kernels of each unit, and streams."""
+def sustained_sample() -> list[Probe]:
+    """Probes for the clocks that are left under load: long kernels of each unit, and streams."""
     size = {"batch": 4, "heads": 32, "kv_heads": 32, "seq_q": 4096, "seq_kv": 4096}
     products = [
         _mm(dtype, "nt", m, n, k)
@@ -127,31 +127,33 @@ def sustained_sample() -> list[Case]:
     ]
     gradients = [_mm("bf16", layout, 8192, 4096, 4096) for layout in ("nn", "tn")]
     attention = [
-        _case("attention", dtype="bf16", backend="flash", direction=direction, causal=1,
+        _probe("attention", dtype="bf16", backend="flash", direction=direction, causal=1,
               **size, head_dim=128)
         for direction in ("forward", "backward")
     ]  # fmt: skip
     layer = {"batch": 64, "inputs": 256, "outputs": 256, "kernel": 3, "stride": 1, "groups": 1}
     convolutions = [
-        _case("convolution", dtype=dtype, direction=direction, memory_format="channels_last",
+        _probe("convolution", dtype=dtype, direction=direction, memory_format="channels_last",
               benchmark=0, **layer, image=56)
         for dtype in ("bf16", "tf32")
         for direction in ("forward", "data", "weight")
     ]  # fmt: skip
-    streams = [_case(op, dtype="fp32", numel=1 << 28) for op in ("clone", "add")]
+    streams = [_probe(op, dtype="fp32", numel=1 << 28) for op in ("clone", "add")]
     return [*products, *gradients, *attention, *convolutions, *streams]
 
 
-def needs_gpus(case: Case) -> int:
-    """How many GPUs a case runs on."""
-    return int(case.get("gpus", 1))
+def needs_gpus(probe: Probe) -> int:
+    """How many GPUs a probe runs on."""
+    return int(probe.get("gpus", 1))
 
 
-def _mixed(designed: Sequence[Case], drawn: Sequence[Case]) -> tuple[Case, ...]:
-    """Two designed cases, then a drawn one, and so on until both are used up."""
+def _mixed(designed: Sequence[Probe], drawn: Sequence[Probe]) -> tuple[Probe, ...]:
+    """Two designed probes, then a drawn one, and so on until both are used up."""
     pairs = list(zip_longest(designed[::2], designed[1::2]))
     triples = zip_longest(pairs, drawn)
-    return tuple(case for pair, one in triples for case in (*(pair or ()), one) if case is not None)
+    return tuple(
+        probe for pair, one in triples for probe in (*(pair or ()), one) if probe is not None
+    )
 
 
 def _shuffled(items: Sequence[Any], seed: str) -> list[Any]:
@@ -189,7 +191,7 @@ _LAYERS = (
 )
 _TOKENS = (8192, 1024, 4096, 128, 2048, 16384, 1576, 16)
 
-#: FLOPs and bytes of the largest case, and the FLOPs of the largest one without matrix units.
+#: FLOPs and bytes of the largest probe, and the FLOPs of the largest one without matrix units.
 _MOST_FLOPS = 2**43
 _MOST_FP32_FLOPS = 2**40
 _MOST_BYTES = 2**31
@@ -221,7 +223,7 @@ def _gemms() -> Iterator[_Kind]:
         yield _Kind(_mixed(_allowed(designed), _allowed(drawn)))
     for dtype in ("bf16", "fp32"):
         biased = [
-            _case("linear", dtype=dtype, m=tokens, n=out, k=features)
+            _probe("linear", dtype=dtype, m=tokens, n=out, k=features)
             for (out, features), tokens in product(_LAYERS[:14], _TOKENS[:4])
         ]
         yield _Kind(tuple(_shuffled(biased, "biased")))
@@ -236,11 +238,11 @@ def _operand_sizes(layout: str, tokens: int, out: int, features: int) -> tuple[i
     }[layout]
 
 
-def _mm(dtype: str, layout: str, m: int, n: int, k: int, batch: int = 1) -> Case:
-    return _case("mm", dtype=dtype, layout=layout, batch=batch, m=m, n=n, k=k)
+def _mm(dtype: str, layout: str, m: int, n: int, k: int, batch: int = 1) -> Probe:
+    return _probe("mm", dtype=dtype, layout=layout, batch=batch, m=m, n=n, k=k)
 
 
-def _drawn_gemms(dtype: str, layout: str, count: int, *, batched: bool = False) -> Iterator[Case]:
+def _drawn_gemms(dtype: str, layout: str, count: int, *, batched: bool = False) -> Iterator[Probe]:
     draw = random.Random(f"gemm {dtype} {layout} {batched}")
     for index in range(count):
         multiple = 16 if dtype == "fp8" else (64, 8, 1)[index % 3]
@@ -250,14 +252,14 @@ def _drawn_gemms(dtype: str, layout: str, count: int, *, batched: bool = False) 
         yield _mm(dtype, layout, sizes[0], sizes[1], sizes[2], batch)
 
 
-def _allowed(cases: Sequence[Case]) -> list[Case]:
+def _allowed(probes: Sequence[Probe]) -> list[Probe]:
     """Those that are not too large, and that the op takes."""
-    return [case for case in cases if _gemm_fits(case)]
+    return [probe for probe in probes if _gemm_fits(probe)]
 
 
-def _gemm_fits(case: Case) -> bool:
-    batch, m, n, k = (int(case[name]) for name in ("batch", "m", "n", "k"))
-    dtype = str(case["dtype"])
+def _gemm_fits(probe: Probe) -> bool:
+    batch, m, n, k = (int(probe[name]) for name in ("batch", "m", "n", "k"))
+    dtype = str(probe["dtype"])
     flops = 2 * batch * m * n * k
     moved = batch * (m * k + n * k + m * n) * _ITEMSIZE[dtype]
     most = _MOST_FP32_FLOPS if dtype == "fp32" else _MOST_FLOPS
@@ -306,9 +308,9 @@ def _convolutions() -> Iterator[_Kind]:
             memory_format: str = memory_format,
             direction: str = direction,
             benchmark: int = benchmark,
-        ) -> Case:
+        ) -> Probe:
             names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
-            return _case(
+            return _probe(
                 "convolution",
                 dtype=dtype,
                 direction=direction,
@@ -372,8 +374,8 @@ def _attention() -> Iterator[_Kind]:
     for (backend, dtype, weight), direction in product(kinds, ("forward", "backward")):
         draw = random.Random(f"attention {backend} {dtype} {direction}")
         heads = [*_HEADS, *(_drawn_heads(draw) for _ in range(24))]
-        cases = [
-            _case(
+        probes = [
+            _probe(
                 "attention",
                 dtype=dtype,
                 backend=backend,
@@ -386,9 +388,9 @@ def _attention() -> Iterator[_Kind]:
             if not (backend == "efficient" and size[1] != size[2])
             and not (dtype == "fp32" and size[3] > 2048)
         ]
-        yield _Kind(tuple(dict.fromkeys(cases)), weight=weight)
+        yield _Kind(tuple(dict.fromkeys(probes)), weight=weight)
     decoding = [
-        _case(
+        _probe(
             "attention",
             dtype="bf16",
             backend="flash",
@@ -431,15 +433,15 @@ _WIDE_ROW_SIZES = ((2048, 50257), (8192, 32000), (512, 30522), (1024, 128256))
 _SCORE_ROW_SIZES = ((98304, 1024), (131072, 512), (37824, 197), (12288, 128))
 
 
-def _drawn_rows(op: str, dtype: str, count: int, **more: Value) -> list[Case]:
+def _drawn_rows(op: str, dtype: str, count: int, **more: Value) -> list[Probe]:
     draw = random.Random(f"{op} {dtype} {sorted(more.items())}")
-    cases = []
+    probes = []
     for index in range(count):
         widest = 8192 if op in _TABLE_OPS else 65536
         width = _log_uniform(draw, 16, widest, 8 if index % 2 else 1)
         rows = _log_uniform(draw, 1, max(2, min(262144, 2**28 // width)))
-        cases.append(_case(op, dtype=dtype, rows=rows, width=width, **more))
-    return cases
+        probes.append(_probe(op, dtype=dtype, rows=rows, width=width, **more))
+    return probes
 
 
 #: Ops on a table of `_TABLE_ROWS` rows, whatever they read of it.
@@ -486,7 +488,7 @@ _FP32_ROW_OPS = (
 def _rows() -> Iterator[_Kind]:
     for op, sizes in _ROW_OPS.items():
         for dtype in ("bf16", "fp32") if op in _FP32_ROW_OPS else ("bf16",):
-            designed = [_case(op, dtype=dtype, rows=rows, width=width) for rows, width in sizes]
+            designed = [_probe(op, dtype=dtype, rows=rows, width=width) for rows, width in sizes]
             yield _Kind(_mixed(designed, _drawn_rows(op, dtype, 8)))
 
 
@@ -498,8 +500,8 @@ def _pointwise() -> Iterator[_Kind]:
         for dtype in dtypes:
             draw = random.Random(f"{op} {dtype}")
             drawn = [_log_uniform(draw, 64, 1 << 28) for _ in range(6)]
-            designed = [_case(op, dtype=dtype, numel=numel) for numel in _NUMELS]
-            yield _Kind(_mixed(designed, [_case(op, dtype=dtype, numel=n) for n in drawn]))
+            designed = [_probe(op, dtype=dtype, numel=numel) for numel in _NUMELS]
+            yield _Kind(_mixed(designed, [_probe(op, dtype=dtype, numel=n) for n in drawn]))
 
 
 _BOTH = ("bf16", "fp32")
@@ -580,7 +582,7 @@ def _others() -> Iterator[_Kind]:
     ):
         yield _Kind(
             tuple(
-                _case(op, dtype=dtype, memory_format=memory_format, batch=b, channels=c, image=i)
+                _probe(op, dtype=dtype, memory_format=memory_format, batch=b, channels=c, image=i)
                 for b, c, i in _MAPS
             )
         )
@@ -593,13 +595,13 @@ def _others() -> Iterator[_Kind]:
         sizes = _PARAMETERS[:1] if implementation == "forloop" else _PARAMETERS
         yield _Kind(
             tuple(
-                _case(op, dtype=dtype, implementation=implementation, tensors=count, numel=numel)
+                _probe(op, dtype=dtype, implementation=implementation, tensors=count, numel=numel)
                 for count, numel in sizes
             )
         )
 
 
-# -- how a case is run -------------------------------------------------------------------------
+# -- how a probe is run -------------------------------------------------------------------------
 
 _DTYPES = {
     "bf16": "bfloat16",
@@ -612,7 +614,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Bench:
-    """Makes the tensors of a case on its device."""
+    """Makes the tensors of a probe on its device."""
 
     torch: Torch
     device: str
@@ -632,7 +634,7 @@ class _Bench:
         return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
 
 
-Maker: TypeAlias = "Callable[[_Bench, Case], Call]"
+Maker: TypeAlias = "Callable[[_Bench, Probe], Call]"
 _MAKERS: dict[str, Maker] = {}
 
 
@@ -645,23 +647,23 @@ def _maker(*ops: str) -> Callable[[Maker], Maker]:
 
 
 @contextmanager
-def prepared(case: Case, *, device: str = "cuda") -> Iterator[Call]:
-    """The case ready to be called, its tensors made; torch's switches are as before afterwards."""
+def prepared(probe: Probe, *, device: str = "cuda") -> Iterator[Call]:
+    """The probe ready to be called, its tensors made; torch's switches are as before afterwards."""
     import torch
 
     with ExitStack() as stack:
-        for switch in _switches(case, torch):
+        for switch in _switches(probe, torch):
             stack.enter_context(switch)
-        bench = _Bench(torch, device, getattr(torch, _DTYPES[case["dtype"]]))
-        yield _MAKERS[case.op](bench, case)
+        bench = _Bench(torch, device, getattr(torch, _DTYPES[probe["dtype"]]))
+        yield _MAKERS[probe.op](bench, probe)
 
 
-def _switches(case: Case, torch: Torch) -> Iterator[AbstractContextManager[None]]:
-    yield _matmul_precision(torch, "high" if case["dtype"] == "tf32" else "highest")
+def _switches(probe: Probe, torch: Torch) -> Iterator[AbstractContextManager[None]]:
+    yield _matmul_precision(torch, "high" if probe["dtype"] == "tf32" else "highest")
     yield torch.backends.cudnn.flags(
-        enabled=True, benchmark=bool(case.get("benchmark", 0)), allow_tf32=case["dtype"] == "tf32"
+        enabled=True, benchmark=bool(probe.get("benchmark", 0)), allow_tf32=probe["dtype"] == "tf32"
     )
-    backend = case.get("backend")
+    backend = probe.get("backend")
     if backend is not None:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -684,11 +686,11 @@ def _matmul_precision(torch: Torch, precision: str) -> Iterator[None]:
 
 
 @_maker("mm")
-def _make_mm(bench: _Bench, case: Case) -> Call:
-    batch, m, n, k = (case[name] for name in ("batch", "m", "n", "k"))
-    left_transposed, right_transposed = (letter == "t" for letter in case["layout"])
+def _make_mm(bench: _Bench, probe: Probe) -> Call:
+    batch, m, n, k = (probe[name] for name in ("batch", "m", "n", "k"))
+    left_transposed, right_transposed = (letter == "t" for letter in probe["layout"])
     lead = (batch,) if batch > 1 else ()
-    if case["dtype"] == "fp8":
+    if probe["dtype"] == "fp8":
         return _make_scaled_mm(bench, m, n, k)
     left = bench.randn(*lead, *((k, m) if left_transposed else (m, k)))
     right = bench.randn(*lead, *((n, k) if right_transposed else (k, n)))
@@ -706,54 +708,57 @@ def _make_scaled_mm(bench: _Bench, m: int, n: int, k: int) -> Call:
 
 
 @_maker("linear")
-def _make_linear(bench: _Bench, case: Case) -> Call:
-    data, weight = bench.randn(case["m"], case["k"]), bench.randn(case["n"], case["k"])
-    bias = bench.randn(case["n"])
+def _make_linear(bench: _Bench, probe: Probe) -> Call:
+    data, weight = bench.randn(probe["m"], probe["k"]), bench.randn(probe["n"], probe["k"])
+    bias = bench.randn(probe["n"])
     return lambda: bench.torch.addmm(bias, data, weight.t())
 
 
 @_maker("convolution")
-def _make_convolution(bench: _Bench, case: Case) -> Call:
+def _make_convolution(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    kernel, stride, groups = case["kernel"], case["stride"], case["groups"]
+    kernel, stride, groups = probe["kernel"], probe["stride"], probe["groups"]
     padding = 0 if kernel == stride else (kernel - 1) // 2
-    last = case["memory_format"] == "channels_last"
+    last = probe["memory_format"] == "channels_last"
     order = torch.channels_last if last else torch.contiguous_format
-    data = bench.randn(case["batch"], case["inputs"], case["image"], case["image"])
-    weight = bench.randn(case["outputs"], case["inputs"] // groups, kernel, kernel)
+    data = bench.randn(probe["batch"], probe["inputs"], probe["image"], probe["image"])
+    weight = bench.randn(probe["outputs"], probe["inputs"] // groups, kernel, kernel)
     data, weight = data.to(memory_format=order), weight.to(memory_format=order)
     shape = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
     aten = torch.ops.aten
-    if case["direction"] == "forward":
+    if probe["direction"] == "forward":
         return lambda: aten.convolution(data, weight, None, *shape)
     grad = torch.randn_like(aten.convolution(data, weight, None, *shape))
-    mask = [case["direction"] == "data", case["direction"] == "weight", False]
+    mask = [probe["direction"] == "data", probe["direction"] == "weight", False]
     return lambda: aten.convolution_backward(grad, data, weight, None, *shape, mask)
 
 
 @_maker("attention")
-def _make_attention(bench: _Bench, case: Case) -> Call:
+def _make_attention(bench: _Bench, probe: Probe) -> Call:
     attend = bench.torch.nn.functional.scaled_dot_product_attention
-    backward = case["direction"] == "backward"
-    batch, dim = case["batch"], case["head_dim"]
-    query = bench.randn(batch, case["heads"], case["seq_q"], dim, grad=backward)
+    backward = probe["direction"] == "backward"
+    batch, dim = probe["batch"], probe["head_dim"]
+    query = bench.randn(batch, probe["heads"], probe["seq_q"], dim, grad=backward)
     key, value = (
-        bench.randn(batch, case["kv_heads"], case["seq_kv"], dim, grad=backward) for _ in range(2)
+        bench.randn(batch, probe["kv_heads"], probe["seq_kv"], dim, grad=backward) for _ in range(2)
     )
-    options = {"is_causal": bool(case["causal"]), "enable_gqa": case["heads"] != case["kv_heads"]}
+    options = {
+        "is_causal": bool(probe["causal"]),
+        "enable_gqa": probe["heads"] != probe["kv_heads"],
+    }
     if backward:
         return bench.gradient_of(attend(query, key, value, **options), query, key, value)
     return lambda: attend(query, key, value, **options)
 
 
 @_maker("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward")
-def _make_norm(bench: _Bench, case: Case) -> Call:
+def _make_norm(bench: _Bench, probe: Probe) -> Call:
     functional = bench.torch.nn.functional
-    backward = case.op.endswith("_backward")
-    width = case["width"]
-    data = bench.randn(case["rows"], width, grad=backward)
+    backward = probe.op.endswith("_backward")
+    width = probe["width"]
+    data = bench.randn(probe["rows"], width, grad=backward)
     weight = bench.randn(width, grad=backward)
-    if case.op.startswith("rms"):
+    if probe.op.startswith("rms"):
         if backward:
             return bench.gradient_of(functional.rms_norm(data, (width,), weight), data, weight)
         return lambda: functional.rms_norm(data, (width,), weight)
@@ -765,14 +770,14 @@ def _make_norm(bench: _Bench, case: Case) -> Call:
 
 
 @_maker("softmax", "softmax_backward", "log_softmax", "log_softmax_backward", "cross_entropy")
-def _make_softmax(bench: _Bench, case: Case) -> Call:
+def _make_softmax(bench: _Bench, probe: Probe) -> Call:
     functional = bench.torch.nn.functional
-    backward = case.op.endswith("_backward")
-    data = bench.randn(case["rows"], case["width"], grad=backward)
-    if case.op == "cross_entropy":
-        targets = bench.indices(case["width"], case["rows"])
+    backward = probe.op.endswith("_backward")
+    data = bench.randn(probe["rows"], probe["width"], grad=backward)
+    if probe.op == "cross_entropy":
+        targets = bench.indices(probe["width"], probe["rows"])
         return lambda: functional.cross_entropy(data, targets)
-    function = functional.log_softmax if case.op.startswith("log") else functional.softmax
+    function = functional.log_softmax if probe.op.startswith("log") else functional.softmax
     if backward:
         return bench.gradient_of(function(data, dim=-1), data)
     return lambda: function(data, dim=-1)
@@ -784,19 +789,19 @@ _TABLE_ROWS = 32000
 
 
 @_maker(*(op for op in _ROW_OPS if op.endswith("_rows") or op == "sum_columns"))
-def _make_rows(bench: _Bench, case: Case) -> Call:
+def _make_rows(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    rows, width = case["rows"], case["width"]
+    rows, width = probe["rows"], probe["width"]
     data = bench.randn(rows, width)
-    if case.op in ("gather_rows", "scatter_add_rows"):
+    if probe.op in ("gather_rows", "scatter_add_rows"):
         positions = bench.indices(width, rows, width)
-        if case.op == "gather_rows":
+        if probe.op == "gather_rows":
             return lambda: torch.gather(data, 1, positions)
         source = bench.randn(rows, width)
         return lambda: data.scatter_add_(1, positions, source)
-    if case.op in ("index_add_rows", "index_rows"):
+    if probe.op in ("index_add_rows", "index_rows"):
         positions = bench.indices(rows, rows)
-        if case.op == "index_rows":
+        if probe.op == "index_rows":
             return lambda: data[positions]
         source = bench.randn(rows, width)
         return lambda: data.index_add_(0, positions, source)
@@ -811,16 +816,16 @@ def _make_rows(bench: _Bench, case: Case) -> Call:
         "sort_rows": lambda: data.sort(-1),
         "topk_rows": lambda: data.topk(min(_TOP, width), -1),
     }
-    return calls[case.op]
+    return calls[probe.op]
 
 
 @_maker(*_TABLE_OPS)
-def _make_embedding(bench: _Bench, case: Case) -> Call:
+def _make_embedding(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    backward = case.op.endswith("_backward")
-    table = bench.randn(_TABLE_ROWS, case["width"], grad=backward)
-    positions = bench.indices(_TABLE_ROWS, case["rows"])
-    if case.op == "index_select":
+    backward = probe.op.endswith("_backward")
+    table = bench.randn(_TABLE_ROWS, probe["width"], grad=backward)
+    positions = bench.indices(_TABLE_ROWS, probe["rows"])
+    if probe.op == "index_select":
         return lambda: torch.index_select(table, 0, positions)
     embedding = torch.nn.functional.embedding
     if backward:
@@ -829,33 +834,33 @@ def _make_embedding(bench: _Bench, case: Case) -> Call:
 
 
 @_maker("add_bias", "transpose_copy", "cat", "slice_copy")
-def _make_layout(bench: _Bench, case: Case) -> Call:
+def _make_layout(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    rows, width = case["rows"], case["width"]
-    data = bench.randn(rows, 2 * width if case.op == "slice_copy" else width)
-    if case.op == "add_bias":
+    rows, width = probe["rows"], probe["width"]
+    data = bench.randn(rows, 2 * width if probe.op == "slice_copy" else width)
+    if probe.op == "add_bias":
         bias = bench.randn(width)
         return lambda: data + bias
-    if case.op == "cat":
+    if probe.op == "cat":
         other = bench.randn(rows, width)
         return lambda: torch.cat([data, other], dim=-1)
-    if case.op == "slice_copy":
+    if probe.op == "slice_copy":
         return lambda: data[:, :width].contiguous()
     return lambda: data.t().contiguous()
 
 
 @_maker(*_POINTWISE_DTYPES)
-def _make_pointwise(bench: _Bench, case: Case) -> Call:
+def _make_pointwise(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
     aten, functional = torch.ops.aten, torch.nn.functional
-    numel = case["numel"]
-    if case.op.startswith("copy_to"):
-        return _make_host_copy(bench, case)
-    if case.op in ("zeros", "randn"):
-        make = getattr(torch, case.op)
+    numel = probe["numel"]
+    if probe.op.startswith("copy_to"):
+        return _make_host_copy(bench, probe)
+    if probe.op in ("zeros", "randn"):
+        make = getattr(torch, probe.op)
         return lambda: make(numel, device=bench.device, dtype=bench.dtype)
     x, y = bench.randn(numel), bench.randn(numel)
-    mask = x > 0 if case.op in ("where", "masked_fill") else None
+    mask = x > 0 if probe.op in ("where", "masked_fill") else None
     positive = x.abs() + 1
     calls: dict[str, Call] = {
         "add": lambda: x + y,
@@ -886,28 +891,28 @@ def _make_pointwise(bench: _Bench, case: Case) -> Call:
         "mean_all": lambda: x.mean(),
         "norm_all": lambda: torch.linalg.vector_norm(x),
     }
-    return calls[case.op]
+    return calls[probe.op]
 
 
-def _make_host_copy(bench: _Bench, case: Case) -> Call:
+def _make_host_copy(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    pinned = case.op.endswith("_pinned")
-    host = torch.zeros(case["numel"], dtype=bench.dtype)
+    pinned = probe.op.endswith("_pinned")
+    host = torch.zeros(probe["numel"], dtype=bench.dtype)
     host = host.pin_memory() if pinned else host
-    if case.op.startswith("copy_to_gpu"):
+    if probe.op.startswith("copy_to_gpu"):
         return lambda: host.to(bench.device, non_blocking=pinned)
-    data = bench.randn(case["numel"])
+    data = bench.randn(probe["numel"])
     return lambda: host.copy_(data, non_blocking=True)
 
 
 @_maker(*_MAP_OPS)
-def _make_map(bench: _Bench, case: Case) -> Call:
+def _make_map(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
     functional = torch.nn.functional
-    channels, backward = case["channels"], case.op.endswith("_backward")
-    last = case["memory_format"] == "channels_last"
+    channels, backward = probe["channels"], probe.op.endswith("_backward")
+    last = probe["memory_format"] == "channels_last"
     order = torch.channels_last if last else torch.contiguous_format
-    data = bench.randn(case["batch"], channels, case["image"], case["image"])
+    data = bench.randn(probe["batch"], channels, probe["image"], probe["image"])
     data = data.to(memory_format=order).detach().requires_grad_(backward)
     weight, bias = (bench.randn(channels, dtype=torch.float32, grad=backward) for _ in range(2))
     mean, variance = torch.zeros_like(weight.detach()), torch.ones_like(weight.detach())
@@ -928,42 +933,42 @@ def _make_map(bench: _Bench, case: Case) -> Call:
         ),
     }
     if not backward:
-        return calls[case.op]
-    output = calls[case.op.removesuffix("_backward")]()
-    leaves = (data, weight, bias) if case.op.startswith("batch_norm") else (data,)
+        return calls[probe.op]
+    output = calls[probe.op.removesuffix("_backward")]()
+    leaves = (data, weight, bias) if probe.op.startswith("batch_norm") else (data,)
     return bench.gradient_of(output, *leaves)
 
 
 @_maker("adamw", "adam", "sgd", "clip_grad_norm", "unscale")
-def _make_optimizer(bench: _Bench, case: Case) -> Call:
+def _make_optimizer(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    parameters = [bench.randn(case["numel"], grad=True) for _ in range(case["tensors"])]
+    parameters = [bench.randn(probe["numel"], grad=True) for _ in range(probe["tensors"])]
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
-    if case.op == "clip_grad_norm":
+    if probe.op == "clip_grad_norm":
         return lambda: torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    if case.op == "unscale":
+    if probe.op == "unscale":
         found = torch.zeros((), device=bench.device)
         one = torch.ones((), device=bench.device)
         gradients = [parameter.grad for parameter in parameters]
         unscale = torch._amp_foreach_non_finite_check_and_unscale_
         return lambda: unscale(gradients, found, one)
-    implementation = case["implementation"]
+    implementation = probe["implementation"]
     options = {"fused": implementation == "fused", "foreach": implementation == "foreach"}
-    if case.op == "sgd":
+    if probe.op == "sgd":
         optimizer = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, **options)
     else:
-        made = torch.optim.AdamW if case.op == "adamw" else torch.optim.Adam
+        made = torch.optim.AdamW if probe.op == "adamw" else torch.optim.Adam
         optimizer = made(parameters, lr=1e-4, **options)
     optimizer.step()  # its state is made by the first one
     return lambda: optimizer.step()
 
 
 @_maker("all_reduce")
-def _make_all_reduce(bench: _Bench, case: Case) -> Call:
+def _make_all_reduce(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
     parts = [
-        torch.zeros(case["numel"], device=f"{bench.device}:{index}")
-        for index in range(needs_gpus(case))
+        torch.zeros(probe["numel"], device=f"{bench.device}:{index}")
+        for index in range(needs_gpus(probe))
     ]
     return lambda: torch.cuda.nccl.all_reduce(parts)

@@ -1,6 +1,6 @@
 """Times kernels on a real GPU: their own durations from the profiler, and times between events.
 
-Everything that needs a GPU is behind `Stopwatch`, so the way from cases to samples runs, and is
+Everything that needs a GPU is behind `Stopwatch`, so the way from probes to samples runs, and is
 tested, without one.
 """
 
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.measuring.folder import Quick, Sample
-from neusight.predictors.measuring.probes import Case, needs_gpus, prepared
+from neusight.predictors.measuring.probes import Probe, needs_gpus, prepared
 
 __all__ = [
     "Conditions",
     "CudaStopwatch",
-    "Launch",
     "Profiling",
     "Refusal",
     "Stopwatch",
+    "TimedLaunch",
     "launches_of_trace",
-    "measured_cases",
+    "measured_probes",
     "quick_of",
 ]
 
@@ -40,7 +40,7 @@ Describe: TypeAlias = "Callable[[Call], tuple[Kernel, ...]]"
 
 #: Calls before anything is timed: libraries choose and load their kernels in the first.
 _WARM_UPS = 3
-#: Runs of a case: as many as fit into this time, within these bounds.
+#: Runs of a probe: as many as fit into this time, within these bounds.
 _RUNS_US = 20_000.0
 _FEWEST_RUNS, _MOST_RUNS = 5, 20
 #: A sample is measured again where half the range of its middle 80 % is above both: a share of
@@ -53,7 +53,7 @@ _HEATING_SECONDS = 0.5
 _MOST_HEATING_CALLS = 10_000
 
 
-class Launch(NamedTuple):
+class TimedLaunch(NamedTuple):
     """A kernel, copy or memset that ran on the GPU."""
 
     name: str
@@ -69,9 +69,9 @@ class Conditions(NamedTuple):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A case that was not measured, and why."""
+    """A probe or a workload that was not measured, and why."""
 
-    case: str
+    subject: str
     reason: str
 
 
@@ -82,7 +82,7 @@ class Profiling(Protocol):
         """What is launched inside belongs to `label`; a label may come again."""
         ...
 
-    def launches(self) -> Mapping[str, Sequence[Sequence[Launch]]]:
+    def launches(self) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
         """For each label what was launched, one list for each time; known when it has ended."""
         ...
 
@@ -92,12 +92,12 @@ class Stopwatch(Protocol):
 
     @property
     def device(self) -> str:
-        """The torch device that cases are prepared on."""
+        """The torch device that probes are prepared on."""
         ...
 
     @property
     def most_runs(self) -> int:
-        """Runs of a case that tell anything new; 1 where all are equal."""
+        """Runs of a probe that tell anything new; 1 where all are equal."""
         ...
 
     def events(self, call: Call, *, runs: int, cold: bool) -> list[float]:
@@ -126,58 +126,58 @@ class Stopwatch(Protocol):
         ...
 
 
-# -- from cases to samples ---------------------------------------------------------------------
+# -- from probes to samples ---------------------------------------------------------------------
 
 
 @dataclass
-class _Trial:
-    """A case and what is known of it so far."""
+class _ProbeTrial:
+    """A probe and what is known of it so far."""
 
-    case: Case
+    probe: Probe
     kernels: tuple[Kernel, ...]
     runs: int
     events: dict[str, list[float]] = field(default_factory=dict)
     conditions: Conditions = field(default_factory=Conditions)
 
 
-def measured_cases(
-    cases: Sequence[Case],
+def measured_probes(
+    probes: Sequence[Probe],
     stopwatch: Stopwatch,
     describe: Describe,
     *,
     sustained: bool = False,
-    begin: Callable[[Case], object] = lambda case: None,
+    begin: Callable[[Probe], object] = lambda probe: None,
 ) -> Iterator[Sample | Refusal]:
-    """Samples of each case, L2 cold and hot; or, under load, sustained ones. `begin` is told of
-    each case before it is touched. A case that fails, or stays noisy, gives a `Refusal`."""
+    """Samples of each probe, L2 cold and hot; or, under load, sustained ones. `begin` is told of
+    each probe before it is touched. A probe that fails, or stays noisy, gives a `Refusal`."""
     modes = ("hot",) if sustained else ("hot", "cold")
-    trials: list[_Trial] = []
-    for case in cases:
-        begin(case)
+    trials: list[_ProbeTrial] = []
+    for probe in probes:
+        begin(probe)
         try:
-            trials.append(_tried(case, stopwatch, describe, modes, sustained=sustained))
+            trials.append(_tried(probe, stopwatch, describe, modes, sustained=sustained))
         except Exception as error:  # an op that this GPU or torch does not have, or no memory
-            yield Refusal(case.text, _reason(error))
+            yield Refusal(probe.text, _reason(error))
             stopwatch.synchronize()
     for attempt in range(_TRIES):
         launches = _profiled(trials, stopwatch, begin, modes, sustained=sustained)
-        noisy: dict[str, _Trial] = {}
+        noisy: dict[str, _ProbeTrial] = {}
         for index, trial in enumerate(trials):
             for mode in modes:
                 found = launches.get(_label(index, mode), [])
                 samples = _samples(trial, mode, found, sustained)
                 spread = max((_noise(sample) for sample in samples), default=0.0)
                 if spread > _MOST_SPREAD and attempt + 1 < _TRIES:
-                    noisy[trial.case.text] = trial
+                    noisy[trial.probe.text] = trial
                 elif spread > _MOST_SPREAD:
                     yield Refusal(
-                        f"{trial.case.text} l2={mode}",
+                        f"{trial.probe.text} l2={mode}",
                         f"its runs differ by {spread:.0%} after {_TRIES} tries",
                     )
                 else:
                     yield from samples
         trials = [
-            _Trial(trial.case, trial.kernels, 2 * trial.runs, trial.events)
+            _ProbeTrial(trial.probe, trial.kernels, 2 * trial.runs, trial.events)
             for trial in noisy.values()
         ]
         if not trials:
@@ -190,25 +190,25 @@ def _reason(error: Exception) -> str:
 
 
 def _tried(
-    case: Case,
+    probe: Probe,
     stopwatch: Stopwatch,
     describe: Describe,
     modes: Sequence[str],
     *,
     sustained: bool,
-) -> _Trial:
-    """Runs the case without a profiler: which kernels it launches, and times between events."""
-    with prepared(case, device=stopwatch.device) as call:
+) -> _ProbeTrial:
+    """Runs the probe without a profiler: which kernels it launches, and times between events."""
+    with prepared(probe, device=stopwatch.device) as call:
         for _ in range(_WARM_UPS):
             call()
         stopwatch.synchronize()
-        kernels = _described(case, call, describe)
+        kernels = _described(probe, call, describe)
         if not kernels:
             raise ValueError("it launches no kernel that neusight describes")
         fewest = min(_FEWEST_RUNS, stopwatch.most_runs)
         first_us = median(stopwatch.events(call, runs=fewest, cold=False))
         runs = round(min(stopwatch.most_runs, max(fewest, _RUNS_US / max(first_us, 1e-3))))
-        trial = _Trial(case, kernels, runs)
+        trial = _ProbeTrial(probe, kernels, runs)
         if sustained:
             stopwatch.heat(call, _HEATING_SECONDS)
         for mode in modes:
@@ -217,15 +217,15 @@ def _tried(
     return trial
 
 
-def _described(case: Case, call: Call, describe: Describe) -> tuple[Kernel, ...]:
-    if case.op == "all_reduce":  # NCCL is not called through an op
-        ranks = needs_gpus(case)
-        return (Kernel.collective("all_reduce", 4 * case["numel"], ranks, dtype="float32"),)
+def _described(probe: Probe, call: Call, describe: Describe) -> tuple[Kernel, ...]:
+    if probe.op == "all_reduce":  # NCCL is not called through an op
+        ranks = needs_gpus(probe)
+        return (Kernel.collective("all_reduce", 4 * probe["numel"], ranks, dtype="float32"),)
     return describe(call)
 
 
 #: Annotations that are ours begin so; optimizers and others write their own.
-_MARK = "neusight case"
+_MARK = "neusight probe"
 
 
 def _label(index: int, mode: str) -> str:
@@ -233,17 +233,17 @@ def _label(index: int, mode: str) -> str:
 
 
 def _profiled(
-    trials: Sequence[_Trial],
+    trials: Sequence[_ProbeTrial],
     stopwatch: Stopwatch,
-    begin: Callable[[Case], object],
+    begin: Callable[[Probe], object],
     modes: Sequence[str],
     *,
     sustained: bool,
-) -> Mapping[str, Sequence[Sequence[Launch]]]:
+) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
     with stopwatch.profiling() as profiling:
         for index, trial in enumerate(trials):
-            begin(trial.case)
-            with prepared(trial.case, device=stopwatch.device) as call:
+            begin(trial.probe)
+            with prepared(trial.probe, device=stopwatch.device) as call:
                 for _ in range(_WARM_UPS):
                     call()
                 stopwatch.synchronize()
@@ -261,37 +261,37 @@ def _profiled(
 
 
 def _samples(
-    trial: _Trial,
+    trial: _ProbeTrial,
     mode: str,
-    launches: Sequence[Sequence[Launch]],
+    launches: Sequence[Sequence[TimedLaunch]],
     sustained: bool,
 ) -> list[Sample]:
     """One sample, or one a kernel where as many were launched as are described."""
     events = trial.events[mode]
     common: dict[str, Any] = {
-        "op": trial.case.op,
+        "op": trial.probe.op,
         "l2": mode,
         "clock_regime": "sustained" if sustained else "burst",
         "clock_mhz": trial.conditions.clock_mhz,
         "power_w": trial.conditions.power_w,
     }
-    text, kernels = trial.case.text, trial.kernels
+    text, kernels = trial.probe.text, trial.kernels
     event_us = round(median(events), 4)
     counts = {len(run) for run in launches}
     if counts <= {0}:  # no profiler on this machine: events are all there is
         spread = _spread(events)
         return [
-            Sample(case=text, kernels=kernels, kernel_us=None, event_us=event_us, spread=spread,
+            Sample(probe=text, kernels=kernels, kernel_us=None, event_us=event_us, spread=spread,
                    num_runs=len(events), **common)
         ]  # fmt: skip
     common["num_runs"] = len(launches)
     if len(kernels) > 1 and counts == {len(kernels)}:
         return list(_parts(trial, launches, common))
     names = dict.fromkeys(launch.name for launch in launches[0])
-    gpus = needs_gpus(trial.case)  # each runs the kernel of a collective
+    gpus = needs_gpus(trial.probe)  # each runs the kernel of a collective
     return [
         Sample(
-            case=text,
+            probe=text,
             kernels=kernels,
             event_us=event_us,
             num_launches=round(median(len(run) for run in launches)),
@@ -303,15 +303,15 @@ def _samples(
 
 
 def _parts(
-    trial: _Trial, launches: Sequence[Sequence[Launch]], common: Mapping[str, Any]
+    trial: _ProbeTrial, launches: Sequence[Sequence[TimedLaunch]], common: Mapping[str, Any]
 ) -> Iterator[Sample]:
-    """A sample for each kernel of the case; equal ones, as an optimizer's, give their mean."""
+    """A sample for each kernel of the probe; equal ones, as an optimizer's, give their mean."""
     positions: defaultdict[Kernel, list[int]] = defaultdict(list)
     for position, kernel in enumerate(trial.kernels):
         positions[kernel].append(position)
     for number, (kernel, places) in enumerate(positions.items(), start=1):
         yield Sample(
-            case=f"{trial.case.text} part={number}/{len(positions)}",
+            probe=f"{trial.probe.text} part={number}/{len(positions)}",
             kernels=(kernel,),
             event_us=None,
             kernel_name=launches[0][places[0]].name,
@@ -342,14 +342,14 @@ def _noise(sample: Sample) -> float:
 
 
 def quick_of(kinds: Mapping[str, str], samples: Sequence[Sample], gpu: GPU | None) -> Quick:
-    """The constants that the quick samples tell; `kinds` says of each case what it is for.
+    """The constants that the quick samples tell; `kinds` says of each probe what it is for.
 
     Utilizations are the best of their samples, over the datasheet (None without one); floors are
     medians. "spread" is that of the samples each was taken from.
     """
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        kind = kinds.get(sample.case)
+        kind = kinds.get(sample.probe)
         if kind is not None and sample.clock_regime == "burst" and sample.l2 == "hot":
             found[kind].append(sample)
     rates: defaultdict[str, list[float]] = defaultdict(list)
@@ -377,7 +377,7 @@ def quick_of(kinds: Mapping[str, str], samples: Sequence[Sample], gpu: GPU | Non
             "link_floor_us": _spread(links) if links else None,
         },
     }
-    kept = tuple((kinds[s.case], s) for values in found.values() for s in values)
+    kept = tuple((kinds[s.probe], s) for values in found.values() for s in values)
     return Quick(kept, constants)
 
 
@@ -479,7 +479,7 @@ class CudaStopwatch:
 
 class _TorchProfiling:
     def __init__(self) -> None:
-        self.found: Mapping[str, Sequence[Sequence[Launch]]] = {}
+        self.found: Mapping[str, Sequence[Sequence[TimedLaunch]]] = {}
 
     def mark(self, label: str) -> AbstractContextManager[object]:
         from torch.profiler import record_function
@@ -487,7 +487,7 @@ class _TorchProfiling:
         marked: AbstractContextManager[object] = record_function(label)
         return marked
 
-    def launches(self) -> Mapping[str, Sequence[Sequence[Launch]]]:
+    def launches(self) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
         return self.found
 
 
@@ -495,12 +495,12 @@ _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime")
 
 
-def launches_of_trace(trace: Mapping[str, Any]) -> dict[str, list[list[Launch]]]:
+def launches_of_trace(trace: Mapping[str, Any]) -> dict[str, list[list[TimedLaunch]]]:
     """What was launched within each of our annotations in a trace of torch.profiler, by its name
     and in the order of time; an annotation that comes again has a list for each time."""
     marks: list[tuple[float, float, str]] = []
     calls: dict[int, float] = {}
-    kernels: list[tuple[float, int, Launch]] = []
+    kernels: list[tuple[float, int, TimedLaunch]] = []
     for event in trace["traceEvents"]:
         category, start = event.get("cat"), event.get("ts")
         if event.get("ph") != "X" or start is None:
@@ -511,9 +511,9 @@ def launches_of_trace(trace: Mapping[str, Any]) -> dict[str, list[list[Launch]]]
         elif category in _RUNTIME_CATEGORIES and correlation is not None:
             calls.setdefault(correlation, start)
         elif category in _DEVICE_CATEGORIES and correlation is not None:
-            kernels.append((start, correlation, Launch(event["name"], event["dur"])))
+            kernels.append((start, correlation, TimedLaunch(event["name"], event["dur"])))
     marks.sort()
-    runs: list[list[Launch]] = [[] for _ in marks]
+    runs: list[list[TimedLaunch]] = [[] for _ in marks]
     position = 0
     launched = sorted(
         (calls[correlation], start, launch)
@@ -525,7 +525,7 @@ def launches_of_trace(trace: Mapping[str, Any]) -> dict[str, list[list[Launch]]]
             position += 1
         if position < len(marks) and marks[position][0] <= called:
             runs[position].append(launch)
-    found: defaultdict[str, list[list[Launch]]] = defaultdict(list)
+    found: defaultdict[str, list[list[TimedLaunch]]] = defaultdict(list)
     for (_, _, name), run in zip(marks, runs, strict=True):
         found[name].append(run)
     return dict(found)

@@ -10,10 +10,10 @@ from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelC
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
 
-__all__ = ["Kind", "cold_share", "kind_of", "memory_bound_timing"]
+__all__ = ["MemoryKind", "cold_share", "kind_of", "memory_bound_timing"]
 
 
-class Kind(NamedTuple):
+class MemoryKind(NamedTuple):
     """What sets one family of memory-bound kernels apart from others.
 
     `issue_bytes`: bytes an SM moves a clock at most, by how wide and how many its loads are.
@@ -38,20 +38,20 @@ _NORM_HALF_WIDTH = 1200.0
 #: quantisation 12-25), norms and per-row quantisation 6-12, old embedding kernels 2.4. Re-reads:
 #: data/paper_fp32 (rows beyond L2, overhead subtracted): layer norm 1.3-1.7 times its compulsory
 #: bytes, softmax of wide rows 1.5 and none for narrow ones.
-_STREAM = Kind(issue_bytes=18.0)
-_STRIDED = Kind(issue_bytes=7.0, dram_share=0.7)
-_KINDS: dict[KernelClass, Kind] = {
+_STREAM = MemoryKind(issue_bytes=18.0)
+_STRIDED = MemoryKind(issue_bytes=7.0, dram_share=0.7)
+_KINDS: dict[KernelClass, MemoryKind] = {
     KernelClass.ELEMENTWISE: _STREAM,
     KernelClass.COPY: _STREAM,
-    KernelClass.REDUCTION: Kind(issue_bytes=14.0, floor_factor=1.5),
-    KernelClass.SOFTMAX: Kind(issue_bytes=13.0, floor_factor=1.3, row_bytes=24.0),
-    KernelClass.NORMALIZATION: Kind(
+    KernelClass.REDUCTION: MemoryKind(issue_bytes=14.0, floor_factor=1.5),
+    KernelClass.SOFTMAX: MemoryKind(issue_bytes=13.0, floor_factor=1.3, row_bytes=24.0),
+    KernelClass.NORMALIZATION: MemoryKind(
         issue_bytes=13.0, extra_reads=_NORM_MOST_READS, floor_factor=1.6, row_bytes=24.0
     ),
-    KernelClass.GATHER: Kind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
-    KernelClass.SORT: Kind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
-    KernelClass.OPTIMIZER: Kind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
-    KernelClass.UNKNOWN: Kind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
+    KernelClass.GATHER: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
+    KernelClass.SORT: MemoryKind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
+    KernelClass.OPTIMIZER: MemoryKind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
+    KernelClass.UNKNOWN: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
 }
 
 #: DRAM bytes per clock and SM of the GPUs on which the issue rates were read (A100, H100). B200 has
@@ -59,13 +59,13 @@ _KINDS: dict[KernelClass, Kind] = {
 _REFERENCE_DRAM_BYTES = 14.0
 
 #: Kernels that add where others add too: atomics or sorted segments. Their issue rate is a prior.
-_SCATTER = Kind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
+_SCATTER = MemoryKind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
 
 #: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
 
 #: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
-_SELECTION = Kind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
+_SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
 
 #: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
 _PERSISTENT_SOFTMAX = 1024
@@ -123,7 +123,7 @@ def cold_share(footprint_bytes: float, gpu: GPU) -> float:
     return squares / (1.0 + squares)
 
 
-def kind_of(kernel: Kernel) -> Kind:
+def kind_of(kernel: Kernel) -> MemoryKind:
     """The family of a memory-bound kernel, by its class, what it does, its width and layout."""
     kind = _kind_of_contiguous(kernel)
     if kernel.layout != "strided" or _is_special(kernel):
@@ -139,7 +139,7 @@ def _is_special(kernel: Kernel) -> bool:
     return kernel.name in _BULK or kernel.scatters or kernel.selects
 
 
-def _kind_of_contiguous(kernel: Kernel) -> Kind:
+def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.scatters:
@@ -158,7 +158,7 @@ def _is_wide(kernel: Kernel) -> bool:
     return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
 
 
-def _kind_of_norm(kernel: Kernel, kind: Kind) -> Kind:
+def _kind_of_norm(kernel: Kernel, kind: MemoryKind) -> MemoryKind:
     if kernel.along_columns:
         kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
     elif kernel.is_backward:
@@ -194,7 +194,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     )
 
 
-def _extra_reads(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
+def _extra_reads(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """How often the input is read again, as far as caches do not answer."""
     if not isinstance(kernel.size, RowsSize) or not kind.extra_reads:
         return kind.extra_reads
@@ -224,7 +224,7 @@ def _power_us(kernel: Kernel, gpu: GPU) -> float:
     return instructions * 1e6 / (gpu.peak_flops("fp32") / 2.0)
 
 
-def _row_us(kernel: Kernel, kind: Kind, gpu: GPU) -> float:
+def _row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """The time of the CTAs that own whole rows, where few rows leave SMs idle."""
     size = kernel.size
     if not kind.row_bytes or not isinstance(size, RowsSize):

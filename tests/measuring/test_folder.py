@@ -144,7 +144,7 @@ def test_tables_are_equal_byte_for_byte_in_whatever_order_samples_came(tmp_path:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
-def test_a_later_sample_of_the_same_case_goes_before_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_sample_of_the_same_probe_goes_before_an_earlier_one(tmp_path: Path) -> None:
     compact(a_folder(tmp_path, (GEMM,)))
     append_sample(tmp_path, replace(GEMM, kernel_us=4.0))
 

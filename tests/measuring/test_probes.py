@@ -1,4 +1,4 @@
-"""The designed sample: the same everywhere, every kind in its first round, every case runs."""
+"""The designed sample: the same everywhere, every kind in its first round, every probe runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.predictors.measuring.probes import (
-    Case,
+    Probe,
     needs_gpus,
     prepared,
     quick_sample,
@@ -22,69 +22,69 @@ from neusight.session import forecast_on
 FIRST_ROUND = 240
 
 
-def kind(case: Case) -> tuple[str, ...]:
+def kind(probe: Probe) -> tuple[str, ...]:
     """The op and all that is no size."""
-    return (case.op, *(value for _, value in case.arguments if isinstance(value, str)))
+    return (probe.op, *(value for _, value in probe.arguments if isinstance(value, str)))
 
 
-def one_of_each(cases: list[Case]) -> list[Case]:
-    found: dict[tuple[str, ...], Case] = {}
-    for case in cases:
-        found.setdefault(kind(case), case)
+def one_of_each(probes: list[Probe]) -> list[Probe]:
+    found: dict[tuple[str, ...], Probe] = {}
+    for probe in probes:
+        found.setdefault(kind(probe), probe)
     return list(found.values())
 
 
-ONE_OF_EACH = one_of_each([*sample(), *(case for _, case in quick_sample()), *sustained_sample()])
+ONE_OF_EACH = one_of_each([*sample(), *(probe for _, probe in quick_sample()), *sustained_sample()])
 
 
-def kernels_of(cases: list[Case]) -> dict[str, tuple[Kernel, ...]]:
+def kernels_of(probes: list[Probe]) -> dict[str, tuple[Kernel, ...]]:
     found = {}
     with forecast_on("H100", predictor="roofline"):
-        for case in cases:
-            with prepared(case) as call:
-                found[case.text], unmapped = kernels_launched_by(call)
+        for probe in probes:
+            with prepared(probe) as call:
+                found[probe.text], unmapped = kernels_launched_by(call)
                 assert unmapped == []
     return found
 
 
-def test_the_sample_is_the_same_each_time_and_each_case_is_in_it_once() -> None:
-    cases = sample()
+def test_the_sample_is_the_same_each_time_and_each_probe_is_in_it_once() -> None:
+    probes = sample()
 
-    assert cases == sample()
-    assert len(set(cases)) == len(cases) > 5000
-    assert cases[0].text == (
+    assert probes == sample()
+    assert len(set(probes)) == len(probes) > 5000
+    assert probes[0].text == (
         "attention dtype=bf16 backend=flash direction=forward causal=1 batch=8 heads=12"
         " kv_heads=12 seq_q=1024 seq_kv=1024 head_dim=64"
     )
 
 
-def test_a_case_is_its_text() -> None:
-    cases = [*sample(), *sustained_sample(), *(case for _, case in quick_sample(num_gpus=2))]
+def test_a_probe_is_its_text() -> None:
+    probes = [*sample(), *sustained_sample(), *(probe for _, probe in quick_sample(num_gpus=2))]
 
-    assert [Case.parse(case.text) for case in cases] == cases
+    assert [Probe.parse(probe.text) for probe in probes] == probes
 
 
 @pytest.mark.parametrize("text", ["", "unheard numel=3", "gelu numel", "gelu =3", "gelu numel="])
-def test_what_is_no_case_is_refused(text: str) -> None:
+def test_what_is_no_probe_is_refused(text: str) -> None:
     with pytest.raises((DataError, ValueError)):
-        Case.parse(text)
+        Probe.parse(text)
 
 
 def test_the_first_round_has_every_kind() -> None:
-    cases = sample()
+    probes = sample()
 
-    assert {kind(case) for case in cases[:FIRST_ROUND]} == {kind(case) for case in cases}
+    assert {kind(probe) for probe in probes[:FIRST_ROUND]} == {kind(probe) for probe in probes}
 
 
 def test_the_sample_has_every_class_layout_and_precision() -> None:
-    cases = sample()
-    products = {(case["dtype"], case["layout"]) for case in cases if case.op == "mm"}
+    probes = sample()
+    products = {(probe["dtype"], probe["layout"]) for probe in probes if probe.op == "mm"}
     convolutions = {
-        (case["dtype"], case["direction"], case["memory_format"])
-        for case in cases
-        if case.op == "convolution"
+        (probe["dtype"], probe["direction"], probe["memory_format"])
+        for probe in probes
+        if probe.op == "convolution"
     }
-    benchmarked = {bool(case["benchmark"]) for case in cases if case.op == "convolution"}
+    benchmarked = {bool(probe["benchmark"]) for probe in probes if probe.op == "convolution"}
 
     assert products == {
         (dtype, layout)
@@ -101,29 +101,29 @@ def test_the_sample_has_every_class_layout_and_precision() -> None:
 
 
 def test_every_kind_runs_and_launches_what_it_is_named_after() -> None:
-    found = kernels_of([case for case in ONE_OF_EACH if case.op != "all_reduce"])
+    found = kernels_of([probe for probe in ONE_OF_EACH if probe.op != "all_reduce"])
 
     everything = {kernel.kernel_class for kernels in found.values() for kernel in kernels}
     assert everything == set(KernelClass) - {KernelClass.UNKNOWN, KernelClass.COLLECTIVE}
     for text, kernels in found.items():
-        case = Case.parse(text)
+        probe = Probe.parse(text)
         assert kernels, text
         classes = {kernel.kernel_class for kernel in kernels}
         assert KernelClass.UNKNOWN not in classes, text
-        if case.op == "mm":
+        if probe.op == "mm":
             (product,) = kernels
-            assert product.size == GemmSize(*(case[name] for name in ("batch", "m", "n", "k")))
-            assert (product.layout, product.compute) == (case["layout"], case["dtype"])
-        if case.op == "convolution":
+            assert product.size == GemmSize(*(probe[name] for name in ("batch", "m", "n", "k")))
+            assert (product.layout, product.compute) == (probe["layout"], probe["dtype"])
+        if probe.op == "convolution":
             (main,) = (kernel for kernel in kernels if isinstance(kernel.size, ConvolutionSize))
-            assert main.name.removeprefix("convolution_").startswith(case["direction"])
-            assert main.compute == case["dtype"]
+            assert main.name.removeprefix("convolution_").startswith(probe["direction"])
+            assert main.compute == probe["dtype"]
             # Contiguous ones are turned around first where the library is faster so.
-            assert main.layout == case["memory_format"] or len(kernels) > 1
-        if case.op == "attention":
+            assert main.layout == probe["memory_format"] or len(kernels) > 1
+        if probe.op == "attention":
             assert KernelClass.ATTENTION in classes
-            assert (len(kernels) > 1) == (case["direction"] == "backward")
-            assert case["backend"] in kernels[0].name or case["direction"] == "backward"
+            assert (len(kernels) > 1) == (probe["direction"] == "backward")
+            assert probe["backend"] in kernels[0].name or probe["direction"] == "backward"
 
 
 def test_torch_is_as_before_afterwards() -> None:
@@ -133,15 +133,15 @@ def test_torch_is_as_before_afterwards() -> None:
         torch.backends.cudnn.allow_tf32,
         torch.backends.cuda.flash_sdp_enabled(),
     )
-    cases = [
-        next(case for case in sample() if case.get("benchmark") and case["dtype"] == "tf32"),
-        next(case for case in sample() if case.get("backend") == "efficient"),
-        Case.parse("mm dtype=tf32 layout=nt batch=1 m=8 n=8 k=8"),
+    probes = [
+        next(probe for probe in sample() if probe.get("benchmark") and probe["dtype"] == "tf32"),
+        next(probe for probe in sample() if probe.get("backend") == "efficient"),
+        Probe.parse("mm dtype=tf32 layout=nt batch=1 m=8 n=8 k=8"),
     ]
 
     with forecast_on("H100", predictor="roofline"):
-        for case in cases:
-            with prepared(case) as call:
+        for probe in probes:
+            with prepared(probe) as call:
                 call()
 
     assert before == (
@@ -157,7 +157,7 @@ def test_the_quick_sample_tells_every_constant() -> None:
 
     assert {kind for kind, _ in one} == {"gemm", "stream", "floor"}
     assert {kind for kind, _ in two} == {"gemm", "stream", "floor", "link"}
-    assert {case["dtype"] for kind, case in one if kind == "gemm"} == {
+    assert {probe["dtype"] for kind, probe in one if kind == "gemm"} == {
         "bf16", "fp16", "tf32", "fp32", "fp8"
     }  # fmt: skip
-    assert {needs_gpus(case) for kind, case in two if kind == "link"} == {2}
+    assert {needs_gpus(probe) for kind, probe in two if kind == "link"} == {2}

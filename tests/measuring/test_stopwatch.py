@@ -1,4 +1,4 @@
-"""From cases to samples, with a stopwatch that knows what comes out."""
+"""From probes to samples, with a stopwatch that knows what comes out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from neusight.ops.launched import kernels_launched_by
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Sample
-from neusight.predictors.measuring.probes import Case, prepared, quick_sample
+from neusight.predictors.measuring.probes import Probe, prepared, quick_sample
 from neusight.predictors.measuring.stopwatch import (
     Conditions,
     CudaStopwatch,
-    Launch,
     Profiling,
     Refusal,
+    TimedLaunch,
     launches_of_trace,
-    measured_cases,
+    measured_probes,
     quick_of,
 )
 from neusight.session import forecast_on
 
-GELU = Case.parse("gelu dtype=fp32 numel=64")
-MUL = Case.parse("mul dtype=fp32 numel=64")
+GELU = Probe.parse("gelu dtype=fp32 numel=64")
+MUL = Probe.parse("mul dtype=fp32 numel=64")
 KERNEL = Kernel.elementwise("gelu", 64, dtype="float32")
 
 
@@ -70,7 +70,7 @@ class FakeStopwatch:
 class FakeProfiling:
     def __init__(self, stopwatch: FakeStopwatch) -> None:
         self.stopwatch = stopwatch
-        self.found: defaultdict[str, list[list[Launch]]] = defaultdict(list)
+        self.found: defaultdict[str, list[list[TimedLaunch]]] = defaultdict(list)
 
     @contextmanager
     def mark(self, label: str) -> Iterator[None]:
@@ -81,28 +81,28 @@ class FakeProfiling:
         time_us = 14.0 if watch.is_cold else 10.0
         watch.is_cold = False
         self.found[label].append(
-            [Launch(f"kernel_{index}", time_us * watch.noise()) for index in range(count)]
+            [TimedLaunch(f"kernel_{index}", time_us * watch.noise()) for index in range(count)]
         )
 
-    def launches(self) -> Mapping[str, Sequence[Sequence[Launch]]]:
+    def launches(self) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
         return self.found
 
 
 def measured(
-    cases: Sequence[Case],
+    probes: Sequence[Probe],
     stopwatch: Any,
     kernels: tuple[Kernel, ...] = (KERNEL,),
     **options: Any,
 ) -> list[Sample | Refusal]:
-    return list(measured_cases(cases, stopwatch, lambda call: kernels, **options))
+    return list(measured_probes(probes, stopwatch, lambda call: kernels, **options))
 
 
-def test_a_case_gives_a_sample_with_the_l2_hot_and_one_with_it_cold() -> None:
+def test_a_probe_gives_a_sample_with_the_l2_hot_and_one_with_it_cold() -> None:
     hot, cold = measured([GELU], FakeStopwatch())
 
     assert hot == Sample(
         op="gelu",
-        case="gelu dtype=fp32 numel=64",
+        probe="gelu dtype=fp32 numel=64",
         kernels=(KERNEL,),
         kernel_us=10.0,
         event_us=12.0,
@@ -116,12 +116,12 @@ def test_a_case_gives_a_sample_with_the_l2_hot_and_one_with_it_cold() -> None:
     assert (cold.l2, cold.kernel_us, cold.event_us) == ("cold", 14.0, 16.0)
 
 
-def test_one_profile_serves_all_cases() -> None:
+def test_one_profile_serves_all_probes() -> None:
     stopwatch = FakeStopwatch()
 
     found = measured([GELU, MUL], stopwatch)
 
-    assert [sample.case for sample in found if isinstance(sample, Sample)] == [
+    assert [sample.probe for sample in found if isinstance(sample, Sample)] == [
         GELU.text, GELU.text, MUL.text, MUL.text
     ]  # fmt: skip
     assert stopwatch.done == ["profile"]
@@ -141,10 +141,10 @@ def test_several_kernels_are_told_apart_where_as_many_were_described() -> None:
 
     found = measured([GELU], FakeStopwatch(launches_per_run=(3,)), (KERNEL, other, other))
 
-    cases = {(sample.case, sample.l2): sample for sample in found if isinstance(sample, Sample)}
-    first = cases[f"{GELU.text} part=1/2", "hot"]
-    second = cases[f"{GELU.text} part=2/2", "cold"]
-    assert len(cases) == 4
+    probes = {(sample.probe, sample.l2): sample for sample in found if isinstance(sample, Sample)}
+    first = probes[f"{GELU.text} part=1/2", "hot"]
+    second = probes[f"{GELU.text} part=2/2", "cold"]
+    assert len(probes) == 4
     assert (first.kernels, first.kernel_us, first.event_us) == ((KERNEL,), 10.0, None)
     assert (second.kernels, second.kernel_us, second.kernel_name) == ((other,), 14.0, "kernel_1")
 
@@ -164,7 +164,7 @@ def test_without_a_profiler_the_times_between_events_are_all_there_is() -> None:
     assert (hot.kernel_us, hot.event_us, hot.latency_us) == (None, 12.0, 12.0)
 
 
-def test_noisy_cases_are_measured_again_with_more_runs() -> None:
+def test_noisy_probes_are_measured_again_with_more_runs() -> None:
     draws = random.Random(0)
     runs: list[int] = []
 
@@ -187,7 +187,7 @@ def test_what_stays_noisy_is_refused() -> None:
     assert stopwatch.done == ["profile"] * 3
     assert [type(one) for one in found] == [Refusal, Refusal]
     assert isinstance(found[0], Refusal)
-    assert found[0].case == f"{GELU.text} l2=hot"
+    assert found[0].subject == f"{GELU.text} l2=hot"
     assert "after 3 tries" in found[0].reason
 
 
@@ -198,15 +198,15 @@ def test_half_a_microsecond_of_a_short_kernel_is_no_noise() -> None:
     assert all(isinstance(one, Sample) for one in measured([GELU], stopwatch))
 
 
-def test_a_case_that_fails_is_refused_and_the_others_are_measured() -> None:
-    impossible = Case.parse("embedding dtype=fp32 rows=-3 width=4")
+def test_a_probe_that_fails_is_refused_and_the_others_are_measured() -> None:
+    impossible = Probe.parse("embedding dtype=fp32 rows=-3 width=4")
 
     refused, *samples = measured([impossible, GELU], FakeStopwatch())
 
     assert isinstance(refused, Refusal)
-    assert refused.case == impossible.text
+    assert refused.subject == impossible.text
     assert refused.reason.startswith("RuntimeError: ")
-    assert [sample.case for sample in samples if isinstance(sample, Sample)] == [GELU.text] * 2
+    assert [sample.probe for sample in samples if isinstance(sample, Sample)] == [GELU.text] * 2
 
 
 def test_an_op_that_launches_nothing_is_refused() -> None:
@@ -225,10 +225,10 @@ def test_sustained_samples_are_taken_under_load() -> None:
     assert (only.clock_regime, only.l2) == ("sustained", "hot")
 
 
-def test_each_case_is_told_before_it_is_touched() -> None:
+def test_each_probe_is_told_before_it_is_touched() -> None:
     begun: list[str] = []
 
-    measured([GELU, MUL], FakeStopwatch(), begin=lambda case: begun.append(case.op))
+    measured([GELU, MUL], FakeStopwatch(), begin=lambda probe: begun.append(probe.op))
 
     assert begun == ["gelu", "mul", "gelu", "mul"]
 
@@ -237,11 +237,11 @@ def test_each_case_is_told_before_it_is_touched() -> None:
 
 
 def test_the_stopwatch_of_a_real_gpu_reads_the_times_that_are_forecast() -> None:
-    gemm = Case.parse("mm dtype=bf16 layout=nn batch=1 m=4096 n=4096 k=4096")
+    gemm = Probe.parse("mm dtype=bf16 layout=nn batch=1 m=4096 n=4096 k=4096")
 
     with forecast_on("H100") as forecast:
         stopwatch = CudaStopwatch(lambda: Conditions(1980.0, 700.0))
-        found = list(measured_cases([gemm], stopwatch, lambda call: kernels_launched_by(call)[0]))
+        found = list(measured_probes([gemm], stopwatch, lambda call: kernels_launched_by(call)[0]))
 
     hot, cold = found
     assert isinstance(hot, Sample) and isinstance(cold, Sample)
@@ -263,8 +263,8 @@ def span(category: str, name: str, start: float, duration: float, **args: Any) -
 def test_kernels_belong_to_the_annotation_in_which_they_were_launched() -> None:
     trace = {
         "traceEvents": [
-            span("user_annotation", "neusight case 0 hot", 10, 10),
-            span("user_annotation", "neusight case 0 hot", 30, 10),
+            span("user_annotation", "neusight probe 0 hot", 10, 10),
+            span("user_annotation", "neusight probe 0 hot", 30, 10),
             span("user_annotation", "Optimizer.step#AdamW.step", 31, 5),
             span("cuda_runtime", "cudaLaunchKernel", 5, 1, correlation=1),
             span("cuda_runtime", "cudaLaunchKernel", 12, 1, correlation=2),
@@ -282,9 +282,9 @@ def test_kernels_belong_to_the_annotation_in_which_they_were_launched() -> None:
     }
 
     assert launches_of_trace(trace) == {
-        "neusight case 0 hot": [
-            [Launch("gemm", 3.5), Launch("copy", 2.0)],
-            [Launch("gelu", 4.0)],
+        "neusight probe 0 hot": [
+            [TimedLaunch("gemm", 3.5), TimedLaunch("copy", 2.0)],
+            [TimedLaunch("gelu", 4.0)],
         ]
     }
 
@@ -297,8 +297,8 @@ def quick_samples(gemm: float, stream: float, floor_us: float) -> list[Sample]:
     h100 = find_gpu("H100")
     samples = []
     with forecast_on(h100, predictor="roofline"):
-        for kind, case in quick_sample():
-            with prepared(case) as call:
+        for kind, probe in quick_sample():
+            with prepared(probe) as call:
                 ((kernel,), _) = kernels_launched_by(call)
             peak = h100.peak_flops(kernel.compute, matrix=True) if kind == "gemm" else 1.0
             time_us = {
@@ -306,12 +306,12 @@ def quick_samples(gemm: float, stream: float, floor_us: float) -> list[Sample]:
                 "stream": kernel.num_bytes / (h100.bandwidth_gbps * 1e3 * stream),
                 "floor": floor_us,
             }[kind]
-            samples.append(Sample(case.op, case.text, (kernel,), time_us, None))
+            samples.append(Sample(probe.op, probe.text, (kernel,), time_us, None))
     return samples
 
 
 def test_the_constants_that_made_the_samples_are_found_again() -> None:
-    kinds = {case.text: kind for kind, case in quick_sample()}
+    kinds = {probe.text: kind for kind, probe in quick_sample()}
     samples = quick_samples(0.8, 0.9, 1.5)
 
     quick = quick_of(kinds, samples, find_gpu("H100"))
@@ -328,7 +328,7 @@ def test_the_constants_that_made_the_samples_are_found_again() -> None:
 def test_of_a_gpu_without_a_datasheet_only_times_are_known() -> None:
     sample = Sample("add", "add dtype=fp32 numel=1", (KERNEL,), 2.0, None)
 
-    quick = quick_of({sample.case: "floor"}, [sample], None)
+    quick = quick_of({sample.probe: "floor"}, [sample], None)
 
     assert quick.constants["floor_us"] == 2.0
     assert quick.constants["bandwidth_utilization"] is None

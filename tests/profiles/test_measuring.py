@@ -106,26 +106,26 @@ class FakeWorker:
 
     def ask(self, request: Request, *, timeout_s: float) -> Iterator[Reply]:
         lab = self.lab
-        if request["do"] == "probe":
+        if request["do"] == "environment":
             yield {"environment": asdict(lab.environment), "num_gpus": 1, "busy": lab.busy}
             return
         lab.now += 1.0
         if request["do"] == "workload":
             yield from self.workload(request["name"])
             return
-        for case in request["cases"]:
+        for probe in request["probes"]:
             if lab.interrupts_after is not None and len(lab.begun) >= lab.interrupts_after:
                 raise KeyboardInterrupt
-            yield {"begin": case}
-            if case in lab.kills:
+            yield {"begin": probe}
+            if probe in lab.kills:
                 raise WorkerLost("it ended with code -11")
-            lab.begun.append(f"{case} under load" if request["sustained"] else case)
-            if case in lab.refuses:
-                yield {"refused": {"case": case, "reason": "RuntimeError: no"}}
+            lab.begun.append(f"{probe} under load" if request["sustained"] else probe)
+            if probe in lab.refuses:
+                yield {"refused": {"subject": probe, "reason": "RuntimeError: no"}}
                 continue
             regime = "sustained" if request["sustained"] else "burst"
             kernel = Kernel.elementwise("gelu", 64, dtype="float32")
-            found = Sample("gelu", case, (kernel,), 10.0, None, clock_regime=regime)
+            found = Sample("gelu", probe, (kernel,), 10.0, None, clock_regime=regime)
             yield {"sample": sample_to_json(found)}
 
     def workload(self, name: str) -> Iterator[Reply]:
@@ -179,7 +179,7 @@ def test_a_short_budget_measures_something_of_every_class(tmp_path: Path) -> Non
     assert outcome.left > 0
     assert 18.0 <= lab.now <= 20.0
     assert lab.titles[:3] == ["constants", "kernels", "workload model_0"]
-    assert {text.split()[0] for text in lab.begun} > {case.op for case in sample()}
+    assert {text.split()[0] for text in lab.begun} > {probe.op for probe in sample()}
     assert outcome.workloads == 6
     assert (tmp_path / "quick.json").exists()
 
@@ -208,30 +208,30 @@ def test_an_interrupt_loses_nothing_and_leaves_tables(tmp_path: Path) -> None:
     assert (tmp_path / "memory_bound.csv.gz").exists()
 
 
-def test_a_case_that_kills_the_process_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_probe_that_kills_the_process_costs_itself_alone(tmp_path: Path) -> None:
     bad = sample()[30].text
     lab = Lab(kills=frozenset([bad]))
 
     outcome = run(tmp_path, lab, "kernels")
     again = run(tmp_path, Lab(), "kernels")
 
-    assert [(refusal.case, refusal.reason) for refusal in outcome.refusals] == [
+    assert [(refusal.subject, refusal.reason) for refusal in outcome.refusals] == [
         (bad, "it ended with code -11")
     ]
     assert lab.started == 2
-    assert bad not in {found.case for found in read_measured(tmp_path).samples}
-    assert [refusal.case for refusal in again.refusals] == [bad]  # not tried again
+    assert bad not in {found.probe for found in read_measured(tmp_path).samples}
+    assert [refusal.subject for refusal in again.refusals] == [bad]  # not tried again
 
 
-def test_a_refused_case_is_told_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_refused_probe_is_told_and_not_tried_again(tmp_path: Path) -> None:
     text = sample()[3].text
     lab = Lab(refuses=frozenset([text]))
 
     outcome = run(tmp_path, lab, "kernels")
 
-    assert [refusal.case for refusal in outcome.refusals] == [text]
+    assert [refusal.subject for refusal in outcome.refusals] == [text]
     line = json.loads((tmp_path / "refused.jsonl").read_text())
-    assert line == {"case": text, "reason": "RuntimeError: no"}
+    assert line == {"subject": text, "reason": "RuntimeError: no"}
 
 
 def test_a_workload_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_workload_that_hangs_costs_itself_alone(tmp_path: Path) -> None:
     outcome = run(tmp_path, lab, "workloads")
 
     assert outcome.workloads == 7
-    assert [refusal.case for refusal in outcome.refusals] == ["workload model_2"]
+    assert [refusal.subject for refusal in outcome.refusals] == ["workload model_2"]
 
 
 def test_each_workload_has_a_process_of_its_own(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_each_workload_has_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_gpu_on_which_all_dies_ends_the_run_and_keeps_what_there_is(tmp_path: Path) -> None:
-    cases = [case.text for case in sample()]
-    lab = Lab(kills=frozenset(cases[48:]))
+    probes = [probe.text for probe in sample()]
+    lab = Lab(kills=frozenset(probes[48:]))
 
     with pytest.raises(DataError, match="died 25 times, the last time: it ended with code -11"):
         run(tmp_path, lab, "kernels")
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_off_is_told_and_measured_again(tmp_path: Path) -> None:
     run(tmp_path, Lab(), "quick")
     (tmp_path / "journal.jsonl").write_text('{"op": "ge')
-    (tmp_path / "refused.jsonl").write_text('{"case": "ge')
+    (tmp_path / "refused.jsonl").write_text('{"subject": "ge')
 
     outcome = run(tmp_path, Lab(), "quick")
 
@@ -356,7 +356,7 @@ def test_a_process_that_dies_leaves_its_last_words() -> None:
     worker = process("import sys; sys.stdin.readline(); sys.exit('CUDA error: illegal access')")
 
     with pytest.raises(WorkerLost, match="it ended with code 1: CUDA error: illegal access"):
-        list(worker.ask({"do": "cases"}, timeout_s=HANGS_AFTER_S))
+        list(worker.ask({"do": "probes"}, timeout_s=HANGS_AFTER_S))
     worker.close()
 
 
@@ -364,7 +364,7 @@ def test_a_process_that_hangs_is_ended() -> None:
     worker = process("import sys; sys.stdin.read()")
 
     with pytest.raises(WorkerLost, match="no reply within 0 s"):
-        list(worker.ask({"do": "cases"}, timeout_s=0.2))
+        list(worker.ask({"do": "probes"}, timeout_s=0.2))
 
 
 # -- the table of workloads --------------------------------------------------------------------

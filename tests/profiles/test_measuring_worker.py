@@ -12,7 +12,7 @@ import pytest
 from neusight.integrations.profiles.measuring_worker import RealBench, Rehearsal, answers, serve
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Sample, sample_from_json
-from neusight.predictors.measuring.probes import Case, prepared
+from neusight.predictors.measuring.probes import Probe, prepared
 
 GELU = "gelu dtype=bf16 numel=67108864"
 BACKWARD = "layer_norm_backward dtype=bf16 rows=8192 width=768"
@@ -30,7 +30,7 @@ def samples_of(replies: list[dict[str, Any]]) -> list[Sample]:
 
 
 def test_each_request_is_answered_until_it_is_done() -> None:
-    replies = served({"do": "probe"}, {"do": "cases", "cases": [GELU], "sustained": False})
+    replies = served({"do": "environment"}, {"do": "probes", "probes": [GELU], "sustained": False})
 
     assert [next(iter(reply)) for reply in replies] == [
         "environment", "done", "begin", "begin", "sample", "sample", "done"
@@ -42,7 +42,7 @@ def test_each_request_is_answered_until_it_is_done() -> None:
 def test_a_rehearsal_gives_the_times_that_are_forecast() -> None:
     from neusight.predictors import predict
 
-    hot, cold = samples_of(served({"do": "cases", "cases": [GELU], "sustained": False}))
+    hot, cold = samples_of(served({"do": "probes", "probes": [GELU], "sustained": False}))
 
     (kernel,) = hot.kernels
     (estimate,) = predict([kernel], "H100", "tiled_burst")
@@ -52,17 +52,17 @@ def test_a_rehearsal_gives_the_times_that_are_forecast() -> None:
 
 
 def test_the_kernels_of_a_backward_pass_are_told_apart() -> None:
-    found = samples_of(served({"do": "cases", "cases": [BACKWARD], "sustained": False}))
+    found = samples_of(served({"do": "probes", "probes": [BACKWARD], "sustained": False}))
 
-    assert {(sample.case.partition(" part=")[2], sample.kernels[0].name) for sample in found} == {
+    assert {(sample.probe.partition(" part=")[2], sample.kernels[0].name) for sample in found} == {
         ("1/2", "layer_norm_backward"),
         ("2/2", "layer_norm_backward_weight"),
     }
 
 
-def test_a_case_that_does_not_fit_is_refused() -> None:
+def test_a_probe_that_does_not_fit_is_refused() -> None:
     (begin, refused, done) = served(
-        {"do": "cases", "cases": ["gelu dtype=fp32 numel=99999999999"], "sustained": False}
+        {"do": "probes", "probes": ["gelu dtype=fp32 numel=99999999999"], "sustained": False}
     )
 
     assert (next(iter(begin)), next(iter(done))) == ("begin", "done")
@@ -75,7 +75,7 @@ def test_without_a_gpu_the_process_says_why() -> None:
     if torch.cuda.is_available():
         pytest.skip("here is a GPU")
 
-    (reply,) = served({"do": "probe"}, gpu=None)
+    (reply,) = served({"do": "environment"}, gpu=None)
 
     assert "There is no GPU to measure: torch" in reply["error"]
     with pytest.raises(DataError):
@@ -90,7 +90,7 @@ def test_a_workload_that_fails_is_refused_with_its_reason(tmp_path: Path) -> Non
 
     refused, done = served(request)
 
-    assert refused["refused"]["case"] == "workload broken"
+    assert refused["refused"]["subject"] == "workload broken"
     assert refused["refused"]["reason"].startswith("AttributeError: ")
     assert done == {"done": True}
 
@@ -103,7 +103,7 @@ def test_an_unknown_request_is_refused() -> None:
 def test_a_rehearsal_describes_what_a_forecast_records() -> None:
     bench = Rehearsal("H100")
 
-    with bench.stopwatch(), prepared(Case.parse("softmax dtype=bf16 rows=64 width=128")) as call:
+    with bench.stopwatch(), prepared(Probe.parse("softmax dtype=bf16 rows=64 width=128")) as call:
         (kernel,) = bench.describe(call)
 
     assert kernel.name == "softmax"

@@ -174,7 +174,7 @@ def _report(outcome: Outcome, folder: Path) -> None:
     if outcome.refusals:
         print(f"  {len(outcome.refusals)} could not be measured ({folder / 'refused.jsonl'}):")
         for refusal in outcome.refusals[:_REASONS_SHOWN]:
-            print(printable(f"    {refusal.case}: {refusal.reason}"))
+            print(printable(f"    {refusal.subject}: {refusal.reason}"))
     for note in outcome.notes:
         print(printable(f"  note: {note}"))
     if outcome.samples or outcome.workloads:
