@@ -6,7 +6,7 @@ import pytest
 
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
 from neusight.predictors.predictor import Estimate
 
 
@@ -129,7 +129,7 @@ def test_cudnn_names_the_architecture(gpu: str, prefix: str) -> None:
         ("efficient_attention", True, "fmha_cutlassB_bf16_aligned_64x128_rf_sm80("),
     ],
 )
-def test_attention_is_called_by_its_library(library: str, backward: bool, part: str) -> None:
+def test_attention_is_called_by_its_library(library: Variant, backward: bool, part: str) -> None:
     kernel = Kernel.attention(
         1, 8, 8, 512, 512, 64, causal=True, dtype="bfloat16", backward=backward, name=library
     )  # fmt: skip
@@ -208,3 +208,26 @@ def test_pytorchs_own_kernels_are_named_by_their_templates(
     kernel_class: KernelClass, op: str, part: str
 ) -> None:
     assert part in name_of(rows(kernel_class, op))
+
+
+@pytest.mark.parametrize(
+    ("kernel_class", "variant", "is_backward", "part"),
+    [
+        (KernelClass.NORMALIZATION, "layer_norm", False, "::vectorized_layer_norm_kernel<float,"),
+        (KernelClass.NORMALIZATION, "layer_norm", True, "::layer_norm_grad_input_kernel_vector"),
+        (KernelClass.NORMALIZATION, "batch_norm", False, "cudnn::bn_fw_tr_1C11_kernel_NCHW<float"),
+        (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_NCHW<float"),
+        (KernelClass.NORMALIZATION, "batch_norm_sums", True, "cudnn::bn_bw_1C11_kernel_NCHW<"),
+        (KernelClass.NORMALIZATION, "rms_norm", False, "::some_kernel<float, float>"),
+        (KernelClass.SOFTMAX, "softmax", False, "softmax_warp_forward<float, float, float, 10, fa"),
+        (KernelClass.SOFTMAX, "softmax", True, "softmax_warp_backward<float, float, float, 10, f"),
+        (KernelClass.SOFTMAX, "log_softmax", False, "softmax_warp_forward<float, float, float, 10"
+                                                    ", true, false>"),
+    ],
+)  # fmt: skip
+def test_norms_and_softmax_are_named_by_their_kind_and_pass(
+    kernel_class: KernelClass, variant: Variant, is_backward: bool, part: str
+) -> None:
+    kernel = rows(kernel_class, "some", variant=variant, is_backward=is_backward)
+
+    assert part in name_of(kernel)
