@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neusight.ops import map_op
 from neusight.predictors.kernel import Kernel
-from op_calls import MATH, call, kernels, spec
+from op_calls import MATH, call, kernels, names, spec
 
 
 def test_shapes_tell_the_ranks_of_a_gather() -> None:
@@ -45,3 +45,75 @@ def test_a_group_of_one_launches_nothing() -> None:
     )
 
     assert kernels(gathered) == ()
+
+
+def test_a_reduce_scatter_tells_its_ranks_by_its_shares() -> None:
+    (kernel,) = kernels(
+        call("c10d::_reduce_scatter_base_", output_tensor=spec(4), input_tensor=spec(32),
+             process_group="g")
+    )  # fmt: skip
+
+    assert kernel == Kernel.collective("reduce_scatter", 128, 8, dtype="float32")
+
+
+def test_lists_of_shares_are_copied_out_of_one_buffer_or_into_it() -> None:
+    share, shares = (spec(4),), ((spec(4), spec(4)),)
+    gather = call("c10d::allgather_", output_tensors=shares, input_tensors=share, process_group="g")
+    scatter = call(
+        "c10d::reduce_scatter_", output_tensors=share, input_tensors=shares, process_group="g"
+    )
+
+    assert names(gather) == ["all_gather", "memcpy_d2d", "memcpy_d2d"]
+    assert names(scatter) == ["memcpy_d2d", "memcpy_d2d", "reduce_scatter"]
+
+
+def test_a_functional_sum_copies_its_input_first() -> None:
+    arguments = {"reduce_op": "sum", "group_name": "size=4"}
+
+    assert names(call("_c10d_functional::all_reduce", spec(8), input_=spec(8), **arguments)) == [
+        "memcpy_d2d",
+        "all_reduce",
+    ]
+    assert names(call("_c10d_functional::all_reduce_", spec(8), input_=spec(8), **arguments)) == [
+        "all_reduce"
+    ]
+
+
+def test_a_send_is_between_two_however_large_the_group() -> None:
+    (kernel,) = kernels(call("c10d::send", tensors=(spec(16),), process_group="size=64 nodes=8"))
+
+    assert kernel == Kernel.collective("send_recv", 64, 2, dtype="float32", num_nodes=2)
+
+
+def test_an_exchange_tells_its_ranks_by_lists_or_splits() -> None:
+    parts = (spec(4), spec(4), spec(4))
+    lists = call("c10d::alltoall_", output_tensors=parts, input_tensors=parts, process_group="g")
+    splits = call(
+        "_c10d_functional::all_to_all_single",
+        spec(12),
+        input_=spec(12),
+        output_split_sizes=(4, 4, 4),
+        input_split_sizes=(4, 4, 4),
+        group_name="g",
+    )
+
+    assert kernels(lists) == (Kernel.collective("all_to_all", 48, 3, dtype="float32"),)
+    assert kernels(splits) == kernels(lists)
+
+
+def test_a_rank_that_gathers_knows_all_shares_and_the_others_their_own() -> None:
+    shares = ((spec(4), spec(4)),)
+    root = call("c10d::gather_", output_tensors=shares, input_tensors=(spec(4),), process_group="g")
+    other = call("c10d::gather_", output_tensors=(), input_tensors=(spec(4),),
+                 process_group="size=2")  # fmt: skip
+
+    assert kernels(root) == kernels(other)
+    assert kernels(root) == (Kernel.collective("gather", 32, 2, dtype="float32"),)
+
+
+def test_a_barrier_sums_one_number() -> None:
+    assert names(call("c10d::barrier", tensor=spec(), process_group="size=2")) == [
+        "fill",
+        "all_reduce",
+    ]
+    assert names(call("_c10d_functional::wait_tensor", spec(4), tensor=spec(4))) == []

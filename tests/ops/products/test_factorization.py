@@ -1,0 +1,42 @@
+"""Factorizations: panels and the products between them."""
+
+from __future__ import annotations
+
+from op_calls import call, kernels, spec
+
+
+def test_a_matrix_of_one_panel_is_one_kernel() -> None:
+    """Cholesky of 128 x 128 floats: 128^3 operations in a panel, read and written once."""
+    x = spec(128, 128)
+
+    (panel,) = kernels(call("linalg_cholesky_ex", x, spec(dtype="int32"), self=x))
+
+    assert panel.name == "linalg_cholesky_ex_panel"
+    assert (panel.flops, panel.bytes_read, panel.bytes_written) == (128**3, 65536, 65536)
+
+
+def test_what_is_right_of_a_panel_is_updated_by_products() -> None:
+    """300 columns are panels of 128, 128 and 44; below and right of them 172 and 44 are left. LU
+    passes twice as often as Cholesky."""
+    x = spec(300, 300)
+
+    launched = kernels(call("linalg_lu_factor_ex", x, spec(300, dtype="int32"), A=x))
+
+    assert [kernel.size for kernel in launched if kernel.name == "gemm"] == [
+        *[(1, 172, 172, 128)] * 2,
+        *[(1, 44, 44, 128)] * 2,
+    ]
+    panels = [kernel for kernel in launched if kernel.name != "gemm"]
+    assert [kernel.size for kernel in panels] == [(128, 300), (128, 172), (44, 44)]
+    assert panels[1].flops == 2 * 128 * 128 * 172
+
+
+def test_unpacking_writes_both_triangles_and_the_permutation() -> None:
+    x = spec(8, 8)
+    launched = kernels(call("lu_unpack", x, x, x, LU_data=x, LU_pivots=spec(8, dtype="int32")))
+
+    assert [(kernel.name, kernel.bytes_written) for kernel in launched] == [("triu", 256)] * 3
+
+
+def test_an_empty_matrix_launches_nothing() -> None:
+    assert kernels(call("linalg_qr", spec(0, 0), spec(0, 0), A=spec(0, 0))) == ()

@@ -1,0 +1,115 @@
+"""The words that formulas are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.ops.operands import (
+    copy_kernel,
+    flags,
+    is_dense,
+    is_dense_channels_last,
+    layout_of,
+    memory_kernel,
+    output,
+    per_dim,
+    pointwise_kernel,
+    read_tensors,
+    wrap_dim,
+    written_tensors,
+)
+from neusight.predictors.kernel import KernelClass
+from neusight.recording.recording import TensorSpec
+from op_calls import call, spec, transposed
+
+
+def test_out_parameters_are_written_and_not_read() -> None:
+    x, result = spec(4), spec(4, dtype="float16")
+    by_name = call("add", result, overload="out", self=x, other=x, out=result)
+    by_list = call("sort", result, overload="values", self=x, values=result)
+
+    assert read_tensors(by_name) == (x, x)
+    assert read_tensors(by_list) == (x,)
+    assert written_tensors(by_name) == (result,)
+
+
+def test_an_op_in_place_that_returns_nothing_writes_its_first_tensor() -> None:
+    x = spec(4)
+
+    assert written_tensors(call("relu_", self=x, other=spec(8))) == (x,)
+    assert written_tensors(call("__iadd__", self=x)) == ()
+
+
+def test_a_missing_output_is_told_by_its_number() -> None:
+    with pytest.raises(ValueError, match="aten::max has 1 output tensors, not 2"):
+        output(call("max", spec(4), self=spec(4)), 1)
+
+
+def test_tensors_of_the_host_move_no_bytes_of_the_gpu() -> None:
+    kernel = memory_kernel(
+        KernelClass.ELEMENTWISE, "add", reads=(spec(8), spec(device="cpu")), writes=(spec(8),)
+    )
+
+    assert (kernel.bytes_read, kernel.bytes_written, kernel.size) == (32, 32, (1, 8))
+
+
+def test_a_kernel_has_the_dtype_of_most_that_it_reads_and_writes_its_own() -> None:
+    kernel = memory_kernel(
+        KernelClass.COPY,
+        "cast",
+        reads=(spec(4, dtype="int64"), spec(64, dtype="float16")),
+        writes=(spec(64),),
+    )
+
+    assert (kernel.dtype, kernel.out_dtype) == ("float16", "float32")
+
+
+def test_pointwise_kernels_run_over_the_largest_tensor_written() -> None:
+    (kernel,) = pointwise_kernel("add", (spec(64),), (spec(4, 64), spec(64)))
+
+    assert (kernel.size, kernel.flops) == ((1, 256), 256)
+    assert pointwise_kernel("add", (spec(64),), (spec(0),)) == []
+
+
+def test_equal_bytes_in_one_order_are_a_plain_copy() -> None:
+    x = spec(8, 4)
+
+    assert copy_kernel(x, x)[0].name == "memcpy_d2d"
+    assert copy_kernel(transposed(spec(4, 8)), x)[0].name == "copy"
+    assert copy_kernel(x, spec(8, 4, dtype="float16"))[0].name == "copy"
+    assert copy_kernel(x, x, "cat")[0].name == "cat"
+    assert copy_kernel(spec(0), spec(0)) == []
+
+
+def test_one_loop_goes_through_dense_tensors_of_one_order() -> None:
+    turned = transposed(spec(4, 8))
+
+    assert layout_of((spec(8, 4), spec(8, 4))) == "contiguous"
+    assert layout_of((turned, turned)) == "contiguous"
+    assert layout_of((spec(8, 4), turned)) == "strided"
+    assert layout_of((TensorSpec((8, 4), (8, 1), "float32"),)) == "strided"
+    assert layout_of((spec(8, 4), spec())) == "contiguous"
+
+
+def test_dense_is_without_gaps_or_overlap() -> None:
+    assert is_dense(spec(2, 3, 4, 5, channels_last=True))
+    assert not is_dense(TensorSpec((4, 4), (0, 1), "float32"))
+    assert is_dense_channels_last(spec(2, 3, 4, 5, channels_last=True))
+    assert is_dense_channels_last(spec(64, 16, 1, 1))
+    assert not is_dense_channels_last(spec(2, 3, 4, 5))
+    assert not is_dense_channels_last(spec(4, 5))
+
+
+def test_dimensions_count_from_the_back_too() -> None:
+    assert (wrap_dim(-1, 3), wrap_dim(1, 3), wrap_dim(-1, 0)) == (2, 1, 0)
+
+
+def test_one_value_stands_for_every_dimension() -> None:
+    assert per_dim((2,), 3) == (2, 2, 2)
+    assert per_dim((1, 2), 2) == (1, 2)
+    assert per_dim((), 2) == (1, 1)
+
+
+def test_flags_that_are_not_given_are_set() -> None:
+    assert flags((False,), 3) == (False, True, True)
+    assert flags((True, False, True, True), 3) == (True, False, True)
