@@ -89,3 +89,61 @@ def test_flops_of_attention_are_those_of_torch(kind: str) -> None:
             k.flops for k in kernels_of(call, MATH) if k.kernel_class is KernelClass.ATTENTION
         ]
         assert ours == flop_registry[packet](*args, out_val=result), call.op
+
+
+def test_attention_counts_scores_and_values_and_a_causal_one_those_up_to_the_diagonal() -> None:
+    """2 x 8 heads, 128 queries by 128 keys, 64 wide: two products of 2 operations each; the
+    gradient has five products. Of 128 x 128 scores 128 x 129 / 2 are on or below the diagonal."""
+    query = spec(2, 8, 128, 64, dtype="bfloat16")
+    op = "_scaled_dot_product_flash_attention"
+    plain = call(op, query, query=query, key=query, value=query, is_causal=False)
+
+    (forward,) = kernels(plain)
+    (causal,) = kernels(attention(op))
+    backward = kernels(attention(f"{op}_backward"))[1]
+
+    assert forward.flops == 2 * 2 * 16 * 64 * 128 * 128
+    assert causal.flops == 2 * 2 * 16 * 64 * 128 * 129 // 2
+    assert backward.flops == 5 * 2 * 16 * 64 * 128 * 129 // 2
+
+
+def test_the_gradient_of_attention_prepares_a_sum_a_row() -> None:
+    """2048 rows of 64 bf16: gradient and output in, a float a row out."""
+    delta, _, convert = kernels(attention("_scaled_dot_product_flash_attention_backward"))
+
+    assert (delta.bytes_read, delta.bytes_written) == (2 * 2048 * 64 * 2, 2048 * 4)
+    assert delta.flops == 2 * 2048 * 64
+    assert (convert.bytes_read, convert.bytes_written) == (2048 * 64 * 4, 2048 * 64 * 2)
+
+
+def test_the_efficient_kernel_adds_up_nothing_but_a_wanted_bias_gradient() -> None:
+    op = "_scaled_dot_product_efficient_attention_backward"
+    bias = spec(1, 1, 128, 128, dtype="bfloat16")
+    plain = ["attention_delta", "efficient_attention_backward"]
+
+    def launched(*mask: bool) -> list[str]:
+        return names(attention(op, attn_bias=bias, grad_input_mask=mask))
+
+    assert launched(True, True, True, False) == plain
+    assert launched(True, True, True, True) == [*plain, "sum"]
+
+
+def test_arguments_are_taken_by_name_whatever_their_order() -> None:
+    """torch 2.13 has cuDNN's bias first where the op is called by its own name."""
+    query, key = spec(2, 8, 128, 64, dtype="float16"), spec(2, 8, 256, 64, dtype="float16")
+    turned = call(
+        "_scaled_dot_product_cudnn_attention", query, is_causal=False, value=key, key=key,
+        attn_bias=None, query=query,
+    )  # fmt: skip
+
+    (kernel,) = kernels(turned)
+    assert (kernel.size[3], kernel.size[4]) == (128, 256)
+
+
+def test_no_queries_launch_nothing() -> None:
+    empty, key = spec(2, 8, 0, 64), spec(2, 8, 128, 64)
+
+    assert (
+        kernels(call("_scaled_dot_product_flash_attention", empty, query=empty, key=key, value=key))
+        == ()
+    )

@@ -115,3 +115,54 @@ def test_flops_of_convolutions_are_those_of_torch(layer: Callable[[], nn.Module]
         out.backward(torch.empty_like(out))
 
     check_flops(program, 2)
+
+
+def test_a_convolution_reads_image_and_weight_and_writes_its_result() -> None:
+    (kernel,) = kernels(convolution("float32"))
+
+    assert kernel.bytes_read == 4 * (8 * 16 * 32 * 32 + 64 * 16 * 9)
+    assert kernel.bytes_written == 4 * 8 * 64 * 32 * 32
+
+
+def test_a_bias_is_added_by_a_pass_of_its_own_unless_it_is_fused() -> None:
+    image, weight, bias = spec(1, 4, 8, 8), spec(6, 4, 1, 1), spec(6)
+    result = spec(1, 6, 8, 8)
+    arguments = {"self": image, "weight": weight, "bias": bias, "stride": (1, 1), "groups": 1}
+
+    (fused,) = kernels(call("cudnn_convolution_relu", result, **arguments))
+    plain, add = kernels(call("slow_conv_dilated2d", result, **arguments))
+
+    assert fused.flops == plain.flops == 2 * 6 * 64 * 4
+    assert (add.bytes_read, add.bytes_written) == (4 * (384 + 6), 4 * 384)
+
+
+def test_groups_are_told_by_the_weight_where_the_op_does_not_say() -> None:
+    """Depthwise: each of 8 filters reads one of 8 channels."""
+    (kernel,) = kernels(
+        call("_conv_depthwise2d", spec(1, 8, 6, 6), self=spec(1, 8, 8, 8), weight=spec(8, 1, 3, 3),
+             kernel_size=(3, 3), bias=None, stride=(1, 1))
+    )  # fmt: skip
+
+    assert kernel.flops == 2 * 8 * 36 * 9
+
+
+def test_the_bias_gradient_is_a_sum_a_channel() -> None:
+    (kernel,) = kernels(
+        call("convolution_backward", None, None, spec(64), grad_output=spec(8, 64, 32, 32),
+             input=spec(8, 16, 32, 32), weight=spec(64, 16, 3, 3), bias_sizes=(64,), stride=(1, 1),
+             padding=(1, 1), dilation=(1, 1), transposed=False, output_padding=(0, 0), groups=1,
+             output_mask=(False, False, True))
+    )  # fmt: skip
+
+    assert (kernel.name, kernel.size) == ("sum", (64, 8 * 32 * 32))
+    assert (kernel.bytes_read, kernel.bytes_written) == (4 * 8 * 64 * 1024, 256)
+
+
+def test_a_convolution_over_time_is_a_product_a_tap() -> None:
+    bias, *taps = kernels(
+        call("conv_tbc", spec(10, 4, 32), self=spec(12, 4, 16), weight=spec(3, 16, 32),
+             bias=spec(32), pad=0)
+    )  # fmt: skip
+
+    assert bias.bytes_written == 4 * 10 * 4 * 32
+    assert [tap.flops for tap in taps] == [2 * 40 * 32 * 16] * 3

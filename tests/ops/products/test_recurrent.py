@@ -41,3 +41,54 @@ def test_an_lstm_backward_has_products_for_inputs_and_weights() -> None:
     launched = names(lstm("_cudnn_rnn_backward", output_mask=(True, True, True, True)))
 
     assert launched == ["lstm_cell_backward", "gemm"] * 5 + ["gemm", "gemm", "gemm", "sum"]
+
+
+def test_gates_and_state_are_read_and_state_is_written() -> None:
+    """A step of 2 sequences: 4 gates of 32 twice (from input and state) and the state in, hidden
+    and cell state out."""
+    cell = kernels(lstm("_cudnn_rnn"))[2]
+
+    assert (cell.bytes_read, cell.bytes_written) == (4 * (2 * 2 * 128 + 64), 2 * 4 * 64)
+
+
+def network(mode: int, **more: Any) -> list[str]:
+    options: dict[str, Any] = {
+        "weight": (), "mode": mode, "hidden_size": 32, "proj_size": 0, "num_layers": 1,
+        "batch_first": True, "dropout": 0.0, "train": True, "bidirectional": False,
+        "batch_sizes": (),
+    }  # fmt: skip
+    options.update(more)
+    return names(call("_cudnn_rnn", spec(2, 5, 32), input_=spec(2, 5, 16), **options))
+
+
+def test_the_mode_tells_the_cell() -> None:
+    assert network(0)[2] == network(1)[2] == "rnn_cell"
+    assert network(2)[2] == "lstm_cell"
+    assert network(3)[2] == "gru_cell"
+
+
+def test_layers_directions_and_dropout_add_up() -> None:
+    """Batch first: 5 steps. A layer and direction is a product and 5 of a product and a cell."""
+    one = ["gemm", *["gemm", "gru_cell"] * 5]
+
+    assert network(3) == one
+    assert network(3, bidirectional=True) == one * 2
+    assert network(3, num_layers=2, dropout=0.1) == [*one, "dropout", *one]
+    assert network(3, num_layers=2, dropout=0.1, train=False) == one * 2
+
+
+def test_packed_sequences_have_a_step_a_length_and_a_projection_a_product() -> None:
+    assert network(2, batch_sizes=(2, 2, 1)) == ["gemm", *["gemm", "lstm_cell"] * 3]
+    assert network(2, proj_size=8) == ["gemm", *["gemm", "lstm_cell", "gemm"] * 5]
+
+
+def test_a_fused_cell_sums_its_bias_gradient() -> None:
+    gates = spec(2, 128)
+    backward = call(
+        "_thnn_fused_lstm_cell_backward_impl", gates, spec(2, 32), spec(128),
+        grad_hy=spec(2, 32), workspace=gates, has_bias=True,
+    )  # fmt: skip
+
+    cell, bias = kernels(backward)
+    assert cell.name == "lstm_cell_backward"
+    assert (bias.name, bias.bytes_read, bias.bytes_written) == ("sum", 1024, 512)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from neusight.predictors.kernel import Kernel
 from op_calls import call, kernels, names, spec
 
 
@@ -65,3 +66,108 @@ def test_norms_of_whole_rows_are_contiguous_whatever_their_weights() -> None:
 
     assert [kernel.layout for kernel in kernels(forward)] == ["contiguous"]
     assert [kernel.layout for kernel in kernels(strided)] == ["strided"]
+
+
+def test_a_layer_norm_reads_its_input_once_and_writes_it_with_two_statistics_a_row() -> None:
+    """128 rows of 768 floats; weight and bias are 768 each."""
+    x, column, row = spec(128, 768), spec(768), spec(128, 1)
+
+    (kernel,) = kernels(
+        call("native_layer_norm", x, row, row, input_=x, normalized_shape=(768,), weight=column,
+             bias=column)
+    )  # fmt: skip
+
+    assert kernel.size == (128, 768)
+    assert kernel.bytes_read == 4 * (128 * 768 + 2 * 768)
+    assert kernel.bytes_written == 4 * (128 * 768 + 2 * 128)
+
+
+def test_an_rms_norm_has_no_bias_to_sum() -> None:
+    x, column, row = spec(128, 768), spec(768), spec(128, 1)
+
+    rows, columns = kernels(
+        call("_fused_rms_norm_backward", x, column, grad_out=x, input_=x, normalized_shape=(768,),
+             rstd=row, weight=column, output_mask=(True, True))
+    )  # fmt: skip
+
+    assert (rows.name, rows.bytes_written) == ("rms_norm_backward", 4 * 128 * 768)
+    assert (columns.name, columns.bytes_written) == ("rms_norm_backward_weight", 4 * 768)
+
+
+def test_only_gradients_asked_for_are_made() -> None:
+    x, column, row = spec(128, 768), spec(768), spec(128, 1)
+
+    def launched(*mask: bool) -> list[str]:
+        return names(
+            call("native_layer_norm_backward", x, column, column, grad_out=x, input_=x,
+                 normalized_shape=(768,), mean=row, rstd=row, weight=column, bias=column,
+                 output_mask=mask)
+        )  # fmt: skip
+
+    assert launched(True, False, False) == ["layer_norm_backward"]
+    assert launched(False, True, False) == ["layer_norm_backward_weight"]
+    assert launched(False, False, False) == []
+
+
+def group_norm(weight: bool) -> tuple[Kernel, ...]:
+    """4 images of 16 channels in 2 groups, 8 x 8."""
+    x, column = spec(4, 16, 8, 8), spec(16) if weight else None
+    return kernels(
+        call("native_group_norm", x, spec(4, 2), spec(4, 2), input_=x, weight=column, bias=column,
+             N=4, C=16, HxW=64, group=2, eps=1e-5)
+    )  # fmt: skip
+
+
+def test_a_group_norm_has_moments_a_group_then_factors_a_channel_then_a_pass() -> None:
+    moments, factors, apply = group_norm(weight=True)
+
+    assert moments.size == (8, 512)
+    assert (moments.bytes_read, moments.bytes_written) == (4 * 4096, 2 * 4 * 8)
+    assert factors.bytes_written == 2 * 4 * 64
+    assert (apply.bytes_read, apply.bytes_written) == (4 * (4096 + 2 * 64), 4 * 4096)
+    assert [kernel.name for kernel in group_norm(weight=False)] == [
+        "group_norm_moments",
+        "group_norm",
+    ]
+
+
+def test_batch_norm_at_inference_is_one_pass_and_in_training_three() -> None:
+    x, column = spec(8, 16, 4, 4), spec(16)
+    arguments = {
+        "input_": x, "weight": column, "bias": column, "running_mean": column,
+        "running_var": column,
+    }  # fmt: skip
+
+    (inference,) = kernels(
+        call("native_batch_norm", x, column, column, **arguments, training=False)
+    )
+    statistics, update, apply = kernels(
+        call("native_batch_norm", x, column, column, **arguments, training=True)
+    )
+
+    assert (inference.bytes_read, inference.bytes_written) == (4 * (2048 + 64), 4 * 2048)
+    assert (statistics.size, statistics.bytes_written) == ((16, 128), 4 * 32)
+    assert (update.bytes_read, update.bytes_written) == (4 * 64, 4 * 32)
+    assert apply.bytes_read == 4 * (2048 + 64)
+
+
+def test_the_gradient_of_batch_norm_is_one_kernel_in_nchw_and_two_in_nhwc() -> None:
+    column = spec(16)
+
+    def launched(channels_last: bool) -> list[str]:
+        x = spec(8, 16, 4, 4, channels_last=channels_last)
+        return names(
+            call("native_batch_norm_backward", x, column, column, grad_out=x, input_=x,
+                 weight=column, train=True, output_mask=(True, True, True))
+        )  # fmt: skip
+
+    assert launched(False) == ["batch_norm_backward"]
+    assert launched(True) == ["batch_norm_backward_sums", "batch_norm_backward"]
+
+
+def test_a_weight_norm_reads_direction_and_gain() -> None:
+    v, g = spec(64, 32), spec(64, 1)
+
+    (kernel,) = kernels(call("_weight_norm_interface", v, g, v=v, g=g, dim=0))
+
+    assert (kernel.size, kernel.bytes_read) == ((64, 32), 4 * (2048 + 64))
