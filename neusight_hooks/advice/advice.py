@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from neusight.advice.memory import MemoryAdvice, Remedy
+from neusight.advice.optimizers import with_fused_kernels
 from neusight.advice.what_if import (
     GOOD_MULTIPLE,
+    MATRIX_CLASSES,
     Entries,
+    Scheduled,
     WhatIf,
     as_cuda_graphs,
     compiled,
     in_channels_last,
     odd_sizes,
     waits_by_source,
-    with_fused_optimizer,
     with_low_precision,
     with_padding,
     with_tf32,
     without_waits,
 )
+from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import Mark, OpCall, Synchronize
-
-if TYPE_CHECKING:
-    from neusight.advice.memory import MemoryAdvice, Remedy
-    from neusight.forecast import Forecast
+from neusight.timeline.spans import KernelSpan
+from neusight.timeline.steady import kernels_of, steady_step_of
 
 __all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
 
@@ -38,6 +40,7 @@ LINES_SHOWN = 3
 #: Lines of the program that are named in one piece of advice.
 _SOURCES_SHOWN = 3
 
+_NS_PER_US = 1000
 _US_PER_MS = 1000
 _GIB = 2**30
 #: Batch, channels, height, width.
@@ -69,27 +72,28 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class _Idea:
+class _StepChange:
     kind: str
     what: str
     assumes: str
     entries: Entries
 
 
-def advice_for(forecast: Forecast, *, smallest_gain: float = SMALLEST_GAIN) -> list[Advice]:
+def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> list[Advice]:
     """Changes that gain at least `smallest_gain` of the steady step, the largest first."""
     what_if = WhatIf(forecast)
-    before_us = what_if.latency_us
-    if before_us <= 0:
+    step = steady_step_of(forecast.timeline)
+    if step is None or what_if.latency_us <= 0:
         return []
     found = []
-    for idea in _ideas(what_if, forecast, smallest_gain):
-        latency_us = what_if.latency_of(idea.entries)
-        gain = 1 - latency_us / before_us
+    for change in _changes(what_if, forecast, smallest_gain):
+        gain = 1 - what_if.latency_of(change.entries) / what_if.latency_us
         if gain >= smallest_gain:
             # As a share of what the verdict says: the step repeated alone may differ slightly.
-            latency_us = forecast.step_latency_us.median * (1 - gain)
-            found.append(Advice(idea.kind, idea.what, round(latency_us, 3), gain, idea.assumes))
+            latency_us = step.latency_ns / _NS_PER_US * (1 - gain)
+            found.append(
+                Advice(change.kind, change.what, round(latency_us, 3), gain, change.assumes)
+            )
     return sorted(found, key=lambda advice: (-advice.gain, advice.kind))
 
 
@@ -124,13 +128,12 @@ def _cost_of(remedy: Remedy) -> str:
     return f"{words}, {remedy.needs}" if remedy.needs else words
 
 
-def _ideas(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterator[_Idea]:
+def _changes(what_if: WhatIf, forecast: Scheduled, smallest_gain: float) -> Iterator[_StepChange]:
     """Every change worth computing: one whose upper bound is large enough."""
-    verdict = forecast.verdict
-    shares: dict[KernelClass, float] = defaultdict(float)
-    for row in verdict.by_kernel_class:
-        shares[KernelClass(row.name)] += row.share
-    idle = 1 - verdict.gpu_busy_us / max(verdict.step_latency.median, verdict.gpu_busy_us)
+    step = steady_step_of(forecast.timeline)
+    assert step is not None  # else there is nothing to change
+    shares = _shares(kernels_of(step, forecast.timeline))
+    idle = 1 - step.gpu_busy_ns / max(step.latency_ns, step.gpu_busy_ns)
     if idle >= smallest_gain:
         yield from _of_host(what_if)
     if idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain:
@@ -141,21 +144,30 @@ def _ideas(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterato
         yield from _of_memory_format(what_if)
     if shares[KernelClass.GEMM] >= smallest_gain:
         yield from _of_sizes(what_if)
-    yield from _of_precision(what_if, forecast, smallest_gain)
+    yield from _of_precision(what_if, forecast.gpu, smallest_gain)
 
 
-def _of_host(what_if: WhatIf) -> Iterator[_Idea]:
+def _shares(kernels: Sequence[KernelSpan]) -> dict[KernelClass, float]:
+    """Each class's share of the kernels' time."""
+    total_ns = sum(span.duration_ns for span in kernels) or 1
+    shares: dict[KernelClass, float] = defaultdict(float)
+    for span in kernels:
+        shares[span.kernel.kernel_class] += span.duration_ns / total_ns
+    return shares
+
+
+def _of_host(what_if: WhatIf) -> Iterator[_StepChange]:
     entries = what_if.entries
     sources = [source for source in waits_by_source(entries) if source]
     if any(isinstance(entry, Synchronize) for entry in entries):
-        yield _Idea(
+        yield _StepChange(
             kind="waits",
             what="do not make the host wait for the GPU" + _at(sources),
             assumes="values are read or printed rarely, and timers do not synchronize",
             entries=without_waits(entries),
         )
     if not any(isinstance(entry, Mark) and entry.kind == "graph_begin" for entry in entries):
-        yield _Idea(
+        yield _StepChange(
             kind="cuda_graphs",
             what='CUDA graphs: torch.compile(mode="reduce-overhead") or torch.cuda.graph',
             assumes="shapes stay the same from step to step, the optimizer is capturable, every "
@@ -171,8 +183,8 @@ def _at(sources: list[str]) -> str:
     return f": {', '.join(sources[:_SOURCES_SHOWN])}{more}"
 
 
-def _of_compiler(what_if: WhatIf) -> _Idea:
-    return _Idea(
+def _of_compiler(what_if: WhatIf) -> _StepChange:
+    return _StepChange(
         kind="compile",
         what="torch.compile, at least: pointwise chains fused, no Python between ops",
         assumes="chains of pointwise ops over equally many elements become one kernel, with one "
@@ -181,10 +193,10 @@ def _of_compiler(what_if: WhatIf) -> _Idea:
     )
 
 
-def _of_optimizer(what_if: WhatIf) -> Iterator[_Idea]:
-    entries, name = with_fused_optimizer(what_if.entries)
+def _of_optimizer(what_if: WhatIf) -> Iterator[_StepChange]:
+    entries, name = with_fused_kernels(what_if.entries)
     if name:
-        yield _Idea(
+        yield _StepChange(
             kind="fused_optimizer",
             what=f"{name}(…, fused=True): each tensor is read and written once",
             assumes="all parameters are on the GPU and of a floating dtype",
@@ -192,7 +204,7 @@ def _of_optimizer(what_if: WhatIf) -> Iterator[_Idea]:
         )
 
 
-def _of_memory_format(what_if: WhatIf) -> Iterator[_Idea]:
+def _of_memory_format(what_if: WhatIf) -> Iterator[_StepChange]:
     is_image = any(
         call.signature.input_tensors[0].is_contiguous
         and len(call.signature.input_tensors[0].shape) == _IMAGE_RANK
@@ -201,7 +213,7 @@ def _of_memory_format(what_if: WhatIf) -> Iterator[_Idea]:
     )
     attends = any(_launches(what_if, call, KernelClass.ATTENTION) for call in _calls(what_if))
     if is_image and not attends:  # attention's [batch, heads, sequence, width] is no image
-        yield _Idea(
+        yield _StepChange(
             kind="channels_last",
             what="model and images .to(memory_format=torch.channels_last)",
             assumes="every op of the model keeps that order",
@@ -213,10 +225,10 @@ def _launches(what_if: WhatIf, call: OpCall, kernel_class: KernelClass) -> bool:
     return any(kernel.kernel_class is kernel_class for kernel, _ in what_if.kernels_of(call))
 
 
-def _of_sizes(what_if: WhatIf) -> Iterator[_Idea]:
+def _of_sizes(what_if: WhatIf) -> Iterator[_StepChange]:
     for size, module in odd_sizes(what_if.entries).items():
         padded = -(-size // GOOD_MULTIPLE) * GOOD_MULTIPLE
-        yield _Idea(
+        yield _StepChange(
             kind="padding",
             what=f"pad {size:,} to {padded:,} in {module}, a multiple of {GOOD_MULTIPLE}",
             assumes="the added rows are never targets",
@@ -224,20 +236,11 @@ def _of_sizes(what_if: WhatIf) -> Iterator[_Idea]:
         )
 
 
-def _of_precision(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> Iterator[_Idea]:
-    gpu = forecast.gpu
-    times: dict[str, float] = defaultdict(float)
-    for call in _calls(what_if):
-        for kernel, estimate in what_if.kernels_of(call):
-            if kernel.kernel_class in (
-                KernelClass.GEMM,
-                KernelClass.CONVOLUTION,
-                KernelClass.ATTENTION,
-            ):
-                times[kernel.compute] += estimate.latency_us
+def _of_precision(what_if: WhatIf, gpu: GPU, smallest_gain: float) -> Iterator[_StepChange]:
+    times = _product_times(what_if)
     least_us = smallest_gain * what_if.latency_us
     if times["fp32"] >= least_us and gpu.has_matrix_unit("tf32"):
-        yield _Idea(
+        yield _StepChange(
             kind="tf32",
             what='TF32 products: torch.set_float32_matmul_precision("high")',
             assumes="10 bits of mantissa are enough for products; sums stay in FP32",
@@ -247,13 +250,23 @@ def _of_precision(what_if: WhatIf, forecast: Forecast, smallest_gain: float) -> 
     if half and times["fp32"] + times["tf32"] >= least_us:
         dtype = {"bf16": "bfloat16", "fp16": "float16"}[half]
         scaler = " with torch.amp.GradScaler" if half == "fp16" else ""
-        yield _Idea(
+        yield _StepChange(
             kind="autocast",
             what=f'torch.autocast("cuda", torch.{dtype}){scaler}',
             assumes="products, convolutions and attention take that dtype, with a cast of every "
             "operand and result; all else stays",
             entries=with_low_precision(what_if, what_if.entries, dtype),
         )
+
+
+def _product_times(what_if: WhatIf) -> dict[str, float]:
+    """Microseconds of matrix products, convolutions and attention by the unit that computes."""
+    times: dict[str, float] = defaultdict(float)
+    for call in _calls(what_if):
+        for kernel, estimate in what_if.kernels_of(call):
+            if kernel.kernel_class in MATRIX_CLASSES:
+                times[kernel.compute] += estimate.latency_us
+    return times
 
 
 def _half_of(has_unit: Callable[[str], bool]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import NamedTuple, Protocol
 
-from neusight.ops.optimizer import FUSED_OPTIMIZERS
+from neusight.advice.optimizers import is_of_optimizer, with_optimizer_steps
+from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
+from neusight.predictors.predictor import Predictor
 from neusight.recording.recording import (
     Alloc,
     Argument,
@@ -20,24 +22,23 @@ from neusight.recording.recording import (
     OpSignature,
     Synchronize,
     TensorSpec,
-    stepped_optimizer,
 )
+from neusight.timeline.host import HostProfile
 from neusight.timeline.pricing import Priced, Pricer
 from neusight.timeline.scheduler import Scheduler
+from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import steady_step_of
 
-if TYPE_CHECKING:
-    from neusight.forecast import Forecast
-
 __all__ = [
+    "MATRIX_CLASSES",
     "Entries",
+    "Scheduled",
     "WhatIf",
     "as_cuda_graphs",
     "compiled",
     "in_channels_last",
     "odd_sizes",
     "waits_by_source",
-    "with_fused_optimizer",
     "with_low_precision",
     "with_padding",
     "with_tf32",
@@ -50,14 +51,34 @@ Entries = tuple[Entry, ...]
 _REPEATS = 4
 _READS_A_VALUE = ("aten::_local_scalar_dense", "aten::item")
 _ROW_CLASSES = (KernelClass.NORMALIZATION, KernelClass.SOFTMAX, KernelClass.REDUCTION)
-_MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
+MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
+
+
+class Scheduled(Protocol):
+    """A program placed in time, and what it was placed with: a forecast is one."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Every op and kernel."""
+
+    @property
+    def gpu(self) -> GPU:
+        """Where it runs."""
+
+    @property
+    def predictor(self) -> Predictor:
+        """Who priced its kernels."""
+
+    @property
+    def host(self) -> HostProfile:
+        """What its host costs."""
 
 
 class WhatIf:
     """The steady step of a forecast, scheduled again with changed entries on the same GPU and host,
     its kernels priced by the same predictor."""
 
-    def __init__(self, forecast: Forecast) -> None:
+    def __init__(self, forecast: Scheduled) -> None:
         step = steady_step_of(forecast.timeline)
         self.entries: Entries = () if step is None else step.replay.step.entries
         self._forecast = forecast
@@ -128,7 +149,7 @@ def as_cuda_graphs(entries: Entries) -> Entries:
             found.extend(stretch)
         stretch.clear()
 
-    for entry, in_optimizer in _with_optimizer_steps(entries):
+    for entry, in_optimizer in with_optimizer_steps(entries):
         if isinstance(entry, Mark):
             continue
         if isinstance(entry, HostWork) and in_optimizer:
@@ -149,23 +170,6 @@ def _ends_a_graph(entry: Entry) -> bool:
         specs = (*entry.signature.input_tensors, *entry.signature.output_tensors)
         return len({spec.device for spec in specs if spec.shape}) > 1
     return isinstance(entry, (Synchronize, HostWork))
-
-
-def _with_optimizer_steps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, bool]]:
-    """Each entry, and whether it is part of an optimizer's step; what a closure does in there
-    (Lightning's forward and backward) is not."""
-    depth, closure = 0, False
-    for entry in entries:
-        if _is_of_optimizer(entry):
-            depth += 1 if entry.kind == "annotation_begin" else -1
-            closure = False
-        elif isinstance(entry, OpCall):
-            closure = entry.phase != "optimizer"
-        yield entry, depth > 0 and not closure
-
-
-def _is_of_optimizer(entry: Entry) -> TypeGuard[Mark]:
-    return isinstance(entry, Mark) and bool(stepped_optimizer(entry.name))
 
 
 # -- fewer kernels ---------------------------------------------------------------------------------
@@ -199,11 +203,11 @@ def compiled(what_if: WhatIf, entries: Entries) -> Entries:
         found.extend(_joined(what_if, chain, short_lived) for chain in chains)
         chains.clear()
 
-    for position, (entry, in_optimizer) in enumerate(_with_optimizer_steps(entries)):
+    for position, (entry, in_optimizer) in enumerate(with_optimizer_steps(entries)):
         if not isinstance(entry, OpCall) or in_optimizer:
-            if isinstance(entry, (OpCall, Synchronize, HostWork)) or _is_of_optimizer(entry):
+            if isinstance(entry, (OpCall, Synchronize, HostWork)) or is_of_optimizer(entry):
                 end_chains()
-            if not isinstance(entry, Mark) or in_optimizer or _is_of_optimizer(entry):
+            if not isinstance(entry, Mark) or in_optimizer or is_of_optimizer(entry):
                 found.append(entry)
             continue
         priced = what_if.kernels_of(entry)
@@ -318,40 +322,9 @@ def _fused(chain: Sequence[_Link], short_lived: set[int]) -> Kernel:
     )
 
 
-def with_fused_optimizer(entries: Entries) -> tuple[Entries, str]:
-    """The steps of Adam and AdamW by their fused kernels, which read and write each tensor once;
-    and the name of the optimizer ("" where there is none to change)."""
-    found: list[Entry] = []
-    name = changed = ""
-    held: list[Entry] = []
-    updates: list[OpCall] = []
-    for entry, in_optimizer in _with_optimizer_steps(entries):
-        if _is_of_optimizer(entry):
-            if entry.kind == "annotation_begin":
-                name = stepped_optimizer(entry.name)
-                held, updates = [], []
-            else:
-                fused = [_fused_update(call, name) for call in updates]
-                changed = name if fused else changed
-                found.extend(fused if fused else held)
-                name = ""
-            found.append(entry)
-        elif in_optimizer and (fusible := FUSED_OPTIMIZERS.get(name)) and fusible.replaces:
-            held.append(entry)
-            if isinstance(entry, OpCall) and entry.signature.op == fusible.replaces:
-                updates.append(entry)
-        else:
-            found.append(entry)
-    return tuple(found), changed
-
-
-def _fused_update(call: OpCall, name: str) -> OpCall:
-    return replace(call, signature=FUSED_OPTIMIZERS[name].step(call.signature.by_name["self"]))
-
-
 # -- other shapes and types ------------------------------------------------------------------------
 
-Change = Callable[[TensorSpec], TensorSpec]
+TensorChange = Callable[[TensorSpec], TensorSpec]
 
 
 class _Signatures:
@@ -368,7 +341,7 @@ class _Signatures:
         return known[1]
 
 
-def _changed(value: Argument, change: Change) -> Argument:
+def _changed(value: Argument, change: TensorChange) -> Argument:
     if isinstance(value, TensorSpec):
         return change(value)
     if isinstance(value, tuple):
@@ -376,7 +349,7 @@ def _changed(value: Argument, change: Change) -> Argument:
     return value
 
 
-def _with_tensors(signature: OpSignature, change: Change) -> OpSignature:
+def _with_tensors(signature: OpSignature, change: TensorChange) -> OpSignature:
     return replace(
         signature,
         arguments=tuple((name, _changed(value, change)) for name, value in signature.arguments),
@@ -431,7 +404,7 @@ def with_low_precision(what_if: WhatIf, entries: Entries, dtype: str) -> Entries
 
 def _is_matrix_op(what_if: WhatIf, call: OpCall) -> bool:
     return call.phase != "optimizer" and any(
-        kernel.kernel_class in _MATRIX_CLASSES for kernel, _ in what_if.kernels_of(call)
+        kernel.kernel_class in MATRIX_CLASSES for kernel, _ in what_if.kernels_of(call)
     )
 
 

@@ -11,16 +11,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neusight
-from neusight.advice.memory import (
-    memory_advice,
-    recorded_batch,
-    tensors_of,
-    with_8bit_states,
-    with_batch,
-    with_checkpoints,
-    with_foreach_off,
-    with_fused_optimizer,
-)
+from neusight.advice.checkpoints import with_checkpoints
+from neusight.advice.memory import memory_advice
+from neusight.advice.optimizers import with_8bit_states, with_foreach_off, with_fused_optimizer
+from neusight.advice.remedies import recorded_batch, with_batch
+from neusight.advice.tensors import tensors_of
 from neusight.memory.placement import memory_of, memory_on
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Alloc, Entry, Recording, Step

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
+from neusight.advice.optimizers import with_fused_kernels
 from neusight.advice.what_if import (
     WhatIf,
     as_cuda_graphs,
@@ -17,7 +18,6 @@ from neusight.advice.what_if import (
     in_channels_last,
     odd_sizes,
     waits_by_source,
-    with_fused_optimizer,
     with_low_precision,
     with_padding,
     with_tf32,
@@ -195,7 +195,7 @@ def test_what_backward_needs_is_still_written(training: Forecast) -> None:
 def test_a_fused_optimizer_touches_each_tensor_once(training: Forecast) -> None:
     what_if = WhatIf(training)
 
-    entries, name = with_fused_optimizer(what_if.entries)
+    entries, name = with_fused_kernels(what_if.entries)
 
     assert name == "AdamW"
     fused = [k for k in kernels(what_if, entries) if k.kernel_class is KernelClass.OPTIMIZER]
@@ -221,7 +221,7 @@ def test_what_an_optimizers_closure_does_is_not_the_optimizers() -> None:
             optimizer.step(closure)
     what_if = WhatIf(forecast)
 
-    entries, _ = with_fused_optimizer(what_if.entries)
+    entries, _ = with_fused_kernels(what_if.entries)
 
     def work(entries: tuple[object, ...]) -> list[Kernel]:
         found = kernels(what_if, entries)
@@ -234,7 +234,7 @@ def test_what_an_optimizers_closure_does_is_not_the_optimizers() -> None:
 def test_a_plain_optimizer_has_no_fused_form_to_offer() -> None:
     what_if = inference(Chain(), 8, 8)
 
-    assert with_fused_optimizer(what_if.entries) == (what_if.entries, "")
+    assert with_fused_kernels(what_if.entries) == (what_if.entries, "")
 
 
 # -- other shapes and types ------------------------------------------------------------------
