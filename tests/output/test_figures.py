@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from timelines import ROUND_GPU, kernel_span, op, recording_of, step_span, timeline
 
 from neusight.output.figures import (
     Row,
@@ -18,6 +17,7 @@ from neusight.output.figures import (
 )
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Step, Synchronize
+from timelines import ROUND_GPU, kernel_span, op, recording_of, step_span, timeline
 
 #: 2 GFLOP.
 GEMM = Kernel.gemm(1000, 1000, 1000, dtype="bfloat16")

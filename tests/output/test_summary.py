@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from timelines import ROUND_GPU, op, recording_of
 
 from neusight.failure import FAILURE_OPTION, OUT_OF_MEMORY_OPTION
 from neusight.memory.allocator_settings import AllocatorSettings
@@ -16,6 +15,7 @@ from neusight.output.batch import Batch
 from neusight.output.figures import Row, StepLatency, Verdict
 from neusight.output.summary import Findings, describe, headline, to_json
 from neusight.recording.recording import STEP_OPTION, Alloc, Step
+from timelines import ROUND_GPU, op, recording_of
 
 MIB, GIB = 2**20, 2**30
 WEIGHT = Alloc(0, 600 * MIB, "net", "aten::empty", kind="parameter")

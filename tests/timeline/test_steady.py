@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from timelines import kernel_span, step_span, timeline
 
 from neusight.predictors.kernel import Kernel
 from neusight.timeline.steady import bound_of, kernels_of, steady_step_of, steady_steps_of
+from timelines import kernel_span, step_span, timeline
 
 ALL_REDUCE = Kernel.collective("all_reduce", 1024, 8)
 
