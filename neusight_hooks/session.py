@@ -21,6 +21,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Predictor
 from neusight.predictors.printable import printable
+from neusight.predictors.words import bytes_text
 from neusight.recording.recording import STEP_OPTION, Recording
 from neusight.timeline.host import HostProfile
 
@@ -457,7 +458,7 @@ def _warnings_of(recorder: Recorder) -> list[str]:
         found.append(f"values that only a GPU can compute were read and invented at: {shown}")
     if values.materialised_bytes:
         found.append(
-            f"{values.materialised_bytes / 2**20:.1f} MiB of parameters were filled with seeded "
+            f"{bytes_text(values.materialised_bytes)} of parameters were filled with seeded "
             "random values, because CPU code computed on them"
         )
     return found

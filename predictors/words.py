@@ -12,14 +12,15 @@ _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 _FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 
 
-def time_text(microseconds: float, *, decimals: int = 2) -> str:
+def time_text(microseconds: float, *, decimals: int = 2, signed: bool = False) -> str:
     """A duration; microseconds have one decimal, the units above them `decimals`.
 
     >>> time_text(12.34), time_text(1234.5), time_text(2.5e6), time_text(1234.5, decimals=3)
     ('12.3 µs', '1.23 ms', '2.50 s', '1.234 ms')
     """
-    factor, unit = _unit(microseconds, _TIMES)
-    return f"{microseconds / factor:.{decimals if factor > 1 else 1}f} {unit}"
+    factor, unit = _unit(abs(microseconds), _TIMES)
+    sign = "+" if signed else ""
+    return f"{microseconds / factor:{sign}.{decimals if factor > 1 else 1}f} {unit}"
 
 
 def bytes_text(count: float) -> str:

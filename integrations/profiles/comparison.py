@@ -31,7 +31,7 @@ from neusight.integrations.profiles.reading import (
 from neusight.predictors.errors import TraceError, UnknownGPUError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.printable import printable
-from neusight.predictors.words import aligned, percent_text
+from neusight.predictors.words import aligned, bytes_text, percent_text, time_text
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ _ROWS_SHOWN = 12
 _UNMATCHED_SHOWN = 8
 _OPERATORS_SHOWN = 8
 _NS_PER_US = 1000
-_MIB = 2**20
 
 
 class _Work(NamedTuple):
@@ -729,9 +728,7 @@ def _totals(comparison: Comparison) -> Table:
         ("reserved", measured.peak_reserved_bytes, forecast.peak_reserved_bytes),
     ):
         if real and ours:
-            table.append(
-                (label, f"{real / _MIB:,.1f} MiB", f"{ours / _MIB:,.1f} MiB", _percent(ours, real))
-            )
+            table.append((label, bytes_text(real), bytes_text(ours), _percent(ours, real)))
     shares = (
         ("matched by class and size", comparison.matched_share),
         ("matched by class", comparison.class_share),
@@ -844,7 +841,7 @@ def _percent(forecast: float, measured: float) -> str:
 
 
 def _time(microseconds: float) -> str:
-    return f"{microseconds / 1e3:,.3f} ms" if microseconds >= 1e3 else f"{microseconds:,.1f} µs"
+    return time_text(microseconds, decimals=3)
 
 
 #: Columns of words, to the left.

@@ -24,7 +24,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.printable import printable_lines
 from neusight.predictors.registry import find_predictor
-from neusight.predictors.words import aligned, percent_text
+from neusight.predictors.words import aligned, percent_text, time_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -503,4 +503,4 @@ def _total_lines(validation: Validation) -> Iterator[str]:
 
 
 def _time(microseconds: float) -> str:
-    return f"{microseconds / 1e3:,.3f} ms" if microseconds >= 1e3 else f"{microseconds:,.1f} µs"
+    return time_text(microseconds, decimals=3)

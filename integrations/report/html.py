@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["html_report", "write_html_report"]
 
 _NS_PER_US = 1000
-_GIB = 2**30
-_MIB = 2**20
 #: Rows of a table; the rest is summed up in one.
 _ROWS_SHOWN = 25
 #: Points of the memory curve: what a screen resolves.
@@ -248,7 +246,7 @@ def _notes(forecast: Forecast) -> str:
 
 def _advice_table(advice: Iterable[Advice]) -> str:
     rows = [
-        [item.what, f"{item.latency_us / _NS_PER_US:,.2f} ms", f"{-item.gain:.0%}", item.assumes]
+        [item.what, time_text(item.latency_us), f"{-item.gain:.0%}", item.assumes]
         for item in advice
     ]
     caption = "Each alone, computed by pricing the recording again."
@@ -262,7 +260,7 @@ def _remedy_table(advice: MemoryAdvice) -> str:
             bytes_text(remedy.total_bytes),
             bytes_text(remedy.saved_bytes),
             "yes" if remedy.fits else "no",
-            "-" if remedy.added_us is None else f"{remedy.added_us / _NS_PER_US:+,.2f} ms",
+            "-" if remedy.added_us is None else time_text(remedy.added_us, signed=True),
             remedy.needs,
         ]
         for remedy in advice.remedies

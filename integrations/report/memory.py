@@ -12,7 +12,7 @@ from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
 from neusight.predictors.errors import OptionError
 from neusight.predictors.printable import printable, printable_lines
-from neusight.predictors.words import bytes_text
+from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import Alloc, TensorSpec
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class MemoryReport:
             words.insert(1, "fits" if remedy.fits else "too much still")
         if remedy.added_us is not None:
             share = remedy.added_us / (self.forecast.step_latency_us.median or 1.0)
-            words.append(f"{remedy.added_us / 1000:+.2f} ms a step ({share:+.0%})")
+            words.append(f"{time_text(remedy.added_us, signed=True)} a step ({share:+.0%})")
         if remedy.needs:
             words.append(remedy.needs)
         return ", ".join(words)

@@ -27,6 +27,7 @@ from neusight.advice.what_if import (
 )
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import Mark, OpCall, Synchronize
 from neusight.timeline.spans import KernelSpan
 from neusight.timeline.steady import kernels_of, steady_step_of
@@ -41,8 +42,6 @@ LINES_SHOWN = 3
 _SOURCES_SHOWN = 3
 
 _NS_PER_US = 1000
-_US_PER_MS = 1000
-_GIB = 2**30
 #: Batch, channels, height, width.
 _IMAGE_RANK = 4
 
@@ -63,8 +62,7 @@ class Advice:
     @property
     def line(self) -> str:
         """One line of the first screen."""
-        latency = f"{self.latency_us / _US_PER_MS:,.2f} ms"
-        return f"    {latency:>11} {-self.gain:>6.0%}  {self.what}"
+        return f"    {time_text(self.latency_us):>11} {-self.gain:>6.0%}  {self.what}"
 
     def to_json(self) -> dict[str, Any]:
         """The advice as plain values."""
@@ -109,7 +107,7 @@ def advice_lines(advice: Iterable[Advice]) -> list[str]:
 def fitting_lines(advice: MemoryAdvice) -> list[str]:
     """The first few changes that make a program fit, for the first screen: what it then needs."""
     lines = [
-        f"    {remedy.total_bytes / _GIB:>7,.2f} GiB  {remedy.what}{_cost_of(remedy)}"
+        f"    {bytes_text(remedy.total_bytes):>11}  {remedy.what}{_cost_of(remedy)}"
         for remedy in advice.remedies
         if remedy.fits
     ][: LINES_SHOWN - 1]
@@ -124,7 +122,8 @@ def fitting_lines(advice: MemoryAdvice) -> list[str]:
 
 
 def _cost_of(remedy: Remedy) -> str:
-    words = "" if remedy.added_us is None else f", {remedy.added_us / _US_PER_MS:+,.2f} ms a step"
+    added = remedy.added_us
+    words = "" if added is None else f", {time_text(added, signed=True)} a step"
     return f"{words}, {remedy.needs}" if remedy.needs else words
 
 

@@ -34,6 +34,12 @@ def test_a_time_may_have_more_decimals_but_microseconds_keep_one() -> None:
     assert time_text(12.3456, decimals=3) == "12.3 µs"
 
 
+def test_a_difference_of_times_has_its_sign() -> None:
+    assert time_text(1_500.0, signed=True) == "+1.50 ms"
+    assert time_text(-1_500.0, signed=True) == time_text(-1_500.0) == "-1.50 ms"
+    assert time_text(-12.0) == "-12.0 µs"
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0.0 MiB"), (MIB, "1.0 MiB"), (GIB - 1, "1024.0 MiB"), (GIB, "1.00 GiB"),
