@@ -13,7 +13,7 @@ from train_gpt2 import GPT2, Config
 
 import neusight
 from neusight.advice.advice import advice_for
-from neusight.integrations.report.side_by_side import side_by_side
+from neusight.integrations.report.side_by_side import lay_side_by_side
 
 GPUS = ("H100", "A100", "L40S")
 #: An hour of each, in any one currency: put in what you pay.
@@ -40,7 +40,7 @@ def main() -> None:
         train(batch=8, steps=4)
 
     forecasts = [forecast, *(forecast.on(name) for name in GPUS[1:])]
-    compared = side_by_side(forecasts, PRICES)
+    compared = lay_side_by_side(forecasts, PRICES)
     print(compared.table())
     print(compared.words())
     for shown in forecasts:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_lightning import VOCABULARY, LanguageModel
 
 import neusight
-from neusight.integrations.frameworks.lightning import ForecastCallback
+from neusight.integrations.frameworks.lightning import LightningForecastCallback
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         trainer = lightning.Trainer(
             accelerator="gpu",
             devices=1,
-            callbacks=[ForecastCallback(steps=4)],
+            callbacks=[LightningForecastCallback(steps=4)],
             enable_checkpointing=False,
             logger=False,
             enable_progress_bar=False,

@@ -172,7 +172,7 @@ def _write_summary(lines: list[tuple[str, str]]) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return
-    from neusight.integrations.check.outputs import code_text
+    from neusight.integrations.check.outputs.markdown import code_text
 
     rows = [f"| {code_text(nodeid)} | {code_text(text)} |" for nodeid, text in lines]
     text = "\n".join(["## Performance forecasts of the tests", "", "| test | forecast |",
@@ -209,7 +209,7 @@ class Forecaster:
         self._item = item
 
     @overload
-    def __call__(self, gpu: Any, /, **options: Any) -> _Block: ...
+    def __call__(self, gpu: Any, /, **options: Any) -> _KeptBlock: ...
 
     @overload
     def __call__(
@@ -218,7 +218,7 @@ class Forecaster:
 
     def __call__(
         self, gpu: Any, function: Callable[..., object] | None = None, /, *args: Any, **kwargs: Any
-    ) -> Forecast | _Block:
+    ) -> Forecast | _KeptBlock:
         """The forecast of `function(*args, **kwargs)`; without one a context manager, with the
         options of `neusight.forecast_on`."""
         __tracebackhide__ = True
@@ -232,13 +232,13 @@ class Forecaster:
 
     def block(
         self, gpu: Any, *, caller: Any = None, is_judged: bool = False, **options: Any
-    ) -> _Block:
+    ) -> _KeptBlock:
         """A block whose forecast is kept; `caller` is what called the program."""
         from neusight.session import forecast_on
 
         folder = self._item.config.invocation_params.dir
         block = forecast_on(gpu, **{"with_stack": True, **options})
-        return _Block(block, self, caller=caller, folder=folder, is_judged=is_judged)
+        return _KeptBlock(block, self, caller=caller, folder=folder, is_judged=is_judged)
 
     def prices_on(self, target: str) -> bool:
         """Prices the forecast made so far on another GPU; False where the program must run there
@@ -260,7 +260,7 @@ class Forecaster:
             _tell(self._item, found)
 
 
-class _Block:
+class _KeptBlock:
     """A `forecast_on` whose forecast is kept when it ends well."""
 
     def __init__(
@@ -386,7 +386,8 @@ class ForecastRegression:
 
 def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
     __tracebackhide__ = True
-    from neusight.integrations.check.outputs import explanation, github_annotations
+    from neusight.integrations.check.outputs.github import github_annotations
+    from neusight.integrations.check.outputs.terminal import explanation
     from neusight.integrations.check.result import CaseResult
     from neusight.predictors.errors import RegressionError
 

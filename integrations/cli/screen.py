@@ -16,7 +16,7 @@ from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport
-from neusight.integrations.report.side_by_side import side_by_side
+from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.predictors.printable import printable_text
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def print_screen(screen: Screen, forecasts: list[Forecast], advice: list[list[Ad
     notes = _notes(screen, forecasts[0])
     lines = ["", *(_of_one(screen, forecasts[0], advice[0], notes) if len(forecasts) == 1 else [])]
     if len(forecasts) > 1 or screen.prices:
-        compared = side_by_side(forecasts, screen.prices)
+        compared = lay_side_by_side(forecasts, screen.prices)
         lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
         lines += [*_warnings_of(forecasts), *notes]

@@ -14,7 +14,7 @@ from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
-from neusight.integrations.report.side_by_side import side_by_side, text_table
+from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.printable import printable
@@ -151,13 +151,13 @@ def swept(
                 process = processes.enter_context(OwnProcess(varied, gpus[0], options))
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
-            points += _points(value, _Work(varied, gpus, options, prices), process)
+            points += _points(value, _Asked(varied, gpus, options, prices), process)
             tell(f"{sweep.argument} {value} is done")
     return points
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Asked:
     """What is to be known of one value: the program with it, on which GPUs, at what prices."""
 
     program: Program
@@ -166,7 +166,7 @@ class _Work:
     prices: Mapping[str, float]
 
 
-def _points(value: str, work: _Work, process: OwnProcess) -> list[SweepPoint]:
+def _points(value: str, work: _Asked, process: OwnProcess) -> list[SweepPoint]:
     try:
         found = process.result()
         if found.outcome.failure:
@@ -180,7 +180,7 @@ def _points(value: str, work: _Work, process: OwnProcess) -> list[SweepPoint]:
         return [SweepPoint(value, gpu="", failure=str(error))]
     return [
         SweepPoint(value, **{name: row[name] for name in _TAKEN_OVER if name in row})
-        for row in side_by_side(forecasts, work.prices).to_json()
+        for row in lay_side_by_side(forecasts, work.prices).to_json()
     ]
 
 

@@ -12,10 +12,10 @@ from neusight.session import open_forecast
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["ForecastCallback"]
+__all__ = ["TrainerForecastCallback"]
 
 
-class ForecastCallback(TrainerCallback):
+class TrainerForecastCallback(TrainerCallback):
     """Ends a step of the open forecast with each optimizer step, and the training after `steps` of
     them; where no forecast is open, it does nothing.
 
@@ -24,7 +24,9 @@ class ForecastCallback(TrainerCallback):
 
     def __init__(self, *, steps: int | None = 6) -> None:
         if steps is not None and steps < 1:
-            raise OptionError(f"ForecastCallback(steps={steps}): it must be 1 or more, or None.")
+            raise OptionError(
+                f"TrainerForecastCallback(steps={steps}): it must be 1 or more, or None."
+            )
         self.steps = steps
         self._num_steps = 0
 

@@ -39,7 +39,7 @@ from neusight.predictors.measuring.probes import Probe, quick_sample, sample, su
 from neusight.predictors.measuring.stopwatch import Refusal, quick_of
 
 __all__ = [
-    "Outcome",
+    "MeasuringResult",
     "Part",
     "Worker",
     "WorkerLost",
@@ -99,7 +99,7 @@ class WorkloadSetting:
 
 
 @dataclass
-class Outcome:
+class MeasuringResult:
     """What a run came to. `left` is what there was no time for."""
 
     environment: Environment
@@ -111,7 +111,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Stretch:
     """A stretch of work: a chunk of probes, or one workload; `first` also makes quick.json."""
 
     title: str
@@ -128,9 +128,9 @@ def measure(
     parts: Sequence[Part] = ("quick", "workloads", "kernels"),
     settings: Sequence[WorkloadSetting] = (),
     even_if_busy: bool = False,
-    tell: Callable[[str, float, Outcome], object] = lambda title, share, outcome: None,
+    tell: Callable[[str, float, MeasuringResult], object] = lambda title, share, outcome: None,
     now: Callable[[], float] = time.monotonic,
-) -> Outcome:
+) -> MeasuringResult:
     """Measures into the folder for about so many minutes; what is there already is kept and not
     measured again. `tell` hears before each stretch what it is and how much is done.
 
@@ -167,7 +167,7 @@ class _Run:
         self,
         folder: Path,
         start_worker: Callable[[], Worker],
-        tell: Callable[[str, float, Outcome], object],
+        tell: Callable[[str, float, MeasuringResult], object],
     ) -> None:
         self._folder = folder
         self._start = start_worker
@@ -176,11 +176,11 @@ class _Run:
         self._crashes = 0
         self._samples: dict[tuple[str, str, str], Sample] = {}
         self._refused: dict[str, Refusal] = {}
-        self._outcome: Outcome | None = None
+        self._outcome: MeasuringResult | None = None
         self._quick_kinds: dict[str, str] = {}
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MeasuringResult:
         assert self._outcome is not None
         return self._outcome
 
@@ -198,7 +198,7 @@ class _Run:
                 " nothing: wait, choose another with CUDA_VISIBLE_DEVICES, or give --even-if-busy."
             )
         environment = Environment(**reply["environment"])
-        self._outcome = Outcome(environment)
+        self._outcome = MeasuringResult(environment)
         if reply["busy"]:
             self._outcome.notes.append(f"the GPU was busy: {reply['busy']}")
         with _disk(self._folder):
@@ -245,17 +245,17 @@ class _Run:
         *,
         num_gpus: int,
         kernels_first: bool,
-    ) -> list[_Task]:
+    ) -> list[_Stretch]:
         """What is left to do, in order of need; `kernels_first`: a probe of each kind before the
         first workloads, for which there might be no time afterwards."""
         kinds = quick_sample(num_gpus=num_gpus)
         self._quick_kinds = {probe.text: kind for kind, probe in kinds}
         quick = list(self._chunks("constants", [probe for _, probe in kinds]))
         if quick or not (self._folder / "quick.json").exists():
-            quick.append(_Task("constants", {"do": "quick"}, ends_quick=True))
+            quick.append(_Stretch("constants", {"do": "quick"}, ends_quick=True))
         probes = sample()
         six = _FIRST_WORKLOADS
-        ordered: list[tuple[Part, Iterable[_Task]]] = [
+        ordered: list[tuple[Part, Iterable[_Stretch]]] = [
             ("quick", quick),
             ("workloads", self._workloads(settings[:six])),
             ("kernels", self._chunks("kernels", probes[:_FIRST_PROBES])),
@@ -269,7 +269,7 @@ class _Run:
             ordered[1], ordered[2] = ordered[2], ordered[1]
         return [task for part, tasks in ordered if part in parts for task in tasks]
 
-    def _workloads(self, settings: Sequence[WorkloadSetting]) -> Iterator[_Task]:
+    def _workloads(self, settings: Sequence[WorkloadSetting]) -> Iterator[_Stretch]:
         for setting in settings:
             path = self._folder / "workloads" / f"{setting.name}.json"
             if not path.exists() and f"workload {setting.name}" not in self._refused:
@@ -280,11 +280,11 @@ class _Run:
                     "arguments": list(setting.arguments),
                     "folder": str(self._folder / "workloads"),
                 }
-                yield _Task(f"workload {setting.name}", request)
+                yield _Stretch(f"workload {setting.name}", request)
 
     def _chunks(
         self, title: str, probes: Sequence[Probe], regime: str = "burst"
-    ) -> Iterator[_Task]:
+    ) -> Iterator[_Stretch]:
         done = {
             text.partition(" part=")[0]
             for text, _, there in self._samples
@@ -294,11 +294,11 @@ class _Run:
         size = 1 if regime == "sustained" else _CHUNK
         for start in range(0, len(texts), size):
             chunk = tuple(texts[start : start + size])
-            yield _Task(title, {"do": "probes", "sustained": regime == "sustained"}, chunk)
+            yield _Stretch(title, {"do": "probes", "sustained": regime == "sustained"}, chunk)
 
     # -- meanwhile ------------------------------------------------------------------------------
 
-    def do(self, task: _Task) -> None:
+    def do(self, task: _Stretch) -> None:
         """One stretch of work, whatever happens to the worker."""
         if task.ends_quick:
             self._write_quick()
@@ -308,7 +308,7 @@ class _Run:
             self._measure_workload(task)
         self._count()
 
-    def _measure_probes(self, task: _Task) -> None:
+    def _measure_probes(self, task: _Stretch) -> None:
         left = dict.fromkeys(task.probes)
         while left:
             begun = ""
@@ -332,7 +332,7 @@ class _Run:
                     text: None for text in left if text not in self._refused and text not in done
                 }
 
-    def _measure_workload(self, task: _Task) -> None:
+    def _measure_workload(self, task: _Stretch) -> None:
         # A process of its own for each: what one leaves on the GPU is not the next one's.
         self._end_worker()
         try:

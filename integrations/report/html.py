@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from neusight._version import __version__
 from neusight.advice.advice import Advice
 from neusight.integrations.report.memory import MemoryReport
-from neusight.integrations.report.side_by_side import side_by_side
+from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.figures import Row
 from neusight.output.summary import headline
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -150,7 +150,7 @@ def _hash(text: str) -> str:
 
 
 def _comparison(forecasts: Sequence[Forecast], prices: Mapping[str, float]) -> str:
-    compared = side_by_side(forecasts, prices)
+    compared = lay_side_by_side(forecasts, prices)
     header, cells = compared.header(), compared.cells()
     return "<h3>Side by side</h3>" + _table(header, cells, caption=compared.words())
 

@@ -15,7 +15,7 @@ from neusight.predictors.words import aligned
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["SideBySide", "SideBySideRow", "parse_prices", "side_by_side", "text_table"]
+__all__ = ["SideBySide", "SideBySideRow", "lay_side_by_side", "parse_prices", "text_table"]
 
 _US_PER_HOUR = 3600e6
 _MILLION = 1e6
@@ -155,7 +155,7 @@ def _number(value: float | None) -> str:
     return f"{value:.3g}" if value < 1 else f"{value:.2f}"
 
 
-def side_by_side(
+def lay_side_by_side(
     forecasts: Iterable[Forecast], prices: Mapping[str, float] | None = None
 ) -> SideBySide:
     """Lays forecasts of one program beside each other; `prices` by GPU name, for an hour.

@@ -53,7 +53,7 @@ def test_step(forecast_regression):
 @pytest.fixture(scope="module", autouse=True)
 def all_is_imported() -> None:
     """An inner run forgets what it was the first to import, and torch cannot be imported twice."""
-    for module in ("observation", "outputs", "result", "settings"):
+    for module in ("observation", "outputs.github", "outputs.markdown", "result", "settings"):
         importlib.import_module(f"neusight.integrations.check.{module}")
     with neusight.forecast_on("H100", with_stack=True) as forecast:
         layer = torch.nn.Linear(8, 8).cuda()

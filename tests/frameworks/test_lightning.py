@@ -13,7 +13,7 @@ from neusight.predictors.errors import OptionError
 
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
 
-from neusight.integrations.frameworks.lightning import ForecastCallback
+from neusight.integrations.frameworks.lightning import LightningForecastCallback
 
 UNUSED: Any = None
 
@@ -22,14 +22,14 @@ def trainer(global_step: int = 0) -> Any:
     return SimpleNamespace(global_step=global_step, should_stop=False)
 
 
-def batch(callback: ForecastCallback, run: Any, *, steps_optimizer: bool = True) -> None:
+def batch(callback: LightningForecastCallback, run: Any, *, steps_optimizer: bool = True) -> None:
     torch.ones(8, device="cuda") + 1
     run.global_step += steps_optimizer
     callback.on_train_batch_end(run, UNUSED, None, None, 0)
 
 
 def test_each_optimizer_step_ends_a_step_and_the_last_the_training() -> None:
-    run, callback = trainer(), ForecastCallback(steps=3)
+    run, callback = trainer(), LightningForecastCallback(steps=3)
 
     with neusight.forecast_on("H100") as forecast:
         callback.on_train_start(run, UNUSED)
@@ -42,7 +42,7 @@ def test_each_optimizer_step_ends_a_step_and_the_last_the_training() -> None:
 
 
 def test_accumulated_batches_are_one_step() -> None:
-    run, callback = trainer(), ForecastCallback(steps=None)
+    run, callback = trainer(), LightningForecastCallback(steps=None)
 
     with neusight.forecast_on("H100") as forecast:
         callback.on_train_start(run, UNUSED)
@@ -54,7 +54,7 @@ def test_accumulated_batches_are_one_step() -> None:
 
 
 def test_without_a_forecast_the_training_goes_on() -> None:
-    run, callback = trainer(7), ForecastCallback(steps=1)
+    run, callback = trainer(7), LightningForecastCallback(steps=1)
 
     callback.on_train_start(run, UNUSED)
     run.global_step += 1
@@ -64,7 +64,7 @@ def test_without_a_forecast_the_training_goes_on() -> None:
 
 
 def test_a_second_fit_counts_anew() -> None:
-    run, callback = trainer(), ForecastCallback(steps=2)
+    run, callback = trainer(), LightningForecastCallback(steps=2)
 
     with neusight.forecast_on("H100"):
         callback.on_train_start(run, UNUSED)
@@ -77,4 +77,4 @@ def test_a_second_fit_counts_anew() -> None:
 
 def test_no_steps_at_all_is_refused() -> None:
     with pytest.raises(OptionError, match="it must be 1 or more"):
-        ForecastCallback(steps=0)
+        LightningForecastCallback(steps=0)

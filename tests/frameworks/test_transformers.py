@@ -13,13 +13,13 @@ from neusight.predictors.errors import OptionError
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from neusight.integrations.frameworks.transformers import ForecastCallback
+from neusight.integrations.frameworks.transformers import TrainerForecastCallback
 
 
 def test_each_step_ends_one_and_the_last_the_training() -> None:
     control: Any = SimpleNamespace(should_training_stop=False)
     unused: Any = None
-    callback = ForecastCallback(steps=3)
+    callback = TrainerForecastCallback(steps=3)
 
     with neusight.forecast_on("H100") as forecast:
         callback.on_train_begin(unused, unused, control)
@@ -36,11 +36,11 @@ def test_without_a_forecast_the_training_goes_on() -> None:
     control: Any = SimpleNamespace(should_training_stop=False)
     unused: Any = None
 
-    ForecastCallback(steps=1).on_step_end(unused, unused, control)
+    TrainerForecastCallback(steps=1).on_step_end(unused, unused, control)
 
     assert not control.should_training_stop
 
 
 def test_no_steps_at_all_is_refused() -> None:
     with pytest.raises(OptionError, match="it must be 1 or more"):
-        ForecastCallback(steps=0)
+        TrainerForecastCallback(steps=0)

@@ -15,18 +15,16 @@ from neusight.forecast import Forecast
 from neusight.integrations.check.baseline import Case
 from neusight.integrations.check.judgement import judge, parse_tolerances
 from neusight.integrations.check.observation import observe
-from neusight.integrations.check.outputs import (
-    github_annotations,
-    markdown,
-    words_of,
-)
+from neusight.integrations.check.outputs.github import github_annotations
+from neusight.integrations.check.outputs.markdown import markdown_report
+from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.result import CaseResult
 from neusight.integrations.cli.commands.doctor import Finding, report
 from neusight.integrations.profiles.comparison import Table
 from neusight.integrations.profiles.comparison import _markdown as compared_markdown
 from neusight.integrations.profiles.comparison import _plain as compared_table
 from neusight.integrations.report.memory import MemoryReport
-from neusight.integrations.report.side_by_side import side_by_side, text_table
+from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.printable import printable, printable_lines, printable_text
 
@@ -71,16 +69,16 @@ def tables(forecast: Forecast) -> dict[str, Callable[[], str]]:
         "repr": lambda: repr(forecast),
         "memory": lambda: str(MemoryReport(forecast, 2**20)),
         "memory verdict": lambda: MemoryReport(forecast, 2**20).verdict,
-        "side by side": lambda: side_by_side([forecast, forecast], {}).table(),
-        "side by side in Markdown": lambda: side_by_side([forecast], {}).to_markdown(),
+        "side by side": lambda: lay_side_by_side([forecast, forecast], {}).table(),
+        "side by side in Markdown": lambda: lay_side_by_side([forecast], {}).to_markdown(),
         "text table": lambda: text_table([HOSTILE], [[HOSTILE]]),
         "comparison": lambda: compared_table(HOSTILE, rows),
         "comparison in Markdown": lambda: compared_markdown(HOSTILE, rows),
         "doctor": lambda: report([Finding("GPU", "ok", HOSTILE, HOSTILE)]),
         "check": lambda: words_of(result("regression", forecast), Path()),
         "failed check": lambda: words_of(result("failed", forecast), Path()),
-        "check in Markdown": lambda: markdown([result("regression", forecast)], Path()),
-        "failed check in Markdown": lambda: markdown([result("failed", forecast)], Path()),
+        "check in Markdown": lambda: markdown_report([result("regression", forecast)], Path()),
+        "failed check in Markdown": lambda: markdown_report([result("failed", forecast)], Path()),
         "check on GitHub": lambda: "\n".join(
             github_annotations(
                 [result("regression", forecast), result("failed", forecast)], Path(), Path()
@@ -99,7 +97,7 @@ def test_no_text_for_people_holds_what_a_terminal_would_obey(hostile: Forecast) 
 
 
 def test_a_name_cannot_add_a_line(hostile: Forecast) -> None:
-    for text in (hostile.summary(), side_by_side([hostile], {}).table()):
+    for text in (hostile.summary(), lay_side_by_side([hostile], {}).table()):
         assert not any(line.startswith("d") for line in text.splitlines())
 
 

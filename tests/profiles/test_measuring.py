@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from neusight.integrations.profiles.measuring import (
-    Outcome,
+    MeasuringResult,
     Part,
     Reply,
     Request,
@@ -92,7 +92,7 @@ class Lab:
         self.started += 1
         return FakeWorker(self)
 
-    def tell(self, title: str, share: float, outcome: Outcome) -> None:
+    def tell(self, title: str, share: float, outcome: MeasuringResult) -> None:
         assert 0.0 <= share <= 1.0
         if title not in self.titles[-1:]:
             self.titles.append(title)
@@ -138,7 +138,9 @@ class FakeWorker:
         pass
 
 
-def run(folder: Path, lab: Lab, *parts: Part, minutes: float = 60.0, **options: Any) -> Outcome:
+def run(
+    folder: Path, lab: Lab, *parts: Part, minutes: float = 60.0, **options: Any
+) -> MeasuringResult:
     return measure(
         folder,
         lab.worker,

@@ -8,7 +8,7 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.report.side_by_side import parse_prices, side_by_side, text_table
+from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices, text_table
 from neusight.predictors.errors import OptionError, UnknownGPUError
 
 
@@ -25,7 +25,7 @@ def forecast() -> Forecast:
 
 
 def test_cost_is_price_times_time(forecast: Forecast) -> None:
-    [row] = side_by_side([forecast], {"H100": 3.6}).rows
+    [row] = lay_side_by_side([forecast], {"H100": 3.6}).rows
 
     # 3.6 an hour is 0.001 a second, 1e-9 a microsecond.
     assert row.cost_per_thousand_steps == pytest.approx(row.latency_us * 1e-9 * 1000)
@@ -34,7 +34,7 @@ def test_cost_is_price_times_time(forecast: Forecast) -> None:
 
 
 def test_each_gpu_has_its_row_in_the_order_asked(forecast: Forecast) -> None:
-    compared = side_by_side([forecast, forecast.on("T4"), forecast.on("A100")])
+    compared = lay_side_by_side([forecast, forecast.on("T4"), forecast.on("A100")])
 
     assert [row.gpu for row in compared.rows] == ["H100-SXM5-80GB", "T4", "A100-SXM4-80GB"]
     for row, made in zip(compared.rows, [forecast, forecast.on("T4")], strict=False):
@@ -43,7 +43,7 @@ def test_each_gpu_has_its_row_in_the_order_asked(forecast: Forecast) -> None:
 
 
 def test_no_price_prints_no_cost(forecast: Forecast) -> None:
-    compared = side_by_side([forecast, forecast.on("A100")])
+    compared = lay_side_by_side([forecast, forecast.on("A100")])
 
     assert "1M tokens" not in compared.table()
     assert compared.cheapest is None
@@ -51,14 +51,14 @@ def test_no_price_prints_no_cost(forecast: Forecast) -> None:
 
 
 def test_a_gpu_without_a_price_shows_a_dash(forecast: Forecast) -> None:
-    compared = side_by_side([forecast, forecast.on("A100")], {"A100": 1.0})
+    compared = lay_side_by_side([forecast, forecast.on("A100")], {"A100": 1.0})
 
     assert "-" in compared.table().splitlines()[1].split()
     assert "cheapest" not in compared.words()
 
 
 def test_the_cheapest_is_told_of_two_prices(forecast: Forecast) -> None:
-    compared = side_by_side([forecast, forecast.on("A100")], {"A100": 0.01, "H100": 9})
+    compared = lay_side_by_side([forecast, forecast.on("A100")], {"A100": 0.01, "H100": 9})
 
     assert compared.words().endswith("cheapest a step: A100-SXM4-80GB")
 
@@ -71,7 +71,7 @@ def test_a_gpu_on_which_it_does_not_fit_is_never_the_fastest(forecast: Forecast)
     tiny = replace(
         find_gpu("B200"), name="tiny", aliases=(), memory_bytes=find_gpu("B200").context_bytes + 1
     )
-    compared = side_by_side([forecast.on(tiny), forecast])
+    compared = lay_side_by_side([forecast.on(tiny), forecast])
 
     assert [row.fits for row in compared.rows] == [False, True]
     assert compared.fastest is compared.rows[1]
@@ -79,14 +79,14 @@ def test_a_gpu_on_which_it_does_not_fit_is_never_the_fastest(forecast: Forecast)
 
 
 def test_markdown_has_as_many_cells_in_each_line(forecast: Forecast) -> None:
-    lines = side_by_side([forecast], {"H100": 2}).to_markdown().splitlines()
+    lines = lay_side_by_side([forecast], {"H100": 2}).to_markdown().splitlines()
 
     assert len({line.count("|") for line in lines}) == 1
 
 
 def test_samples_are_shown_where_tokens_are_not_known(forecast: Forecast) -> None:
-    assert "samples/s" not in side_by_side([forecast]).table()
-    assert "tokens/s" in side_by_side([forecast]).table()
+    assert "samples/s" not in lay_side_by_side([forecast]).table()
+    assert "tokens/s" in lay_side_by_side([forecast]).table()
 
 
 def test_prices_are_of_any_spelling_and_add_up() -> None:

@@ -14,14 +14,11 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, figures_text, read_baseline
 from neusight.integrations.check.judgement import parse_tolerances
 from neusight.integrations.check.observation import Observation, observe
-from neusight.integrations.check.outputs import (
-    benchmark_json,
-    github_annotations,
-    junit_xml,
-    markdown,
-    report_json,
-    words_of,
-)
+from neusight.integrations.check.outputs.documents import benchmark_json, report_json
+from neusight.integrations.check.outputs.github import github_annotations
+from neusight.integrations.check.outputs.junit import junit_xml
+from neusight.integrations.check.outputs.markdown import markdown_report
+from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
@@ -225,7 +222,7 @@ def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[st
         (reports.json, lambda path: write_json(path, report_json(results))),
         (reports.benchmark_json, lambda path: write_json(path, benchmark_json(results))),
         (reports.junit, lambda path: write_text(path, junit_xml(results))),
-        (reports.markdown, lambda path: write_text(path, markdown(results, folder))),
+        (reports.markdown, lambda path: write_text(path, markdown_report(results, folder))),
     )
     problems: list[str] = []
     for path, write in writers:
@@ -246,6 +243,6 @@ def _tell_github(results: list[CaseResult], folder: Path) -> list[str]:
 
     def append() -> None:
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(markdown(results, folder) + "\n")
+            file.write(markdown_report(results, folder) + "\n")
 
     return tried(append, summary)

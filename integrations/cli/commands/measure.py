@@ -10,7 +10,7 @@ from pathlib import Path
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.profiles.measuring import (
-    Outcome,
+    MeasuringResult,
     Part,
     WorkerProcess,
     WorkloadSetting,
@@ -142,7 +142,7 @@ class _Progress:
         self._title = ""
         self._drawn = False
 
-    def __call__(self, title: str, share: float, outcome: Outcome) -> None:
+    def __call__(self, title: str, share: float, outcome: MeasuringResult) -> None:
         passed = time.monotonic() - self._begin
         text = (
             f"{min(share, 1.0):4.0%} {passed / 60:.1f} of {self._minutes:g} min,"
@@ -165,7 +165,7 @@ class _Progress:
             self._drawn = False
 
 
-def _report(outcome: Outcome, folder: Path) -> None:
+def _report(outcome: MeasuringResult, folder: Path) -> None:
     gpu, torch = outcome.environment.gpu, outcome.environment.torch
     print(printable(f"{gpu}, torch {torch}, in {folder}:"))
     print(f"  {outcome.samples} samples of kernels, {outcome.workloads} workloads")

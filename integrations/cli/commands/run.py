@@ -29,7 +29,7 @@ from neusight.integrations.program.options import (
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport, limit_of
-from neusight.integrations.report.side_by_side import parse_prices, side_by_side
+from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
 from neusight.predictors.gpu import GPU, find_gpu
@@ -338,7 +338,7 @@ def _document(
         for forecast, found in zip(forecasts, advice, strict=True)
     ]
     failed = any(forecast.failure for forecast in forecasts)
-    compared = [] if failed else side_by_side(forecasts, prices).to_json()
+    compared = [] if failed else lay_side_by_side(forecasts, prices).to_json()
     if len(content) == 1:
         return {**content[0], "side_by_side": compared}
     return {

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.program.guard.landlock import is_available, restrict_writes
-from neusight.integrations.program.guard.writable_folders import writable_folders
+from neusight.integrations.program.guard.writable_folders import allowed_folders
 from neusight.interrupts import RELAY, raises_from_here, take_relayed
 from neusight.predictors.errors import OptionError
 
@@ -125,7 +125,7 @@ def in_guarded_process(
         server = HandsServer(store.folder)
         try:
             with (
-                writable_folders(words) as writable,
+                allowed_folders(words) as writable,
                 _temporary_folder(store.folder) as temporary,
             ):
                 allowed = [store.folder, *writable]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from neusight.fake_cuda.overlay.package_caches import package_caches
 
-__all__ = ["writable_folders"]
+__all__ = ["allowed_folders"]
 
 #: Devices, shared memory, and what a process says of itself.
 _ALWAYS = ("/dev", "/proc/self")
@@ -19,7 +19,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 
 
 @contextmanager
-def writable_folders(words: Iterable[str]) -> Iterator[list[str]]:
+def allowed_folders(words: Iterable[str]) -> Iterator[list[str]]:
     """The folders, but none that holds the working directory, or what one of the program's words
     may name: what is there is the user's.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["Asked", "DeviceProperties", "LiveMemory", "install_facade", "static_answer"]
+__all__ = ["Asked", "DeviceProperties", "MemoryAnswers", "install_facade", "static_answer"]
 
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
@@ -37,7 +37,7 @@ _CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 Asked = Callable[[str, object], None]
 
 
-class LiveMemory(Protocol):
+class MemoryAnswers(Protocol):
     """The allocator as it stands at this point of the script."""
 
     def statistics(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class LiveMemory(Protocol):
         ...
 
 
-class LiveClock(Protocol):
+class ClockAnswers(Protocol):
     """Forecast time as it stands at this point of the script."""
 
     def event_us(self, event: int) -> float:
@@ -345,7 +345,7 @@ def _replayed(raw: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
 class _Context:
     """What the classes above share while one forecast is open."""
 
-    def __init__(self, recorder: Recorder, asked: Asked, clock: Callable[[], LiveClock]) -> None:
+    def __init__(self, recorder: Recorder, asked: Asked, clock: Callable[[], ClockAnswers]) -> None:
         self.recorder = recorder
         self.asked = asked
         self.clock = clock
@@ -379,9 +379,9 @@ def install_facade(
     patches: Patches,
     recorder: Recorder,
     gpu: GPU,
-    memory: LiveMemory,
+    memory: MemoryAnswers,
     asked: Asked,
-    clock: Callable[[], LiveClock],
+    clock: Callable[[], ClockAnswers],
 ) -> None:
     """Makes torch.cuda answer for `gpu` until `patches.restore()`.
 
@@ -591,7 +591,7 @@ def _install_streams(
     patches.set(cuda, "StreamContext", StreamContext)
 
 
-def _install_memory(patches: Patches, memory: LiveMemory, gpu: GPU, asked: Asked) -> None:
+def _install_memory(patches: Patches, memory: MemoryAnswers, gpu: GPU, asked: Asked) -> None:
     module = torch.cuda.memory
 
     def info(device: Any = None) -> tuple[int, int]:

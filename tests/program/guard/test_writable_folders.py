@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program.guard.writable_folders import writable_folders
+from neusight.integrations.program.guard.writable_folders import allowed_folders
 from neusight.integrations.program.program import Program
 
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def folders(*arguments: str, target: str = "train.py") -> list[str]:
-    with writable_folders(Program(target, arguments).possible_paths) as found:
+    with allowed_folders(Program(target, arguments).possible_paths) as found:
         return found
 
 
@@ -58,7 +58,7 @@ def test_nor_one_with_the_script_in_it(home: Path) -> None:
 def test_caches_are_there_while_it_is_open(home: Path) -> None:
     (home / ".triton").mkdir()
 
-    with writable_folders(["train.py"]):
+    with allowed_folders(["train.py"]):
         (home / ".cache" / "file").touch()
         assert (home / ".cache").stat().st_mode & 0o777 == 0o700
 

@@ -1,0 +1,182 @@
+"""A check's report for the terminal: a line for each case, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from neusight.integrations.check.judgement import Cause, Judgement
+from neusight.integrations.check.outputs.words import (
+    change_text,
+    headline,
+    own_line,
+    place_text,
+    state_text,
+)
+from neusight.integrations.check.result import CaseResult
+from neusight.predictors.printable import printable
+from neusight.predictors.words import amount_text
+
+__all__ = ["explanation", "words_of"]
+
+#: Causes that are named one by one; the JSON has all.
+_CAUSES_SHOWN = 6
+_KERNELS_SHOWN = 3
+#: Causes below this share of the largest are summed up.
+_LEAST_SHOWN = 0.002
+
+
+def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
+    """The result for the terminal: a line, and why where there is something to explain."""
+    parts = [f"{result.name}: {state_text(result)}", headline(result), result.failure]
+    line = ", ".join(part for part in parts[:2] if part) + (f": {parts[2]}" if parts[2] else "")
+    judgement = result.judgement
+    if quiet or judgement is None or judgement.is_unchanged:
+        return printable(line)
+    line = printable(line)
+    return "\n".join([line, *explanation(judgement, folder)])
+
+
+def explanation(judgement: Judgement, folder: Path) -> list[str]:
+    """The figures before and now, and what made the difference."""
+    lines = [f"  {'':<22}{'baseline':>13}{'now':>13}{'change':>11}  tolerated"]
+    for change in judgement.metrics:
+        if change.before == change.after == 0:
+            continue
+        mark = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}.get(change.status, "")
+        lines.append(
+            f"  {change.title:<22}{amount_text(change.before, change.unit):>13}"
+            f"{amount_text(change.after, change.unit):>13}{change_text(change):>11}"
+            f"  {change.tolerance}{mark}"
+        )
+    lines += _tool_lines(judgement)
+    lines += _cause_lines(judgement, folder)
+    lines += _wait_lines(judgement, folder)
+    lines += _kernel_lines(judgement)
+    lines += [f"  note: {note}" for note in judgement.notes]
+    return [printable(line) for line in lines]
+
+
+def _tool_lines(judgement: Judgement) -> list[str]:
+    if not judgement.tool_changes:
+        return []
+    lines = [f"  the tool is another one: {', '.join(judgement.tool_changes)}"]
+    for op, share in judgement.price_changes[:_KERNELS_SHOWN]:
+        lines.append(f"    {op}, called as before, is forecast {share:+.1%}")
+    for change in judgement.metrics:
+        if change.by_tool and change.by_program and change.status != "same":
+            lines.append(
+                f"    {change.title}: {amount_text(change.by_tool, change.unit, signed=True)} by "
+                f"the tool, {amount_text(change.by_program, change.unit, signed=True)} by the "
+                "program"
+            )
+    return lines
+
+
+def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
+    lines: list[str] = []
+    for title, unit, causes, stack in (
+        ("kernel time", "us", judgement.time_causes, judgement.time_stack),
+        ("memory at the peak", "bytes", judgement.memory_causes, judgement.memory_stack),
+    ):
+        if not causes:
+            continue
+        total = sum(cause.amount for cause in causes)
+        host = sum(cause.host_us for cause in causes)
+        extra = f", {amount_text(host, 'us', signed=True)} on the host" if abs(host) >= 1 else ""
+        lines.append(f"  {title}: {amount_text(total, unit, signed=True)}{extra}")
+        groups = _by_module(causes)
+        if judgement.case.bound != "host":  # what only costs the host costs no time then
+            groups = [group for group in groups if any(cause.amount for cause in group)]
+        shown = groups[:_CAUSES_SHOWN]
+        largest = max((abs(_total(group)) for group in groups), default=0.0)
+        shown = [group for group in shown if abs(_total(group)) >= _LEAST_SHOWN * largest]
+        for group in shown:
+            lines += _group_lines(group, unit, folder)
+        if len(groups) > len(shown):
+            rest = sum(_total(group) for group in groups[len(shown) :])
+            lines.append(
+                f"    {amount_text(rest, unit, signed=True):>11}  in "
+                f"{len(groups) - len(shown)} more modules"
+            )
+        is_resized = any(cause.is_resized and cause.made for group in groups[:1] for cause in group)
+        is_elsewhere = any(cause.stack and cause.stack[0] != stack[0] for cause in causes if stack)
+        if is_elsewhere and not is_resized:
+            lines.append(f"    most of it comes through {place_text(stack, folder)}")
+    if judgement.peak_moved and judgement.memory_causes:
+        was, now = judgement.peak_moved
+        lines.append(f"    the peak moved from {was} to {now}")
+    return lines
+
+
+def _total(group: Iterable[Cause]) -> float:
+    return sum(cause.amount for cause in group)
+
+
+def _by_module(causes: Iterable[Cause]) -> list[list[Cause]]:
+    """Causes of the same modules together; the group that adds most (or saves most) first."""
+    groups: dict[str, list[Cause]] = {}
+    for cause in causes:
+        groups.setdefault(cause.module, []).append(cause)
+    return sorted(
+        groups.values(),
+        key=lambda group: (-abs(sum(c.amount or c.host_us for c in group)), group[0].module),
+    )
+
+
+def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
+    total = sum(cause.amount for cause in group)
+    host = sum(cause.host_us for cause in group)
+    first = max(group, key=lambda cause: (abs(cause.amount), abs(cause.host_us)))
+    amount = amount_text(total, unit, signed=True)
+    if unit == "us" and not total:
+        amount = f"{amount_text(host, 'us', signed=True)} host"
+    module = first.module or f"(no module, {first.phase})"
+    more = f" and {len(group) - 1} more ops" if len(group) > 1 else ""
+    lines = [f"    {amount:>11}  {module}: {_what(first)}{more}"]
+    stack = next((cause.stack for cause in (first, *group) if cause.stack), ())
+    if stack:
+        lines.append(f"    {'':>11}  {place_text(stack, folder)}")
+    here = own_line(stack, folder) if stack else ""
+    others = dict.fromkeys(own_line(other, folder) for other in first.elsewhere)
+    others.pop(here, None)
+    if others:
+        lines.append(f"    {'':>11}  the same is called at {', '.join(others)}")
+    if first.made and first.is_resized:
+        lines.append(f"    {'':>11}  made at {place_text(first.made, folder)}")
+    return lines
+
+
+def _what(cause: Cause) -> str:
+    if "slack" in (cause.was, cause.now):
+        return "ends of blocks that nothing fits into"
+    if not cause.was:
+        return f"new {cause.op} ({cause.now})"
+    if not cause.now:
+        return f"gone {cause.op} ({cause.was})"
+    if cause.was == cause.now:
+        return f"{cause.op} ({cause.now})"
+    return f"{cause.op} ({cause.was} → {cause.now})"
+
+
+def _wait_lines(judgement: Judgement, folder: Path) -> list[str]:
+    lines = []
+    for wait in judgement.new_waits:
+        where = place_text(wait.stack, folder) if wait.stack else wait.code
+        cost = f"the step is {amount_text(wait.cost_us, 'us')} longer for it"
+        lines.append(f"  new synchronization ({wait.reason}, {wait.num_waits} a step): {cost}")
+        lines.append(f"    {where}")
+    if judgement.gone_waits and not judgement.new_waits:
+        lines += [f"  synchronization gone: {text}" for text in judgement.gone_waits]
+    return lines
+
+
+def _kernel_lines(judgement: Judgement) -> list[str]:
+    lines = []
+    for title, kernels in (("new", judgement.new_kernels), ("gone", judgement.gone_kernels)):
+        if kernels:
+            ordered = sorted(kernels, key=lambda item: (-item[1], item[0]))
+            named = ", ".join(f"{count} x {work}" for work, count in ordered[:_KERNELS_SHOWN])
+            more = len(ordered) - _KERNELS_SHOWN
+            lines.append(f"  {title} kernels: {named}{f' and {more} more' if more > 0 else ''}")
+    return lines

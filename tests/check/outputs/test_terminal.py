@@ -1,0 +1,62 @@
+"""The terminal: a line for each case, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from check_results import BEFORE, project, regression, slower
+from neusight.integrations.check.judgement import judge
+from neusight.integrations.check.outputs.terminal import explanation, words_of
+from neusight.integrations.check.result import CaseResult
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return project(tmp_path)
+
+
+def test_an_unchanged_case_is_one_line(folder: Path) -> None:
+    seen = replace(slower(), case=BEFORE)
+    result = CaseResult("train", "ok", judge("train", BEFORE, seen), BEFORE)
+
+    text = words_of(result, folder)
+
+    assert text == "train: ok, same as the baseline, 1 ms a step, 1.00 GiB at the peak"
+
+
+def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
+    text = words_of(regression(), folder)
+
+    assert text.startswith("train: REGRESSION, 1.5 ms a step, 2.00 GiB at the peak")
+    for words in (
+        "step latency 1 ms 1.5 ms +50.00% 0.5 % WORSE",
+        "+450 µs Net.0: aten::addmm (gemm 8x8x8 bf16 → gemm 8x16x8 bf16)",
+        "model.py:2 self.up(x)",
+        "made at model.py:1 self.up = nn.Linear(8, 16)",
+        "+1.00 GiB Net.0: aten::addmm (activation)",
+        "new synchronization (item, 1 a step): the step is 40 µs longer for it",
+        "train.py:1 loss.item()",
+        "new kernels: 1 x gemm 8x16x8 bf16",
+        "note: priced by bytes over bandwidth, as fallback: my::op",
+    ):
+        assert words in " ".join(text.split())
+
+
+def test_quietly_every_case_is_one_line(folder: Path) -> None:
+    assert "\n" not in words_of(regression(), folder, quiet=True)
+
+
+def test_a_failure_says_why(folder: Path) -> None:
+    text = words_of(CaseResult("train", "failed", failure="ValueError: no"), folder)
+
+    assert text == "train: FAILED: ValueError: no"
+
+
+def test_a_place_without_a_file_is_named_without_code(tmp_path: Path) -> None:
+    judgement = regression().judgement
+    assert judgement is not None
+
+    assert any(line.strip() == "model.py:2" for line in explanation(judgement, tmp_path))
