@@ -79,3 +79,82 @@ def test_values_put_by_a_masked_index_are_no_index() -> None:
     put = names(call("_unsafe_masked_index_put_accumulate", x, **arguments, values=x))
 
     assert got == put == ["clamp", "index", "masked_fill"]
+
+
+def test_random_numbers_are_written_and_scaled_by_tensors_in_another_pass() -> None:
+    x, mean = spec(100), spec(100)
+
+    (plain,) = kernels(call("normal_", x, self=x, mean=0.0, std=1.0))
+    draw, scale = kernels(call("normal", x, overload="Tensor_float", mean=mean, std=1.0))
+
+    assert (plain.name, plain.bytes_read, plain.bytes_written) == ("normal", 0, 400)
+    assert (draw.bytes_read, scale.name, scale.bytes_read) == (0, "normal_transform", 800)
+
+
+def test_drawing_in_place_reads_probabilities_alone() -> None:
+    x = spec(100)
+
+    def read(op: str, overload: str, p: object) -> int:
+        (kernel,) = kernels(call(op, x, overload=overload, self=x, p=p))
+        return kernel.bytes_read
+
+    assert read("bernoulli_", "float", 0.5) == 0
+    assert read("bernoulli_", "Tensor", x) == 400
+    assert read("bernoulli", "p", 0.5) == 400
+
+
+def test_dropout_at_inference_launches_nothing() -> None:
+    x = spec(100)
+
+    assert names(call("native_dropout", x, x, input_=x, p=0.1, train=False)) == []
+
+
+def test_a_loss_is_a_pass_into_a_temporary_and_a_sum_unless_it_is_kept() -> None:
+    """100 floats against 100 targets."""
+    x = spec(100)
+
+    each, mean = kernels(call("mse_loss", spec(), self=x, target=x, reduction=1))
+    (kept,) = kernels(call("mse_loss", x, self=x, target=x, reduction=0))
+
+    assert (each.bytes_read, each.bytes_written) == (800, 400)
+    assert (mean.name, mean.bytes_read, mean.bytes_written) == ("mean", 400, 4)
+    assert (kept.bytes_read, kept.bytes_written) == (800, 400)
+
+
+def test_a_cross_entropy_of_logits_goes_op_by_op() -> None:
+    x = spec(8, 10)
+
+    def launched(**weights: object) -> list[str]:
+        return names(
+            call("binary_cross_entropy_with_logits", spec(), self=x, target=x, reduction=2,
+                 **weights)
+        )  # fmt: skip
+
+    plain = ["rsub", "mul", "log_sigmoid", "sub"]
+    assert launched() == [*plain, "sum"]
+    assert launched(weight=x) == [*plain, "mul", "sum"]
+    assert launched(pos_weight=spec(10)) == ["sub", *plain, "mul", "add", "mul", "sum"]
+
+
+def test_the_identity_is_zeros_and_its_diagonal() -> None:
+    zeros, ones = kernels(call("eye", spec(8, 6), overload="m", n=8, m=6))
+
+    assert (zeros.bytes_written, ones.bytes_written) == (192, 24)
+
+
+def test_questions_to_a_tensor_are_answered_over_the_bus() -> None:
+    x = spec(100)
+
+    assert names(call("is_nonzero", True, self=spec())) == ["memcpy_d2h"]
+    assert names(call("allclose", True, self=x, other=x))[-2:] == ["all", "memcpy_d2h"]
+    assert names(call("equal", True, self=x, other=x)) == ["eq", "all", "memcpy_d2h"]
+    assert names(call("equal", False, self=x, other=spec(5))) == []
+
+
+def test_the_scale_of_amp_is_updated_from_three_numbers() -> None:
+    (kernel,) = kernels(
+        call("_amp_update_scale_", spec(), self=spec(), growth_tracker=spec(dtype="int32"),
+             found_inf=spec())
+    )  # fmt: skip
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (12, 8)

@@ -102,3 +102,89 @@ def test_a_mask_of_two_dimensions_puts_single_elements() -> None:
     )  # fmt: skip
 
     assert (launched[-1].name, launched[-1].bytes_written) == ("index_put", 50 * 4)
+
+
+def test_a_scatter_moves_as_many_elements_as_there_are_indices() -> None:
+    """16 of 100 floats: 64 bytes and 16 indices of 8 bytes in, 64 bytes out; a sum also reads what
+    is there."""
+    x, index = spec(100), spec(16, dtype="int64")
+
+    (put,) = kernels(call("scatter_", x, self=x, dim=0, index=index, src=spec(50)))
+    (add,) = kernels(call("scatter_add_", x, self=x, dim=0, index=index, src=spec(50)))
+
+    assert (put.bytes_read, put.bytes_written, put.flops) == (64 + 128, 64, 0)
+    assert (add.bytes_read, add.bytes_written, add.flops) == (64 + 128 + 64, 64, 16)
+
+
+def test_out_of_place_forms_copy_first() -> None:
+    x, index = spec(100), spec(16, dtype="int64")
+
+    assert names(call("scatter", x, self=x, dim=0, index=index, src=spec(16))) == [
+        "memcpy_d2d",
+        "scatter",
+    ]
+
+
+def test_adding_by_index_moves_the_whole_source() -> None:
+    """10 rows of 64 floats into 100 rows."""
+    x, rows, index = spec(100, 64), spec(10, 64), spec(10, dtype="int64")
+
+    (add,) = kernels(call("index_add_", x, self=x, dim=0, index=index, source=rows, alpha=1))
+    (copy,) = kernels(call("index_copy_", x, self=x, dim=0, index=index, source=rows))
+
+    assert (add.bytes_read, add.bytes_written) == (2 * 2560 + 80, 2560)
+    assert (copy.bytes_read, copy.bytes_written) == (2560 + 80, 2560)
+
+
+def test_filling_by_index_writes_whole_slices() -> None:
+    x, index = spec(100, 64), spec(10, dtype="int64")
+
+    (kernel,) = kernels(call("index_fill_", x, self=x, dim=0, index=index, value=0))
+
+    assert kernel.bytes_written == 10 * 64 * 4
+
+
+def test_a_bag_reads_a_row_an_index_and_writes_one_a_bag() -> None:
+    """100 rows of 64 floats into 8 bags; offsets are int64 too."""
+    indices, offsets = spec(100, dtype="int64"), spec(8, dtype="int64")
+
+    (kernel,) = kernels(
+        call("_embedding_bag", spec(8, 64), weight=spec(5000, 64), indices=indices,
+             offsets=offsets, per_sample_weights=None)
+    )  # fmt: skip
+
+    assert kernel.size == (100, 64)
+    assert (kernel.bytes_read, kernel.bytes_written) == (100 * 256 + 800 + 64, 8 * 256)
+
+
+def test_nonzero_counts_before_it_selects_and_splits_coordinates() -> None:
+    mask = spec(10, 10, dtype="bool")
+
+    count, read, init, select, split = kernels(
+        call("nonzero", spec(30, 2, dtype="int64"), self=mask)
+    )
+
+    assert (count.bytes_read, count.bytes_written, read.bytes_read) == (100, 4, 4)
+    assert init.name == "scan_init"
+    assert (select.bytes_read, select.bytes_written) == (100, 240)
+    assert split.bytes_written == 480
+    assert names(call("nonzero", spec(3, 1, dtype="int64"), self=spec(10)))[-1] == "select_flagged"
+
+
+def test_a_static_nonzero_does_not_wait() -> None:
+    result = spec(5, 1, dtype="int64")
+
+    assert "memcpy_d2h" not in names(call("nonzero_static", result, self=spec(10), size=5))
+
+
+def test_bincount_asks_the_host_for_its_limits() -> None:
+    x = spec(100, dtype="int64")
+
+    assert names(call("bincount", spec(10, dtype="int64"), self=x, weights=None, minlength=0)) == [
+        "min",
+        "memcpy_d2h",
+        "max",
+        "memcpy_d2h",
+        "fill",
+        "bincount",
+    ]

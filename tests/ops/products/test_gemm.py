@@ -153,3 +153,83 @@ def test_a_sparse_product_counts_the_stored_half_whichever_side_and_with_a_bias(
     assert addmm.bytes_read == mm.bytes_read + 2 * 64
     assert layer.bytes_read == 2 * (64 * 128 + 32 * 64 + 32 * 4)
     assert mm.bytes_written == addmm.bytes_written == layer.bytes_written == 2 * 64 * 32
+
+
+def test_a_product_reads_both_sides_and_writes_the_result() -> None:
+    (kernel,) = kernels(call("mm", spec(8, 4), self=spec(8, 2), mat2=spec(2, 4)))
+
+    assert (kernel.flops, kernel.bytes_read, kernel.bytes_written) == (128, 4 * 24, 4 * 32)
+
+
+def test_without_beta_nothing_is_added() -> None:
+    assert names(
+        call("baddbmm", spec(4, 8, 4), self=spec(4, 8, 4), batch1=spec(4, 8, 2),
+             batch2=spec(4, 2, 4), beta=0, alpha=1)
+    ) == ["gemm"]  # fmt: skip
+
+
+def test_a_sum_over_the_batch_is_a_product_an_entry() -> None:
+    launched = kernels(
+        call("addbmm", spec(8, 4), self=spec(8, 4), batch1=spec(3, 8, 2), batch2=spec(3, 2, 4))
+    )
+
+    assert [kernel.name for kernel in launched] == ["memcpy_d2d", *["gemm"] * 3]
+    assert launched[1].bytes_read == 4 * (16 + 8 + 32)
+
+
+def test_the_gradients_of_a_linear_are_two_products_and_a_sum() -> None:
+    """32 rows, 64 to 16."""
+    of_input, of_weight, of_bias = kernels(
+        call("linear_backward", spec(32, 64), spec(16, 64), spec(16), self=spec(32, 64),
+             grad_output=spec(32, 16), weight=spec(16, 64), output_mask=(True, True, True))
+    )  # fmt: skip
+
+    assert of_input.flops == of_weight.flops == 2 * 32 * 64 * 16
+    assert (of_input.layout, of_weight.layout) == ("nn", "tn")
+    assert (of_bias.bytes_read, of_bias.bytes_written) == (4 * 32 * 16, 64)
+
+
+def test_a_matrix_times_a_vector_is_a_product_of_one_column() -> None:
+    (plain,) = kernels(call("mv", spec(64), self=spec(64, 32), vec=spec(32)))
+    added = names(call("addmv", spec(64), self=spec(64), mat=spec(64, 32), vec=spec(32)))
+
+    assert (plain.name, plain.flops) == ("gemv", 2 * 64 * 32)
+    assert added == ["memcpy_d2d", "gemv"]
+
+
+def test_dot_products_are_partial_sums_and_their_sum() -> None:
+    partial, final = kernels(call("dot", spec(), self=spec(1000), tensor=spec(1000)))
+
+    assert (partial.bytes_read, final.name) == (8000, "dot_reduce")
+    assert names(call("vdot", spec(), self=spec(8), other=spec(8))) == ["dot", "dot_reduce"]
+
+
+def test_complex_products_are_four_real_ones() -> None:
+    left, right = spec(8, 2, dtype="complex64"), spec(2, 4, dtype="complex64")
+
+    (kernel,) = kernels(call("mm", spec(8, 4, dtype="complex64"), self=left, mat2=right))
+
+    assert kernel.flops == 4 * 2 * 8 * 4 * 2
+
+
+def test_quantized_weights_are_read_packed_with_their_scales() -> None:
+    """8 rows of 64 bf16 by a weight of 64 x 32 bytes and 32 scales of 2 bytes."""
+    half = "bfloat16"
+    (kernel,) = kernels(
+        call("_weight_int8pack_mm", spec(8, 32, dtype=half), self=spec(8, 64, dtype=half),
+             mat2=spec(32, 64, dtype="int8"), scales=spec(32, dtype=half))
+    )  # fmt: skip
+
+    assert kernel.flops == 2 * 8 * 32 * 64
+    assert kernel.bytes_read == 8 * 64 * 2 + 32 * 64 + 64
+
+
+def test_a_bilinear_layer_is_unrolled_over_its_outputs() -> None:
+    """4 rows, 3 and 5 features in, 7 out: 7 slices of 4 x 3 x 5 floats."""
+    launched = kernels(
+        call("_trilinear", spec(4, 7), i1=spec(4, 3), i2=spec(7, 3, 5), i3=spec(4, 5),
+             expand1=(1, 3), expand2=(0,), expand3=(1, 2), sumdim=(2, 3), unroll_dim=1)
+    )  # fmt: skip
+
+    assert [kernel.name for kernel in launched] == ["fill", *["mul", "mul", "sum", "add"] * 7]
+    assert launched[1].bytes_written == launched[3].bytes_read == 4 * 60

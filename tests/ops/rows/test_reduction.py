@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neusight.predictors.kernel import KernelClass
-from op_calls import call, kernels, spec
+from op_calls import call, kernels, names, spec
 
 
 def test_a_reduction_has_a_row_a_result() -> None:
@@ -55,3 +55,63 @@ def test_the_gradient_of_distances_is_made_a_pair() -> None:
     assert each.bytes_read == 4 * (20 + 4 * 64 + 5 * 64 + 20)
     assert each.bytes_written == total.bytes_read == 4 * 20 * 64
     assert total.bytes_written == 4 * 4 * 64
+
+
+def test_a_sum_reads_everything_and_writes_a_number_a_row() -> None:
+    x = spec(64, 32, dtype="bfloat16")
+
+    (kernel,) = kernels(
+        call("sum", spec(64, dtype="bfloat16"), overload="dim_IntList", self=x, dim=(-1,))
+    )
+
+    assert (kernel.bytes_read, kernel.bytes_written, kernel.size) == (4096, 128, (64, 32))
+
+
+def test_a_sum_of_nothing_is_zeros_and_one_into_nothing_no_kernel() -> None:
+    assert names(call("sum", spec(4), self=spec(4, 0), dim=(1,))) == ["fill"]
+    assert names(call("sum", spec(0), self=spec(0, 4), dim=(1,))) == []
+
+
+def test_a_scan_of_one_row_prepares_its_tiles() -> None:
+    def scan(*shape: int) -> list[str]:
+        return names(call("cumsum", spec(*shape), self=spec(*shape), dim=-1))
+
+    assert scan(1, 100) == scan(100) == ["scan_init", "cumsum"]
+    assert scan(2, 100) == ["cumsum"]
+
+
+def test_a_scan_into_given_tensors_writes_them() -> None:
+    x, indices = spec(4, 100), spec(4, 100, dtype="int64")
+
+    (kernel,) = kernels(call("_cummax_helper", self=x, values=x, indices=indices, dim=1))
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (1600, 1600 + 3200)
+
+
+def test_the_gradient_of_a_loss_is_zeros_and_a_value_a_target() -> None:
+    scores, target = spec(128, 1000), spec(128, dtype="int64")
+
+    zeros, scatter = kernels(
+        call("nll_loss_backward", scores, grad_output=spec(), self=scores, target=target,
+             weight=None, reduction=1, ignore_index=-100, total_weight=spec())
+    )  # fmt: skip
+
+    assert zeros.bytes_written == 512_000
+    assert (scatter.bytes_read, scatter.bytes_written) == (1024, 512)
+
+
+def test_logsumexp_is_nine_kernels() -> None:
+    launched = names(call("logsumexp", spec(64), self=spec(64, 100), dim=(1,)))
+
+    assert launched == [
+        "amax", "abs", "eq", "masked_fill", "sub", "exp", "sum", "log", "add",
+    ]  # fmt: skip
+
+
+def test_a_distance_is_three_operations_an_element_a_pair() -> None:
+    (kernel,) = kernels(
+        call("_cdist_forward", spec(4, 5), x1=spec(4, 64), x2=spec(5, 64), p=2.0, compute_mode=None)
+    )
+
+    assert (kernel.flops, kernel.bytes_read, kernel.bytes_written) == (3 * 20 * 64, 9 * 256, 80)
+    assert names(call("dist", spec(), self=spec(8), other=spec(8), p=2)) == ["sub", "norm"]
