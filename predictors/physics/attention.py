@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import AttentionSize, Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, AttentionSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import utilization_of
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 
@@ -103,44 +104,66 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     clock = gpu.clock_hz * 1e-6
     pair_us = _pair_us(kernel, size, gpu, sustained=sustained)
     heads = size.batch * size.heads
-    columns = -(-size.seq_kv // TILE_KV)
-    rows = -(-size.seq_q // TILE_Q)
+    columns, rows = -(-size.seq_kv // TILE_KV), -(-size.seq_q // TILE_Q)
     cta_us = _CTA_CLOCKS / clock
-    num_tiles = columns if size.backward else rows
+    num_tiles, longest = (columns, rows) if size.backward else (rows, columns)
     total_us = heads * (visible_tile_pairs(size) * pair_us + num_tiles * cta_us) / gpu.num_sms
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
-    longest = rows if size.backward else columns
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    dram_us = kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
-
-    best_us, best_split = float("inf"), 1
-    for split in KV_SPLITS:
-        longest_us = -(-longest // split) * pair_us + cta_us
-        busy_us = max(total_us, longest_us) + _TAIL_SHARE * longest_us
-        split_us = (
-            (_SPLIT_CLOCKS + 2.0 * split * heads * size.seq_q / gpu.num_sms) / clock
-            if split > 1
-            else 0.0
-        )
-        time_us = smooth_maximum(busy_us, dram_us) + split_us
-        if time_us < best_us:
-            best_us, best_split = time_us, split
+    dram_us = _dram_us(kernel, gpu)
+    best_us, split = min(
+        (_split_us(size, gpu, parts, total_us, longest, pair_us, cta_us, dram_us), parts)
+        for parts in KV_SPLITS
+    )
     floor_us = gpu.floor_us * _FLOOR_FACTOR
-    num_ctas = max(1, heads * num_tiles * best_split)
-    threads = 384 if gpu.compute_capability[0] >= 9 and gpu.vendor == "nvidia" else 128
+    is_memory_bound = dram_us > max(total_us, best_us / 2)
+    launch = launch_geometry(
+        KernelClass.ATTENTION,
+        gpu,
+        num_ctas=heads * num_tiles * split,
+        threads_per_cta=_threads_of(gpu),
+        tile=(TILE_Q, TILE_KV),
+        itemsize=DTYPE_BYTES[kernel.dtype],
+    )
     return PhysicalTime(
         time_us=floor_us + best_us,
-        bound="launch"
-        if best_us < floor_us
-        else ("memory" if dram_us > max(total_us, best_us / 2) else "compute"),
+        bound="launch" if best_us < floor_us else "memory" if is_memory_bound else "compute",
         spread=_BACKWARD_SPREAD if size.backward else _SPREAD,
         tile=(TILE_Q, TILE_KV),
-        split_k=best_split,
-        num_ctas=num_ctas,
-        threads_per_cta=threads,
-        num_waves=num_ctas / gpu.num_sms,
+        split_k=split,
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )
+
+
+def _split_us(
+    size: AttentionSize,
+    gpu: GPU,
+    parts: int,
+    total_us: float,
+    longest: int,
+    pair_us: float,
+    cta_us: float,
+    dram_us: float,
+) -> float:
+    """The time with keys and values cut into so many parts, without the floor."""
+    longest_us = -(-longest // parts) * pair_us + cta_us
+    busy_us = max(total_us, longest_us) + _TAIL_SHARE * longest_us
+    clocks = 0.0
+    if parts > 1:
+        clocks = _SPLIT_CLOCKS + 2.0 * parts * (size.batch * size.heads) * size.seq_q / gpu.num_sms
+    return smooth_maximum(busy_us, dram_us) + clocks / (gpu.clock_hz * 1e-6)
+
+
+def _dram_us(kernel: Kernel, gpu: GPU) -> float:
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    return kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
+
+
+def _threads_of(gpu: GPU) -> int:
+    """Threads of a CTA: two math groups and one that loads from Hopper on, four warps before."""
+    return 384 if gpu.compute_capability[0] >= 9 and gpu.vendor == "nvidia" else 128
 
 
 def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:

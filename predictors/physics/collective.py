@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, Kernel
+from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.physics.memory_bound import smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import wire_bytes
@@ -102,13 +103,16 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     )
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
     switched = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
+    launch = launch_geometry(
+        KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
+    )
     return PhysicalTime(
         time_us=smooth_maximum(floor_us, wire_us) + start_us,
         bound="communication",
         spread=_SPREAD if switched and "pair" not in gpu.link_kind else _HOST_SPREAD,
-        num_ctas=_NCCL_CHANNELS,
-        threads_per_cta=_NCCL_THREADS,
-        num_waves=_NCCL_CHANNELS / gpu.num_sms,
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )
 
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from math import prod
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import columns, timings_of_problems
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import is_winograd
@@ -35,6 +36,9 @@ _DIRECT_CHANNELS = 4
 _DIRECT_ALU_SHARE = 0.25
 _DIRECT_BYTES = 8.0
 _DIRECT_FLOOR_FACTOR = 1.5
+
+#: Threads of their CTAs, one an output (conv_depthwise2d.cu).
+_DIRECT_THREADS = 256
 
 _CHANNEL_STEP = 8
 
@@ -137,12 +141,17 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     size = kernel.size
     assert isinstance(size, ConvolutionSize)
     outputs = size.batch * size.out_channels * prod(size.output)
-    num_ctas = max(1, -(-outputs // 256))
+    launch = launch_geometry(
+        KernelClass.CONVOLUTION,
+        gpu,
+        num_ctas=-(-outputs // _DIRECT_THREADS),
+        threads_per_cta=_DIRECT_THREADS,
+    )
     return PhysicalTime(
         time_us=floor_us + smooth_maximum(memory_us, compute_us),
         bound="compute" if compute_us > memory_us else "memory",
         spread=_SPREAD,
-        num_ctas=num_ctas,
-        threads_per_cta=256,
-        num_waves=num_ctas * 256 / (gpu.num_sms * gpu.max_threads_per_sm),
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )

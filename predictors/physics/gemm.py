@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.tile import (
     SPLITS,
@@ -23,9 +24,8 @@ from neusight.predictors.physics.tile import (
     Candidates,
     candidates,
     threads_of,
-    tile_shared_memory_bytes,
 )
-from neusight.predictors.physics.wave import ctas_per_sm, effective_waves
+from neusight.predictors.physics.wave import effective_waves
 
 __all__ = [
     "CONSTANTS",
@@ -396,12 +396,20 @@ def timings_of_problems(
                 picked, gpu, compute, sustained=sustained, is_convolution=is_convolution
             )
             for position, index in enumerate(chunk):
-                results[index] = _timing(picked, times, position, gpu, compute)
+                results[index] = _timing(
+                    picked, times, position, gpu, compute, is_convolution=is_convolution
+                )
     return [results[index] for index in range(len(computes))]
 
 
 def _timing(
-    problems: GemmProblems, times: GemmTimes, position: int, gpu: GPU, compute: str
+    problems: GemmProblems,
+    times: GemmTimes,
+    position: int,
+    gpu: GPU,
+    compute: str,
+    *,
+    is_convolution: bool,
 ) -> PhysicalTime:
     table = _candidates_of(gpu, compute)
     best = int(times.best[position])
@@ -409,40 +417,25 @@ def _timing(
     split = int(table.split[0, best])
     rows = -(-int(problems.m[position, 0]) // tile[0])
     columns = -(-int(problems.n[position, 0]) // tile[1])
-    num_ctas = max(1, int(problems.batch[position, 0]) * rows * columns * split)
+    launch = launch_geometry(
+        KernelClass.CONVOLUTION if is_convolution else KernelClass.GEMM,
+        gpu,
+        num_ctas=int(problems.batch[position, 0]) * rows * columns * split,
+        threads_per_cta=threads_of(tile),
+        tile=tile,
+        itemsize=float(problems.itemsize[position, 0]),
+    )
     time_us = float(times.time_us[position])
-    at_once = _ctas_per_sm(tile, float(problems.itemsize[position, 0]), gpu)
     return PhysicalTime(
         time_us=time_us,
         bound=_bound(float(times.compute_us[position]), float(times.memory_us[position]), time_us),
         spread=SMALL_SPREAD if time_us < SMALL_US else SPREAD,
         tile=tile,
         split_k=split,
-        num_ctas=num_ctas,
-        threads_per_cta=threads_of(tile),
-        num_waves=num_ctas / (gpu.num_sms * at_once),
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )
-
-
-def _ctas_per_sm(tile: tuple[int, int], itemsize: float, gpu: GPU) -> int:
-    key = (tile, itemsize, gpu.fingerprint)
-    found = _occupancy.get(key)
-    if found is None:
-        found = _occupancy[key] = ctas_per_sm(
-            gpu,
-            threads_per_cta=threads_of(tile),
-            shared_memory_bytes=tile_shared_memory_bytes(tile, itemsize, gpu),
-            registers_per_thread=_registers_of(tile),
-        )
-    return found
-
-
-_occupancy: dict[tuple[tuple[int, int], float, str], int] = {}
-
-
-def _registers_of(tile: tuple[int, int]) -> int:
-    """Registers of a thread: its FP32 sums, and as many again as addresses and operands need."""
-    return min(255, 64 + tile[0] * tile[1] // threads_of(tile))
 
 
 def _bound(compute_us: float, memory_us: float, time_us: float) -> Bound:

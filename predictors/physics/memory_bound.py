@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelClass, RowsSize
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
 
@@ -184,13 +185,16 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     stream_us = smooth_maximum(issue_us, dram_us, compute_us, row_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + stream_us
+    launch = launch_geometry(
+        kernel.kernel_class, gpu, num_ctas=_num_ctas(kernel), threads_per_cta=_THREADS
+    )
     return PhysicalTime(
         time_us=time_us,
         bound=_bound(max(issue_us, dram_us, row_us), compute_us, floor_us),
         spread=_spread(kernel, time_us),
-        num_ctas=_num_ctas(kernel),
-        threads_per_cta=_THREADS,
-        num_waves=_num_ctas(kernel) / (gpu.num_sms * max(1, gpu.max_threads_per_sm // _THREADS)),
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )
 
 

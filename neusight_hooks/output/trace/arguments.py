@@ -7,15 +7,14 @@ from neusight.predictors.kernel import (
     DTYPE_BYTES,
     CollectiveSize,
     Kernel,
-    KernelClass,
     RowsSize,
 )
+from neusight.predictors.physics.launch_geometry import launch_geometry
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 __all__ = [
     "CPP_TYPES",
-    "MAX_THREADS_PER_BLOCK",
     "REGISTERS_PER_BLOCK",
     "collective_arguments",
     "forecast_arguments",
@@ -54,23 +53,9 @@ _COLLECTIVES = {
     "send_recv": "send",
 }
 _NCCL_TYPES = {"float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float64": "Double"}
-#: Registers a thread of a class, from real profiles (H100: GEMM 168, flash 255, elementwise 24).
-_REGISTERS = {
-    KernelClass.GEMM: 168,
-    KernelClass.CONVOLUTION: 168,
-    KernelClass.ATTENTION: 168,
-    KernelClass.COLLECTIVE: 96,
-    KernelClass.OPTIMIZER: 64,
-}
-_OTHER_REGISTERS = 32
-_MAX_BLOCKS_PER_SM = 32
-MAX_THREADS_PER_BLOCK = 1024
 REGISTERS_PER_BLOCK = 65536
-#: Bytes of a thread's work in PyTorch's vectorized kernels: 4 elements.
+#: Elements of a thread's work in PyTorch's vectorized kernels.
 _ELEMENTS_PER_THREAD = 4
-#: Shared memory of a tiled kernel: `_STAGES` slices of `_SLICE` deep A and B tiles.
-_STAGES, _SLICE = 4, 64
-_DEFAULT_TILE = (128, 128)
 
 
 def num_elements(kernel: Kernel) -> int:
@@ -80,51 +65,34 @@ def num_elements(kernel: Kernel) -> int:
 
 
 def launch_arguments(kernel: Kernel, estimate: Estimate, gpu: GPU) -> dict[str, object]:
-    """Grid, block and occupancy, as the profiler derives them."""
-    threads = max(1, min(estimate.threads_per_cta, MAX_THREADS_PER_BLOCK))
-    blocks = _num_blocks(kernel, estimate, threads)
-    registers = _REGISTERS.get(kernel.kernel_class, _OTHER_REGISTERS)
-    registers = min(registers, REGISTERS_PER_BLOCK // threads)
-    shared = _shared_memory(kernel, estimate, gpu)
-    warps_per_block = -(-threads // gpu.warp_size)
-    max_warps = gpu.max_threads_per_sm // gpu.warp_size
-    resident = min(
-        _MAX_BLOCKS_PER_SM,
-        gpu.max_threads_per_sm // threads,
-        gpu.registers_per_sm // (registers * threads),
-        gpu.shared_memory_per_sm_bytes // shared if shared else _MAX_BLOCKS_PER_SM,
+    """Grid, block and occupancy, as the price has them."""
+    launch = launch_geometry(
+        kernel.kernel_class,
+        gpu,
+        num_ctas=_num_blocks(kernel, estimate),
+        threads_per_cta=estimate.threads_per_cta,
+        tile=estimate.tile,
+        itemsize=DTYPE_BYTES[kernel.dtype],
     )
-    warps_per_sm = blocks * warps_per_block / gpu.num_sms
-    occupancy = min(warps_per_sm, max(1, resident) * warps_per_block) / max_warps
+    warps_per_block = -(-launch.threads_per_cta // gpu.warp_size)
     return {
-        "registers per thread": registers,
-        "shared memory": shared,
-        "blocks per SM": round(blocks / gpu.num_sms, 6),
-        "warps per SM": round(warps_per_sm, 6),
-        "grid": [blocks, 1, 1],
-        "block": [threads, 1, 1],
-        "est. achieved occupancy %": round(100 * min(1.0, occupancy)),
+        "registers per thread": launch.registers_per_thread,
+        "shared memory": launch.shared_memory_bytes,
+        "blocks per SM": round(launch.num_ctas / gpu.num_sms, 6),
+        "warps per SM": round(launch.num_ctas * warps_per_block / gpu.num_sms, 6),
+        "grid": [launch.num_ctas, 1, 1],
+        "block": [launch.threads_per_cta, 1, 1],
+        "est. achieved occupancy %": round(100 * launch.occupancy),
     }
 
 
-def _num_blocks(kernel: Kernel, estimate: Estimate, threads: int) -> int:
+def _num_blocks(kernel: Kernel, estimate: Estimate) -> int:
+    """The CTAs that the predictor told; of rows, where it told none, by what each takes on."""
     if estimate.num_ctas > 1 or not isinstance(kernel.size, RowsSize):
-        return max(1, estimate.num_ctas)
+        return estimate.num_ctas
     if kernel.size.rows > 1:
         return kernel.size.rows
-    return max(1, -(-kernel.size.width // (threads * _ELEMENTS_PER_THREAD)))
-
-
-def _shared_memory(kernel: Kernel, estimate: Estimate, gpu: GPU) -> int:
-    if kernel.kernel_class not in (
-        KernelClass.GEMM,
-        KernelClass.CONVOLUTION,
-        KernelClass.ATTENTION,
-    ):
-        return 0
-    tile_m, tile_n = estimate.tile or _DEFAULT_TILE
-    wanted = int(_STAGES * _SLICE * (tile_m + tile_n) * DTYPE_BYTES.get(kernel.dtype, 4))
-    return min(wanted, gpu.shared_memory_per_block_optin_bytes)
+    return -(-kernel.size.width // (estimate.threads_per_cta * _ELEMENTS_PER_THREAD))
 
 
 def forecast_arguments(kernel: Kernel, estimate: Estimate) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neusight.output.trace.arguments import MAX_THREADS_PER_BLOCK, REGISTERS_PER_BLOCK
+from neusight.output.trace.arguments import REGISTERS_PER_BLOCK
 from neusight.output.trace.events import Event, EventLog
 from neusight.predictors.gpu import GPU
+from neusight.predictors.physics.launch_geometry import MOST_THREADS_PER_CTA
 
 __all__ = ["device_properties", "distributed_info", "frame_of", "names_of_lanes"]
 
@@ -87,7 +88,7 @@ def device_properties(gpu: GPU, device: int) -> dict[str, object]:
         "totalGlobalMem": gpu.memory_bytes,
         "computeMajor": gpu.compute_capability[0],
         "computeMinor": gpu.compute_capability[1],
-        "maxThreadsPerBlock": MAX_THREADS_PER_BLOCK,
+        "maxThreadsPerBlock": MOST_THREADS_PER_CTA,
         "maxThreadsPerMultiprocessor": gpu.max_threads_per_sm,
         "regsPerBlock": REGISTERS_PER_BLOCK,
         "warpSize": gpu.warp_size,
