@@ -76,3 +76,31 @@ def test_bridged_pairs_fall_back_to_the_host_beyond_two() -> None:
 
 def test_hosts_apart_are_slower() -> None:
     assert time_us("all_reduce", "H100", 2**26, 16, 2) > time_us("all_reduce", "H100", 2**26, 16)
+
+
+def test_a_long_message_takes_its_bytes_over_the_links_rate_in_decimal_units() -> None:
+    gpu = find_gpu("H100")
+    kernel = Kernel.collective("broadcast", 10**13, 8)
+
+    rate = link_bandwidth_gbps(gpu, world_size=8, num_nodes=1)
+
+    assert collective_timing(kernel, gpu).time_us == pytest.approx(1e13 / (rate * 1e3), rel=1e-3)
+
+
+def test_one_rank_alone_copies_its_buffer() -> None:
+    gpu = find_gpu("H100")
+    kernel = Kernel.collective("all_reduce", 2**30, 1)
+
+    expected = gpu.floor_us + 2 * 2**30 / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
+    assert collective_timing(kernel, gpu).time_us == pytest.approx(expected)
+
+
+def test_hosts_decide_more_than_switches_do() -> None:
+    gpu = find_gpu("H100")
+
+    switched, between_hosts = (
+        collective_timing(Kernel.collective("all_reduce", 2**26, 16, num_nodes=nodes), gpu).spread
+        for nodes in (1, 2)
+    )
+
+    assert between_hosts > 2 * switched

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, Layout
-from neusight.predictors.physics.gemm import gemm_timings, is_unaligned
+from neusight.predictors.physics.attention import attention_timing
+from neusight.predictors.physics.gemm import (
+    CONSTANTS,
+    GemmTerms,
+    gemm_terms,
+    gemm_timings,
+    is_unaligned,
+    problems_of,
+)
 from neusight.predictors.physics.roofline import flop_roofline_us, roofline_us
+from neusight.predictors.physics.tile import Candidates
 from neusight.predictors.registry import predict
 from places import SHARED
 
@@ -165,3 +176,62 @@ def test_padding_a_vocabulary_pays_and_its_price_is_no_measurement() -> None:
     assert odd.latency_us > 1.5 * padded.latency_us
     assert (odd.origin, padded.origin) == ("physics", "trained")
     assert odd.high_us / odd.latency_us > padded.high_us / padded.latency_us
+
+
+#: A GPU of round numbers: 100 SMs at 1 GHz.
+ROUND = replace(
+    find_gpu("H100"),
+    num_sms=100,
+    boost_clock_mhz=1000.0,
+    peak_tflops={"fp64": 1.0, "fp32": 1.0, "bf16": 100.0},
+)
+
+
+def terms_of(kernel: Kernel, tile: tuple[int, int], split: int, **constants: float) -> GemmTerms:
+    """The terms of one product under one tile on the round GPU."""
+    tiles = Candidates(*(np.array([[float(part)]]) for part in (*tile, split)))
+    return gemm_terms(
+        problems_of([kernel]), tiles, ROUND, "bf16", constants=CONSTANTS._replace(**constants)
+    )
+
+
+def test_each_part_of_a_split_writes_and_reads_four_bytes_a_sum() -> None:
+    terms = terms_of(Kernel.gemm(200, 300, 4096), (128, 128), 4, split_clocks=0.0, l2_bytes=10.0)
+
+    num_bytes = 200 * 300 * 4 * (4 + 4)
+    assert terms.split_us[0, 0] == pytest.approx(num_bytes / (10.0 * 1000.0 * 100))
+
+
+def test_a_product_that_is_not_split_adds_nothing_up() -> None:
+    assert terms_of(Kernel.gemm(200, 300, 4096), (128, 128), 1).split_us[0, 0] == 0.0
+
+
+def test_waves_of_a_product_are_its_ctas_over_the_sms() -> None:
+    terms = terms_of(Kernel.gemm(1000, 2000, 64), (128, 256), 2, tail_cost=0.0)
+
+    assert terms.waves[0, 0] == 8 * 8 * 2 / 100
+    assert terms.effective_waves[0, 0] == 8 * 8 * 2 / 100
+
+
+def test_loads_of_a_product_fill_each_tile_from_both_operands() -> None:
+    terms = terms_of(Kernel.gemm(256, 256, 640), (128, 256), 1, l2_bytes=10.0)
+
+    assert terms.l2_us[0, 0] == pytest.approx(2 * (128 + 256) * 640 * 2 / (10.0 * 1000.0 * 100))
+
+
+def test_small_products_are_less_sure_than_large_ones_and_attention_than_either() -> None:
+    small, large = gemm_timings(
+        [Kernel.gemm(64, 64, 64), Kernel.gemm(8192, 8192, 8192)], find_gpu("H100"), sustained=False
+    )
+    forward, backward = (
+        attention_timing(
+            Kernel.attention(
+                8, 16, 16, 2048, 2048, 64, causal=True, dtype="bfloat16", backward=backward
+            ),
+            find_gpu("H100"),
+            sustained=False,
+        )
+        for backward in (False, True)
+    )
+
+    assert 0.1 < large.spread < small.spread <= forward.spread < backward.spread < 1.0

@@ -118,3 +118,62 @@ def test_tf32_is_plain_fp32_where_the_gpu_has_none() -> None:
 
     assert predict([tf32], "V100") == predict([fp32], "V100")
     assert predict([tf32], "A100") != predict([fp32], "A100")
+
+
+class OneTime:
+    """A correction that leaves the time alone and gives its interval."""
+
+    def __init__(self, spread: float) -> None:
+        self._spread = spread
+
+    def factors(
+        self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
+    ) -> list[Adjustment | None]:
+        return [Adjustment(1.0, self._spread) for _ in kernels]
+
+
+@pytest.mark.parametrize(("spread", "high", "low"), [(0.25, 1.25, 0.8), (5.0, 1.9, 1 / 1.9)])
+def test_the_interval_is_the_spread_to_both_sides_and_capped(
+    spread: float, high: float, low: float
+) -> None:
+    kernel = Kernel.elementwise("add", 2**26, dtype="float32", num_inputs=2)
+
+    [estimate] = Tiled(correction=OneTime(spread)).predict([kernel], find_gpu("H100"))
+
+    assert estimate.high_us / estimate.latency_us == pytest.approx(high, rel=1e-4)
+    assert estimate.low_us / estimate.latency_us == pytest.approx(low, rel=1e-4)
+
+
+def test_no_estimate_is_shorter_than_its_flops_at_peak() -> None:
+    kernel = Kernel.gemm(8192, 8192, 8192)
+
+    class Hundredth(OneTime):
+        def factors(
+            self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
+        ) -> list[Adjustment | None]:
+            return [Adjustment(0.01, 0.5) for _ in kernels]
+
+    [estimate] = Tiled(correction=Hundredth(0.5)).predict([kernel], find_gpu("A100"))
+
+    assert estimate.latency_us == pytest.approx(2 * 8192**3 / 312e12 * 1e6, rel=1e-6)
+    assert estimate.low_us == estimate.latency_us
+    assert estimate.utilization == pytest.approx(1.0, rel=1e-6)
+
+
+def test_unaligned_rows_cost_more_and_are_no_measurement() -> None:
+    aligned, unaligned = Tiled().predict(
+        [Kernel.gemm(4096, 50304, 768), Kernel.gemm(4096, 50257, 768)], find_gpu("H100")
+    )
+
+    assert unaligned.latency_us > 1.3 * aligned.latency_us
+    assert (aligned.origin, unaligned.origin) == ("trained", "physics")
+    assert not unaligned.in_range
+
+
+def test_what_is_kept_for_one_gpu_is_not_given_for_another() -> None:
+    tiled, kernel = Tiled(), Kernel.gemm(4096, 4096, 4096)
+
+    [first] = tiled.predict([kernel], find_gpu("H100"))
+    [second] = tiled.predict([kernel], find_gpu("A100"))
+
+    assert second.latency_us > 1.5 * first.latency_us
