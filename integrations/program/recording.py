@@ -79,7 +79,7 @@ def _recorded_here(
 ) -> Recorded:
     """Records in this process; with a store, in one that is the program's alone."""
     from neusight.ops import formulas
-    from neusight.ops.own_ops import own_ops
+    from neusight.ops.own_ops import own_ops_of
     from neusight.session import Session
 
     formulas_before, modules_before = formulas(), set(sys.modules)
@@ -90,7 +90,9 @@ def _recorded_here(
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
         files.add(Path(program.target).resolve())
-    return Recorded(outcome, recording, own_ops(recording, formulas_before), digest_of_files(files))
+    return Recorded(
+        outcome, recording, own_ops_of(recording, formulas_before), digest_of_files(files)
+    )
 
 
 def _session_options(program: Program, gpu: GPU, options: ProgramOptions) -> SessionOptions:

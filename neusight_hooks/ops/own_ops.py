@@ -9,7 +9,7 @@ from neusight.ops.registry import Formula, formulas, map_op, register_op, unregi
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 
-__all__ = ["OwnOps", "own_ops", "register_own_ops"]
+__all__ = ["OwnOps", "own_ops_of", "register_own_ops"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OwnOps:
     kernels: Mapping[tuple[OpSignature, MathMode], tuple[Kernel, ...]] = field(default_factory=dict)
 
 
-def own_ops(recording: Recording, before: Mapping[str, Formula]) -> OwnOps:
+def own_ops_of(recording: Recording, before: Mapping[str, Formula]) -> OwnOps:
     """What the recorded program registered since `before`, said of every call in the recording."""
     own = {name: formula for name, formula in formulas().items() if before.get(name) != formula}
     if not own:

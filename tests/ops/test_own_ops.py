@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from neusight.ops import formulas, is_mapped, map_op, register_op, unregister_op
-from neusight.ops.own_ops import OwnOps, own_ops, register_own_ops
+from neusight.ops.own_ops import OwnOps, own_ops_of, register_own_ops
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 
@@ -34,7 +34,7 @@ def test_kernels_come_back_for_the_recorded_calls(registered: Recording) -> None
     before = formulas()
     register_op("mine::double")(kernels)
 
-    ops = own_ops(registered, before)
+    ops = own_ops_of(registered, before)
     unregister_op("mine::double")
     register_own_ops(pickle.loads(pickle.dumps(ops)))
 
@@ -58,7 +58,7 @@ def test_what_was_known_before_is_exchanged(registered: Recording) -> None:
     unregister_op("mine::double")
     register_op("mine::double")(kernels)
 
-    ops = own_ops(registered, before)
+    ops = own_ops_of(registered, before)
     register_own_ops(ops)
 
     assert ops.names == ("mine::double",)
@@ -66,7 +66,7 @@ def test_what_was_known_before_is_exchanged(registered: Recording) -> None:
 
 
 def test_a_script_that_registers_nothing_has_nothing(registered: Recording) -> None:
-    assert own_ops(registered, formulas()) == OwnOps()
+    assert own_ops_of(registered, formulas()) == OwnOps()
 
 
 def test_a_function_that_fails_leaves_its_op_unmapped(registered: Recording) -> None:
@@ -77,7 +77,7 @@ def test_a_function_that_fails_leaves_its_op_unmapped(registered: Recording) -> 
 
     register_op("mine::double")(fails)
 
-    ops = own_ops(registered, before)
+    ops = own_ops_of(registered, before)
 
     assert (ops.names, dict(ops.kernels)) == (("mine::double",), {})
     assert is_mapped("mine::double")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from neusight.fake_cuda.overlay.package_caches import package_caches
+from neusight.fake_cuda.overlay.package_caches import cache_folders
 
 __all__ = ["allowed_folders"]
 
@@ -26,7 +26,7 @@ def allowed_folders(words: Iterable[str]) -> Iterator[list[str]]:
     The kernel can only allow what is there, so caches are made; those that stay empty go again.
     """
     theirs = _places_of(words)
-    caches = [path for path in package_caches() if not any(_is_in(one, path) for one in theirs)]
+    caches = [path for path in cache_folders() if not any(_is_in(one, path) for one in theirs)]
     temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), *_TEMPORARY)}
     free = [path for path in temporary if not any(_is_in(one, path) for one in theirs)]
     made: list[Path] = []

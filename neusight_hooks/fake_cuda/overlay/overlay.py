@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from neusight.fake_cuda.overlay.package_caches import package_caches
+from neusight.fake_cuda.overlay.package_caches import cache_folders
 from neusight.fake_cuda.store.store import Place, Store, missing
 
 __all__ = ["Overlay"]
@@ -32,7 +32,7 @@ class Overlay:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.true = store.true
-        self._left_alone = (*_SYSTEM, *package_caches(), store.folder)
+        self._left_alone = (*_SYSTEM, *cache_folders(), store.folder)
         self._began_in = self.true.getcwd()
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._is_closed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["package_caches"]
+__all__ = ["cache_folders"]
 
 #: Variables that say where a package keeps its cache.
 _VARIABLES = (
@@ -24,7 +24,7 @@ _VARIABLES = (
 _USUAL = ("~/.cache", "~/.triton", "~/.nv", "~/.config/matplotlib", "~/.ipython")
 
 
-def package_caches() -> list[str]:
+def cache_folders() -> list[str]:
     """Absolute, real paths of the caches' folders, whether they exist or not."""
     stated = [os.environ[name] for name in _VARIABLES if os.environ.get(name)]
     usual = [os.path.expanduser(path) for path in _USUAL]

@@ -22,7 +22,7 @@ from neusight.fake_cuda.store.journal import Journal
 from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
-from neusight.fake_cuda.store.true_functions import true_functions
+from neusight.fake_cuda.store.true_functions import functions_beneath
 
 __all__ = ["Place", "Store", "missing"]
 
@@ -49,7 +49,7 @@ class Store:
     """
 
     def __init__(self, folder: str, *, hands: Hands | None = None) -> None:
-        self.true = true_functions()
+        self.true = functions_beneath()
         self.folder = folder
         #: Who changes real paths: this process where it may, else the one that made the store.
         self.hands = hands_of(folder) if hands is None else hands

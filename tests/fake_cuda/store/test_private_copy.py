@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from neusight.fake_cuda.store.private_copy import MAX_COPY_BYTES, copy_privately
-from neusight.fake_cuda.store.true_functions import true_functions
+from neusight.fake_cuda.store.true_functions import functions_beneath
 
 
 def copied(source: Path, target: Path, *, empty: bool = False) -> os.stat_result:
-    return copy_privately(true_functions(), "as given", str(source), str(target), empty=empty)
+    return copy_privately(functions_beneath(), "as given", str(source), str(target), empty=empty)
 
 
 def test_a_copy_has_content_mode_and_times(tmp_path: Path) -> None:
