@@ -12,7 +12,7 @@ import pytest
 from neusight.integrations.cli.commands import doctor
 from neusight.integrations.cli.commands.doctor import Finding, examine, report
 from neusight.integrations.cli.main import main
-from neusight.integrations.program import landlock
+from neusight.integrations.program.guard import landlock
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program import landlock
+from neusight.integrations.program.guard import landlock
 from neusight.integrations.program.guard.landlock import (
     guard_words,
     is_available,
