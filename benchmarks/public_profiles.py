@@ -28,7 +28,8 @@ def tables(traces: Path) -> str:
     sys.path.insert(0, str(EXAMPLES))
     from compare_with_profile import forecast_of
 
-    from neusight.integrations.profiles.comparison import compare, summary_markdown
+    from neusight.integrations.profiles.comparison.comparison import compare
+    from neusight.integrations.profiles.comparison.tables import summary_markdown
 
     found = {}
     for title, model, prefix in PROFILES:

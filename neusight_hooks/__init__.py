@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast as Forecast
     from neusight.integrations.frameworks.tensorboard import trace_handler as trace_handler
     from neusight.integrations.profiles.calibration import calibrate as calibrate
-    from neusight.integrations.profiles.comparison import compare as compare
+    from neusight.integrations.profiles.comparison.comparison import compare as compare
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
     from neusight.predictors import gpus as gpus
@@ -60,7 +60,7 @@ _HOME = {
     "WeightsError": "neusight.predictors.errors",
     "__version__": "neusight._version",
     "calibrate": "neusight.integrations.profiles.calibration",
-    "compare": "neusight.integrations.profiles.comparison",
+    "compare": "neusight.integrations.profiles.comparison.comparison",
     "forecast_on": "neusight.session",
     "gpus": "neusight.predictors",
     "register_gpu": "neusight.predictors",

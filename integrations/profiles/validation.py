@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from neusight.integrations.profiles.comparison import ComparisonRow, compare, step_figures
+from neusight.integrations.profiles.comparison.comparison import compare
+from neusight.integrations.profiles.comparison.figures import step_figures
+from neusight.integrations.profiles.comparison.rows import ComparisonRow
 from neusight.integrations.profiles.reading import Profile, read_profile
 from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions

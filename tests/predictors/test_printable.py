@@ -20,9 +20,9 @@ from neusight.integrations.check.outputs.markdown import markdown_report
 from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.result import CaseResult
 from neusight.integrations.cli.commands.doctor import Finding, report
-from neusight.integrations.profiles.comparison import Table
-from neusight.integrations.profiles.comparison import _markdown as compared_markdown
-from neusight.integrations.profiles.comparison import _plain as compared_table
+from neusight.integrations.profiles.comparison.tables import Table
+from neusight.integrations.profiles.comparison.tables import markdown_table as compared_markdown
+from neusight.integrations.profiles.comparison.tables import plain as compared_table
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.gpu import find_gpu

@@ -23,7 +23,7 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the tables and writes what was asked for; the exit code."""
-    from neusight.integrations.profiles.comparison import compare
+    from neusight.integrations.profiles.comparison.comparison import compare
 
     comparison = compare(options.forecast, options.real)
     problems: list[str] = []

@@ -1,0 +1,1 @@
+"""A forecast laid beside a real profile."""

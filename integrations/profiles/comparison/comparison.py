@@ -1,0 +1,182 @@
+"""Lays a forecast beside a real profile: what was right, what was not, what was not there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.integrations.profiles.aliases import ALIASES_VERSION
+from neusight.integrations.profiles.comparison.doubts import (
+    differences,
+    differences_by_class,
+    notes_of,
+)
+from neusight.integrations.profiles.comparison.figures import StepFigures, figures_of, step_of
+from neusight.integrations.profiles.comparison.rows import (
+    ComparisonRow,
+    OperatorRow,
+    StepRow,
+    class_rows,
+    error_of,
+    operator_rows,
+    rows_of,
+    score_of,
+    step_rows,
+)
+from neusight.integrations.profiles.comparison.tables import markdown_table, plain, sections
+from neusight.integrations.profiles.comparison.work import matched, work_of
+from neusight.integrations.profiles.reading import (
+    Profile,
+    read_profile,
+    read_profile_events,
+)
+from neusight.predictors.kernel import KernelClass
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Comparison",
+    "compare",
+]
+
+#: Raised when a key of `Comparison.to_json` changes its meaning or goes.
+SCHEMA_VERSION = 2
+
+_ROWS_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A forecast laid beside a profile; `table()` prints it, `to_json()` holds all of it.
+
+    `matched_share` is the part of the measured kernel time whose kernels have a partner of the
+    same class and problem size in the forecast; `class_share` asks for the class alone,
+    `name_share` for the same operator name as well. `score` is 1 where every row's time is right:
+    1 less the rows' absolute errors over the sum of the larger times. `warnings` tell where the two
+    are not the same program, so that the errors mean nothing.
+    """
+
+    measured: StepFigures
+    forecast: StepFigures
+    classes: tuple[ComparisonRow, ...]
+    rows: tuple[ComparisonRow, ...]
+    unmatched_measured: tuple[ComparisonRow, ...]
+    unmatched_forecast: tuple[ComparisonRow, ...]
+    matched_share: float
+    class_share: float
+    name_share: float
+    score: float
+    notes: tuple[str, ...]
+    steps: tuple[StepRow, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kernel_time_error(self) -> float:
+        """Forecast kernel time per step over the measured one, less one."""
+        return error_of(self.forecast.kernel_us, self.measured.kernel_us) or 0.0
+
+    @property
+    def step_time_error(self) -> float:
+        """Forecast step time over the measured one, less one."""
+        return error_of(self.forecast.step_us, self.measured.step_us) or 0.0
+
+    @property
+    def same_bound(self) -> bool:
+        """Whether both call the step host-bound, or both do not."""
+        return self.measured.bound == self.forecast.bound
+
+    def table(self, row_limit: int = _ROWS_SHOWN) -> str:
+        """The comparison in text: totals, kernel classes, the largest operators, what is left."""
+        return "\n".join(sections(self, row_limit, plain))
+
+    def to_markdown(self, row_limit: int = _ROWS_SHOWN) -> str:
+        """The same as Markdown tables."""
+        return "\n".join(sections(self, row_limit, markdown_table)) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures, as `neusight compare --json` writes them."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "aliases_version": ALIASES_VERSION,
+            "measured": asdict(self.measured),
+            "forecast": asdict(self.forecast),
+            "kernel_time_error": round(self.kernel_time_error, 6),
+            "step_time_error": round(self.step_time_error, 6),
+            "same_bound": self.same_bound,
+            "matched_share": self.matched_share,
+            "class_share": self.class_share,
+            "name_share": self.name_share,
+            "score": self.score,
+            "classes": [asdict(row) for row in self.classes],
+            "rows": [asdict(row) for row in self.rows],
+            "steps": [asdict(row) for row in self.steps],
+            "operators": [asdict(row) for row in self.operators],
+            "unmatched_measured": [asdict(row) for row in self.unmatched_measured],
+            "unmatched_forecast": [asdict(row) for row in self.unmatched_forecast],
+            "notes": list(self.notes),
+            "warnings": list(self.warnings),
+        }
+
+
+def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Path) -> Comparison:
+    """Compares a forecast (or its trace file) with a real profile, a step of median kernel time
+    each.
+
+    Kernels are put into classes by their names, and matched by class and problem size in the
+    order of the program; where the profile has no shapes, by class and order alone, which
+    `matched_share` does not count. TraceError where a file is no trace or holds no kernels.
+    """
+    ours, theirs = _profile_of(forecast), _profile_of(real)
+    our_step, their_step = step_of(ours), step_of(theirs)
+    our_work, their_work = work_of(ours, our_step), work_of(theirs, their_step)
+    pairs, only_theirs, only_ours = matched(their_work, our_work)
+    rows = rows_of(pairs, only_theirs, only_ours)
+    measured_ns = sum(work.duration_ns for work in their_work) or 1
+    our_classes = {work.kind for work in our_work}
+    matched_share = round(sum(m.duration_ns for m, f in pairs if m.size == f.size) / measured_ns, 6)
+    paired_share = round(sum(m.duration_ns for m, _ in pairs) / measured_ns, 6)
+    has_sizes = any(work.has_size for work in their_work)
+    return Comparison(
+        measured=figures_of(theirs, their_step),
+        forecast=figures_of(ours, our_step),
+        classes=class_rows(rows),
+        rows=rows,
+        unmatched_measured=rows_of([], only_theirs, []),
+        unmatched_forecast=rows_of([], [], only_ours),
+        matched_share=matched_share,
+        class_share=round(
+            sum(
+                work.duration_ns
+                for work in their_work
+                if work.kind in our_classes and work.kind is not KernelClass.UNKNOWN
+            )
+            / measured_ns,
+            6,
+        ),
+        name_share=round(sum(m.duration_ns for m, f in pairs if m.op == f.op) / measured_ns, 6),
+        score=score_of(rows),
+        notes=tuple(notes_of(ours, theirs, their_work)),
+        steps=step_rows(theirs, ours),
+        operators=operator_rows(theirs, their_step, ours, our_step),
+        warnings=tuple(
+            differences(their_work, only_theirs, only_ours, matched_share)
+            if has_sizes
+            else differences_by_class(paired_share)
+        ),
+    )
+
+
+def _profile_of(source: Forecast | Profile | str | Path) -> Profile:
+    if isinstance(source, Profile):
+        return source
+    if isinstance(source, (str, Path)):
+        return read_profile(source)
+    from neusight.output.trace.file import trace_events
+
+    return read_profile_events(
+        trace_events(source.timeline, source.memory, source.gpu), source="the forecast"
+    )

@@ -1,0 +1,134 @@
+"""The work that a step's kernels do, and what of it two profiles share."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from neusight.integrations.profiles.aliases import (
+    ProblemSize,
+    class_of_name,
+    class_of_op,
+    gradient_of,
+    is_auxiliary,
+    size_of,
+)
+from neusight.integrations.profiles.reading import DeviceEvent, Profile, ProfileStep
+from neusight.predictors.kernel import KernelClass
+
+__all__ = [
+    "Work",
+    "matched",
+    "work_of",
+]
+
+
+class Work(NamedTuple):
+    """The kernels by which one operator call solves one problem."""
+
+    kind: KernelClass
+    size: ProblemSize
+    op: str
+    num_kernels: int
+    duration_ns: int
+    has_size: bool = True
+
+
+#: So many of the rounds in which work is matched ask for equal sizes.
+_TURNS_BY_SIZE = 2
+
+
+def work_of(profile: Profile, step: ProfileStep) -> list[Work]:
+    """The step's kernels gathered by operator call, class and problem, in order of launch."""
+    groups: dict[tuple[int, KernelClass, ProblemSize], list[DeviceEvent]] = {}
+    by_op: dict[int, list[DeviceEvent]] = defaultdict(list)
+    for event in step.events:
+        by_op[event.op].append(event)
+    gradients = {op: _gradients(profile, op, events) for op, events in by_op.items()}
+    turn: Counter[int] = Counter()
+    alone = -1  # a kernel of no operator is work of its own
+    for event in step.events:
+        op = profile.op_of(event)
+        index = turn[event.op]
+        turn[event.op] += 1
+        kind = _class_of(event, op.name if op is not None else "")
+        if op is None:
+            size = ProblemSize("", (event.num_bytes,) if event.num_bytes else ())
+            alone -= 1
+            groups[alone, kind, size] = [event]
+            continue
+        size = size_of(kind, op, gradients[event.op][index])
+        groups.setdefault((event.op, kind, size), []).append(event)
+    return [
+        Work(
+            kind=kind,
+            size=size,
+            op=profile.ops[position].name if position >= 0 else "",
+            num_kernels=len(events),
+            duration_ns=sum(event.duration_ns for event in events),
+            has_size=position < 0 or bool(profile.ops[position].shapes),
+        )
+        for (position, kind, size), events in groups.items()
+    ]
+
+
+def _class_of(event: DeviceEvent, op: str) -> KernelClass:
+    """The class of the work a kernel belongs to: its own, or that of the kernel it helps."""
+    if event.kernel_class:
+        try:
+            kind = KernelClass(event.kernel_class)
+        except ValueError:
+            kind = KernelClass.UNKNOWN
+    else:
+        kind = class_of_name(event.name)
+    return class_of_op(op) if op and is_auxiliary(kind, op) else kind
+
+
+def _gradients(profile: Profile, op: int, events: Sequence[DeviceEvent]) -> list[str]:
+    """For each kernel of a convolution's backward which gradient it serves; helpers go with the
+    main kernel that follows, or with the last one."""
+    if op < 0 or "backward" not in profile.ops[op].name:
+        return [""] * len(events)
+    by_op = gradient_of(profile.ops[op].name)
+    if by_op:
+        return [by_op] * len(events)
+    told = [gradient_of(event.name) for event in events]
+    last = ""
+    for index in reversed(range(len(told))):
+        last = told[index] = told[index] or last
+    for index in range(1, len(told)):
+        told[index] = told[index] or told[index - 1]
+    return told
+
+
+def matched(
+    measured: list[Work], forecast: list[Work]
+) -> tuple[list[tuple[Work, Work]], list[Work], list[Work]]:
+    """Pairs of equal class and size, equal operator names first, each in order; then those of
+    which no size is known, by class alone; and the rest."""
+    pairs: list[tuple[Work, Work]] = []
+    keys: list[Callable[[Work], object]] = [
+        lambda work: (work.kind, work.size, work.op),
+        lambda work: (work.kind, work.size),
+        lambda work: (work.kind, work.op),
+        lambda work: work.kind,
+    ]
+    for turn, key in enumerate(keys):
+        waiting: dict[object, deque[int]] = defaultdict(deque)
+        for index, work in enumerate(forecast):
+            waiting[key(work)].append(index)
+        taken: set[int] = set()
+        left = []
+        for work in measured:
+            queue = waiting[key(work)]
+            needs_size = turn >= _TURNS_BY_SIZE and work.has_size
+            if not queue or needs_size or work.kind is KernelClass.UNKNOWN:
+                left.append(work)
+                continue
+            index = queue.popleft()
+            taken.add(index)
+            pairs.append((work, forecast[index]))
+        measured = left
+        forecast = [work for index, work in enumerate(forecast) if index not in taken]
+    return pairs, measured, forecast
