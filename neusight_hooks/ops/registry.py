@@ -96,7 +96,8 @@ def _checked(names: list[str], formula: Formula) -> _Registered:
     if wrong and not _is_of_another_torch(formula):
         label = getattr(formula, "__name__", repr(formula))
         raise RegistrationError(
-            f"{label} does not fit {', '.join(names)}: {'; '.join(wrong[:_TOLD])}."
+            f"{label} does not fit {', '.join(names)}: {'; '.join(wrong[:_TOLD])}. An op whose "
+            "arguments differ takes a function of its own, with their names after a `*`."
         )
     return _Registered(formula, parameters)
 

@@ -75,7 +75,7 @@ def test_what_is_left_out_is_known() -> None:
         "cpu_fallback",
         "_test_",
         "triton",
-        "cslt",
+        "cslt_compress",
         "coo",
         "csr",
         "lstm_mps",

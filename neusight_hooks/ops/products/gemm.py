@@ -574,6 +574,24 @@ def semi_structured_addmm(
     return _sparse_product(mat1, (input, mat1, mat1_meta, mat2), output(call))
 
 
+@register_op("aten::_cslt_sparse_mm")
+def cslt_sparse_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    compressed_A: TensorSpec,
+    dense_B: TensorSpec,
+    bias: TensorSpec | None = None,
+    alpha: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A product by cuSPARSELt (cuda/cuSPARSELtOps.cpp); the compressed side is a flat buffer of
+    values and metadata."""
+    k, n = dense_B.shape
+    result = output(call)
+    stored = _matrix(result.numel // max(1, n), k // 2, compressed_A)
+    return _sparse_product(stored, (compressed_A, dense_B, bias, alpha), result)
+
+
 def _sparse_product(
     sparse: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
 ) -> list[Kernel]:

@@ -233,3 +233,15 @@ def test_a_bilinear_layer_is_unrolled_over_its_outputs() -> None:
 
     assert [kernel.name for kernel in launched] == ["fill", *["mul", "mul", "sum", "add"] * 7]
     assert launched[1].bytes_written == launched[3].bytes_read == 4 * 60
+
+
+def test_a_compressed_side_holds_half_the_columns_and_their_metadata() -> None:
+    """64 x 128 halves by 128 x 32: 9/16 of the left side is stored, in one piece."""
+    (kernel,) = kernels(
+        call("_cslt_sparse_mm", spec(64, 32, dtype="float16"),
+             compressed_A=spec(64 * 128 * 9 // 16, dtype="float16"),
+             dense_B=spec(128, 32, dtype="float16"), bias=None, alpha=None)
+    )  # fmt: skip
+
+    assert kernel.flops == 2 * 64 * 32 * 64
+    assert (kernel.bytes_read, kernel.bytes_written) == (2 * (4608 + 4096), 4096)
