@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from op_calls import call, kernels, names, spec
@@ -73,7 +75,7 @@ def test_a_power_costs_its_logarithm_only_where_products_do_not_do(
 
 def test_values_put_by_a_masked_index_are_no_index() -> None:
     x, index = spec(8, 8), spec(8, dtype="int64")
-    arguments = {"self": x, "mask": spec(8, dtype="bool"), "indices": (index, None)}
+    arguments: dict[str, Any] = {"self": x, "mask": spec(8, dtype="bool"), "indices": (index, None)}
 
     got = names(call("_unsafe_masked_index", x, **arguments, fill=0))
     put = names(call("_unsafe_masked_index_put_accumulate", x, **arguments, values=x))
@@ -124,7 +126,7 @@ def test_a_loss_is_a_pass_into_a_temporary_and_a_sum_unless_it_is_kept() -> None
 def test_a_cross_entropy_of_logits_goes_op_by_op() -> None:
     x = spec(8, 10)
 
-    def launched(**weights: object) -> list[str]:
+    def launched(**weights: Any) -> list[str]:
         return names(
             call("binary_cross_entropy_with_logits", spec(), self=x, target=x, reduction=2,
                  **weights)

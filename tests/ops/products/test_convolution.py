@@ -127,7 +127,13 @@ def test_a_convolution_reads_image_and_weight_and_writes_its_result() -> None:
 def test_a_bias_is_added_by_a_pass_of_its_own_unless_it_is_fused() -> None:
     image, weight, bias = spec(1, 4, 8, 8), spec(6, 4, 1, 1), spec(6)
     result = spec(1, 6, 8, 8)
-    arguments = {"self": image, "weight": weight, "bias": bias, "stride": (1, 1), "groups": 1}
+    arguments: dict[str, Any] = {
+        "self": image,
+        "weight": weight,
+        "bias": bias,
+        "stride": (1, 1),
+        "groups": 1,
+    }
 
     (fused,) = kernels(call("cudnn_convolution_relu", result, **arguments))
     plain, add = kernels(call("slow_conv_dilated2d", result, **arguments))

@@ -8,7 +8,7 @@ from neusight.predictors.kernel import Kernel
 from op_calls import call, kernels, spec
 
 
-def loss(rows: int, chunk: int, **wanted: bool) -> tuple[Kernel, ...]:
+def loss(rows: int, chunk: int, **wanted: Any) -> tuple[Kernel, ...]:
     """Rows of 64 into 1000 classes, in bf16."""
     half: dict[str, Any] = {"dtype": "bfloat16"}
     return kernels(

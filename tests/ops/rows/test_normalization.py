@@ -133,7 +133,7 @@ def test_a_group_norm_has_moments_a_group_then_factors_a_channel_then_a_pass() -
 
 def test_batch_norm_at_inference_is_one_pass_and_in_training_three() -> None:
     x, column = spec(8, 16, 4, 4), spec(16)
-    arguments = {
+    arguments: dict[str, Any] = {
         "input_": x, "weight": column, "bias": column, "running_mean": column,
         "running_var": column,
     }  # fmt: skip
