@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.recording.recording import Recording
+from neusight.recording.tape import RunawayLoop
 
 __all__ = [
     "FAILURE_OPTION",
@@ -32,8 +33,6 @@ def failure_text(error: BaseException | None) -> str:
     >>> failure_text(ValueError("no such layer")), failure_text(SystemExit(0))
     ('ValueError: no such layer', '')
     """
-    from neusight.recording.recorder import RunawayLoop
-
     if isinstance(error, SystemExit):
         if error.code is None or error.code == 0:
             return ""

@@ -255,7 +255,7 @@ class Session:
         recorder = self._recorder
         if recorder is None:
             return 0, 0
-        return recorder.gpu_ops, sum(step.count for step in recorder.cutter.steps)
+        return recorder.tape.gpu_ops, sum(step.count for step in recorder.cutter.steps)
 
     @property
     def has_cuda_work(self) -> bool:
@@ -300,7 +300,7 @@ class Session:
                 STEP_OPTION: recorder.cutter.step_is,
                 **self._failure,
             },
-            made=recorder.attribution.made,
+            made=recorder.hooks.made,
         )
 
 
@@ -444,21 +444,22 @@ def open_forecast() -> Forecast | None:
 
 def _warnings_of(recorder: Recorder) -> list[str]:
     found = list(recorder.warnings)
-    if recorder.gpu_ops == 0:
+    tape = recorder.tape
+    if tape.gpu_ops == 0:
         found.append(_NO_CUDA_WORK)
-    elif recorder.cpu_ops > _MOSTLY_CPU * (recorder.cpu_ops + recorder.gpu_ops):
+    elif tape.cpu_ops > _MOSTLY_CPU * (tape.cpu_ops + tape.gpu_ops):
         found.append(
-            f"{recorder.cpu_ops} of {recorder.cpu_ops + recorder.gpu_ops} ops ran on the CPU; if "
+            f"{tape.cpu_ops} of {tape.cpu_ops + tape.gpu_ops} ops ran on the CPU; if "
             "the device was chosen before the block, move that inside, or use `neusight run`."
         )
-    values = recorder.values
-    if values.invented_reads:
-        sites = sorted(values.invented_reads)
+    if recorder.invention.sites:
+        sites = sorted(recorder.invention.sites)
         shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
         found.append(f"values that only a GPU can compute were read and invented at: {shown}")
-    if values.materialised_bytes:
+    filled = recorder.lazy.materialised_bytes
+    if filled:
         found.append(
-            f"{bytes_text(values.materialised_bytes)} of parameters were filled with seeded "
+            f"{bytes_text(filled)} of parameters were filled with seeded "
             "random values, because CPU code computed on them"
         )
     return found

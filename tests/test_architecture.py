@@ -27,9 +27,12 @@ NEEDS_TORCH = (
     "neusight.questions",
     "neusight.recording.attribution",
     "neusight.recording.dispatch",
+    "neusight.recording.handlers",
+    "neusight.recording.hooks",
     "neusight.recording.recorder",
     "neusight.recording.signature",
     "neusight.recording.steps",
+    "neusight.recording.storages",
     "neusight.recording.tensor",
     "neusight.recording.values",
 )

@@ -16,8 +16,7 @@ from neusight.failure import failure_options, failure_text
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
 from neusight.predictors.errors import ForecastStateError
-from neusight.recording.recorder import RunawayLoop
-from neusight.recording.steps import EnoughSteps
+from neusight.recording.tape import EnoughSteps, RunawayLoop
 
 #: Trains for a while, and then does what the argument says.
 SCRIPT = """

@@ -207,15 +207,15 @@ def test_ctrl_c_at_any_op_ends_the_block_and_keeps_what_was_recorded(reference: 
 
     for position in range(1, whole.recording.num_ops + 1):
         with pytest.raises(KeyboardInterrupt), neusight.forecast_on("H100") as forecast:
-            recorder: Any = forecast._recorder
-            record_op = recorder.record_op
+            tape: Any = forecast._recorder.tape
+            add_op = tape.add_op
 
-            def counted(known: Any, recorder: Any = recorder, record_op: Any = record_op) -> None:
-                record_op(known)
-                if recorder.gpu_ops == position:  # noqa: B023  (it does not outlive the loop)
+            def counted(op: Any, tape: Any = tape, add_op: Any = add_op) -> None:
+                add_op(op)
+                if tape.gpu_ops == position:  # noqa: B023  (it does not outlive the loop)
                     press()
 
-            recorder.record_op = counted
+            tape.add_op = counted
             train()
         assert forecast.recording.num_ops == position
         assert forecast.latency_us > 0
@@ -244,14 +244,14 @@ def interrupted_block(program: Callable[[Any], object]) -> Any:
 
 def test_ctrl_c_while_a_storage_dies_ends_a_loop_without_ops() -> None:
     def program(forecast: Any) -> None:
-        recorder = forecast._recorder
-        died = recorder._storage_died
+        storages = forecast._recorder.storages
+        died = storages.on_death
 
-        def dies(reference: Any) -> None:
+        def dies(key: int) -> None:
             press()
-            died(reference)
+            died(key)
 
-        recorder._storage_died = dies
+        storages.on_death = dies
         tensor = torch.ones(4, device="cuda")
         del tensor
         spin()

@@ -111,8 +111,7 @@ def run_program(program: Program, session: Session, *, is_guarded: bool = False)
     What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
     KeyboardInterrupt where the program has ended, else there and then.
     """
-    from neusight.recording.recorder import RunawayLoop
-    from neusight.recording.steps import EnoughSteps
+    from neusight.recording.tape import EnoughSteps, RunawayLoop
 
     raises_from_here()
     with _handler_kept():

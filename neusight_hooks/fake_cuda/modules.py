@@ -36,7 +36,7 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
     original = nn.Parameter.__new__
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) is torch.Tensor and data.device.type == "cpu" and not recorder.is_inside:
+        if type(data) is torch.Tensor and data.device.type == "cpu" and not recorder.mode.is_inside:
             data = recorder.without_data(data)
         return original(cls, data, requires_grad)
 
@@ -64,7 +64,7 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
         if not pin_memory or isinstance(data, torch.Tensor) or hasattr(data, "__array__"):
             return make_tensor(data, *args, pin_memory=pin_memory, **kwargs)
         made = make_tensor(data, *args, **kwargs)
-        return recorder.values.remember_pinned(made) if made.device.type == "cpu" else made
+        return recorder.pinned.remember(made) if made.device.type == "cpu" else made
 
     patches.set(torch, "tensor", tensor)
 
@@ -116,14 +116,14 @@ class _MovedTensors:
             moved = fn(parameter)
             moved_gradient = None if gradient is None else fn(gradient)
         _take_over(parameter, moved, self._recorder, self._swapped)
-        self._recorder.mark_storage(parameter, "parameter")
+        self._recorder.storages.mark(parameter, "parameter")
         if gradient is None:
             return
         if parameter.grad is None:  # it went with the parameter's own tensor
             parameter.grad = moved_gradient
         else:
             _take_over(gradient, moved_gradient, self._recorder, self._swapped)
-        self._recorder.mark_storage(parameter.grad, "gradient")
+        self._recorder.storages.mark(parameter.grad, "gradient")
 
     def buffer(self, module: Any, name: str, buffer: Any, fn: Callable[[Any], Any]) -> None:
         """Moves a buffer; the module holds the new tensor."""
@@ -131,7 +131,7 @@ class _MovedTensors:
         if moved is not buffer and not isinstance(buffer, ForecastTensor):
             self._buffers.append((module, name, buffer))
         module._buffers[name] = moved
-        self._recorder.mark_storage(moved, "buffer")
+        self._recorder.storages.mark(moved, "buffer")
 
     def give_back(self) -> None:
         """A model that was there before the forecast gets its own tensors back."""
@@ -286,17 +286,17 @@ def _install_annotations(patches: Patches, recorder: Recorder) -> None:
     """What the script (or torch: optimizers, data loaders) annotates for its profiler is kept."""
     record_function: Any = torch.autograd.profiler.record_function
     original_enter, original_exit = record_function.__enter__, record_function.__exit__
-    attribution = recorder.attribution
+    hooks = recorder.hooks
 
     def enter(self: Any) -> Any:
-        attribution.enter_annotation(self.name)
-        with recorder.inside():
+        hooks.enter_annotation(self.name)
+        with recorder.mode.inside():
             return original_enter(self)
 
     def leave(self: Any, kind: Any, error: Any, traceback: Any) -> None:
-        with recorder.inside():
+        with recorder.mode.inside():
             original_exit(self, kind, error, traceback)
-        attribution.leave_annotation(self.name, failed=kind is not None)
+        hooks.leave_annotation(self.name, failed=kind is not None)
 
     patches.set(record_function, "__enter__", enter)
     patches.set(record_function, "__exit__", leave)

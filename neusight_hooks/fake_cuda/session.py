@@ -25,6 +25,7 @@ from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
+from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def enter_fake_cuda(
             clocks.append(LiveClock(recorder, price, host))
         return clocks[0]
 
+    recorder.handlers = HANDLERS
     enter_cuda_core(undo)
     undo.enter_context(quiet_fake_kernels())
     patches = Patches()
@@ -79,9 +81,9 @@ def enter_fake_cuda(
     _leave_room_for_hooks(undo)
     undo.callback(torch.set_rng_state, torch.get_rng_state())
     undo.enter_context(torch.autograd.set_multithreading_enabled(False))
-    undo.callback(setattr, recorder, "is_open", False)
-    recorder.is_open = True
-    recorder.attribution.start(undo)
+    undo.callback(setattr, recorder.tape, "is_open", False)
+    recorder.tape.is_open = True
+    recorder.hooks.start(undo)
     if virtual_time:
         install_virtual_time(patches, recorder, clock())
     undo.enter_context(RecordingMode(recorder))

@@ -24,13 +24,13 @@ from neusight.recording.recording import (
     StepKind,
     replays,
 )
+from neusight.recording.tape import TapedAlloc
 
 __all__ = [
     "ALLOCATOR_OPTION",
     "FRACTION_OPTION",
     "AliveRow",
     "Category",
-    "LiveAlloc",
     "MemoryEvent",
     "MemoryTimeline",
     "OutOfMemory",
@@ -192,20 +192,8 @@ def category_of(alloc: Alloc) -> Category:
     return _CATEGORY_OF.get(alloc.kind, "other")
 
 
-class LiveAlloc(NamedTuple):
-    """An `Alloc` while the program runs, cheaper to make."""
-
-    ordinal: int
-    num_bytes: int
-    module: str
-    op: str
-    phase: Phase
-    stack: tuple[str, ...]
-    kind: str = "activation"
-
-
-#: What says who allocates.
-Source = Alloc | LiveAlloc
+#: What says who allocates: an entry of a step, or of the tape while the program runs.
+Source = Alloc | TapedAlloc
 
 
 class Placement:

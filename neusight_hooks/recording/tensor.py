@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -27,11 +28,9 @@ _empty_strided = torch._C._VariableFunctions.empty_strided
 class TensorListener(Protocol):
     """What a forecast tensor asks of the recorder that made it."""
 
-    is_open: bool
-
     @property
-    def is_inside(self) -> bool:
-        """Whether neusight itself computes in this thread."""
+    def is_open(self) -> bool:
+        """Whether the program is listened to."""
         ...
 
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -63,6 +62,21 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         self.listener = listener
         self.cache_enabled = False  # the recorder has its own, of which this would be a second
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether neusight itself computes in this thread, so that ops are not the script's own."""
+        return getattr(self._local, "depth", 0) > 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Ops in here are neusight's or FakeTensor's own and are not recorded."""
+        local = self._local
+        local.depth = getattr(local, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            local.depth -= 1
 
     # FakeTensorMode keeps this as an attribute; a tensor must not seem to be on `meta` to a thread
     # because another one is inside a kernel.
@@ -131,12 +145,12 @@ class ForecastTensor(FakeTensor):
                 if tensor.fake_mode.in_kernel_invocation
                 else tensor._fake_device
             )
-        listener = _listener_of(args) or _listener_of(tuple((kwargs or {}).values()))
-        if listener is None or listener.is_inside:
+        mode = _mode_of(args) or _mode_of(tuple((kwargs or {}).values()))
+        if mode is None or mode.is_inside:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
-        if not listener.is_open:
+        if not mode.listener.is_open:
             raise used_outside(func)
-        return listener.dispatch(func, args, kwargs or {})
+        return mode.listener.dispatch(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return (
@@ -228,12 +242,12 @@ def used_outside(func: Any) -> ForecastStateError:
     )
 
 
-def _listener_of(values: Sequence[Any]) -> TensorListener | None:
+def _mode_of(values: Sequence[Any]) -> ForecastMode | None:
     for value in values:
         if isinstance(value, ForecastTensor):
-            return value.fake_mode.listener
+            return value.fake_mode
         if isinstance(value, (list, tuple)):
-            found = _listener_of(value)
+            found = _mode_of(value)
             if found is not None:
                 return found
     return None

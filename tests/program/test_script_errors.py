@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from neusight.exit_codes import ExitCode
+from neusight.fake_cuda import session
 from neusight.integrations.cli import main as cli
-from neusight.recording import recorder
 
 NET = """
 import torch
@@ -78,7 +78,7 @@ def test_an_error_in_the_depths_is_neusights_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
-    monkeypatch.setattr(recorder, "HANDLERS", None)
+    monkeypatch.setattr(session, "HANDLERS", None)
 
     assert run(SHAPES, tmp_path, monkeypatch) == ExitCode.NEUSIGHT_FAILED
 

@@ -64,7 +64,7 @@ def test_a_stack_ends_at_the_caller_and_names_files_relative_to_the_folder() -> 
     first, second = program(stacks)
 
     assert len(first) == 1 or sys.version_info < (3, 12)  # before, a comprehension is a frame
-    assert all(line.startswith(f"tests/{HERE}:") for line in first)
+    assert all(line.startswith(f"tests/recording/{HERE}:") for line in first)
     assert first is second
 
 

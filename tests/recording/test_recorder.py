@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 import neusight
@@ -18,7 +15,7 @@ from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.call_stack import call_site
 from neusight.recording.recorder import Recorder
-from neusight.recording.recording import Alloc, Entry, Free, HostWork, MathMode, OpCall, TensorSpec
+from neusight.recording.recording import Entry, HostWork, OpCall, TensorSpec
 from neusight.timeline.host import PLAIN
 
 
@@ -72,120 +69,7 @@ def test_an_op_that_returns_nothing_needs_no_fake_kernel() -> None:
 # -- the cache -------------------------------------------------------------------------------------
 
 
-@st.composite
-def programs(draw: st.DrawFn) -> list[tuple[str, int]]:
-    names = [
-        "linear", "add_", "view", "transpose", "sum", "cat", "chunk", "slice", "half", "float",
-        "where", "sort", "unbind", "expand", "unsafe", "copy", "softmax", "max",
-    ]  # fmt: skip
-    return draw(st.lists(st.tuples(st.sampled_from(names), st.integers(1, 3)), max_size=12))
-
-
-def run_program(program: list[tuple[str, int]], device: str) -> list[tuple[Any, ...]]:
-    """Shapes, strides, dtypes and offsets of what each op gives."""
-    x = torch.ones(4, 6, device=device)
-    weight = torch.ones(6, 6, device=device)
-    found: list[tuple[Any, ...]] = []
-    ops: dict[str, Any] = {
-        "linear": lambda x, n: nn.functional.linear(x.float().reshape(-1, 6), weight),
-        "add_": lambda x, n: x.add_(n),
-        "view": lambda x, n: x.reshape(2, -1),
-        "transpose": lambda x, n: x.transpose(0, -1),
-        "sum": lambda x, n: x.sum(0, keepdim=True).expand(4, *x.shape[1:]),
-        "cat": lambda x, n: torch.cat([x] * n),
-        "chunk": lambda x, n: x.chunk(2, 0)[0],
-        "slice": lambda x, n: x[1:],
-        "half": lambda x, n: x.half(),
-        "float": lambda x, n: x.float(),
-        "where": lambda x, n: torch.where(x > 0, x, -x),
-        "sort": lambda x, n: x.sort(-1).values,
-        "unbind": lambda x, n: torch.stack(x.unbind(0)[:n]),
-        "expand": lambda x, n: x[:1].expand(4, *x.shape[1:]).clone(),
-        "unsafe": lambda x, n: torch.unsafe_chunk(x, 2)[0],
-        "copy": lambda x, n: torch.empty_like(x).copy_(x),
-        "softmax": lambda x, n: x.float().softmax(-1),
-        "max": lambda x, n: torch.max(x, -1, keepdim=True).indices.to(x.dtype) + x,
-    }
-    for name, number in program:
-        if x.numel() == 0 or x.numel() % 12:
-            x = torch.ones(4, 6, device=device)
-        x = ops[name](x.clone() if name == "add_" else x, number)
-        # The stride of a dimension of one element says nothing; devices differ in it.
-        strides = tuple(s for s, size in zip(x.stride(), x.shape, strict=True) if size > 1)
-        found.append((name, tuple(x.shape), strides, x.dtype, int(x.storage_offset())))
-    return found
-
-
-@given(program=programs())
-@settings(max_examples=25, deadline=None)
-def test_repeated_ops_give_what_first_ones_give_and_what_the_cpu_gives(
-    program: list[tuple[str, int]],
-) -> None:
-    with neusight.forecast_on("H100"):
-        torch.ones(1, device="cuda")
-        first = run_program(program, "cuda")
-        again = run_program(program, "cuda")
-
-    assert first == again == run_program(program, "cpu")
-
-
-def test_equal_ops_share_one_signature() -> None:
-    def program() -> None:
-        x = torch.ones(100, device="cuda")
-        for factor in (2.0, 3.0, 2.0):
-            (x * factor).cpu()
-
-    found = named(calls(program), "mul")
-    assert len(found) == 3
-    assert len({id(call.signature) for call in found}) == 1
-
-
 # -- allocations -----------------------------------------------------------------------------------
-
-
-def test_every_storage_is_allocated_once_and_views_none() -> None:
-    def program() -> None:
-        x = torch.empty(1000, device="cuda")
-        x.view(10, 100).t()[2:].add_(1)
-        x + 1
-        x.to(torch.float32)
-
-    allocations = [entry for entry in entries(program) if isinstance(entry, Alloc)]
-    assert [(a.ordinal, a.num_bytes, a.op) for a in allocations] == [
-        (0, 4000, "aten::empty"), (1, 4000, "aten::add")
-    ]  # fmt: skip
-
-
-def test_a_storage_is_freed_when_its_last_tensor_is() -> None:
-    def program() -> None:
-        x = torch.empty(1000, device="cuda")
-        view = x[10:]
-        del x
-        gc.collect()
-        marker = torch.empty(1, device="cuda")
-        del view
-        marker.add_(1)
-
-    kinds = [type(e).__name__ for e in entries(program) if isinstance(e, Alloc | Free | OpCall)]
-    assert kinds == ["OpCall", "Alloc", "OpCall", "OpCall", "Alloc", "Free", "OpCall", "Free"]
-
-
-def test_parameters_gradients_and_states_are_told_apart() -> None:
-    def program() -> None:
-        model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.BatchNorm1d(100)).cuda()
-        optimizer = torch.optim.Adam(model.parameters())
-        for _ in range(2):
-            model(torch.ones(4, 100, device="cuda")).sum().backward()
-            optimizer.step()
-
-    sizes = {
-        (entry.kind, entry.num_bytes)
-        for entry in entries(program)
-        if isinstance(entry, Alloc) and entry.num_bytes == 40_000
-    }
-    assert {kind for kind, _ in sizes} >= {"parameter", "gradient", "optimizer_state"}
-    kinds = {entry.kind for entry in entries(program) if isinstance(entry, Alloc)}
-    assert "buffer" in kinds
 
 
 # -- the host, switches, strictness ----------------------------------------------------------------
@@ -202,22 +86,6 @@ def test_work_on_the_cpu_is_summed_up_between_ops_of_the_gpu() -> None:
     (work,) = [entry for entry in entries(program) if isinstance(entry, HostWork)]
     assert (work.name, work.count) == ("cpu ops", 10)
     assert work.duration_us > 10
-
-
-def test_switches_that_choose_kernels_are_kept_with_the_ops_they_matter_to() -> None:
-    def program() -> None:
-        x = torch.ones(8, 8, device="cuda")
-        x @ x
-        torch.backends.cuda.matmul.allow_tf32 = True
-        try:
-            x @ x
-            x + x
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = False
-
-    found = calls(program)
-    assert [call.math.matmul_tf32 for call in named(found, "mm")] == [False, True]
-    assert named(found, "add")[0].math == MathMode()
 
 
 def test_strict_recording_fails_at_the_first_op_without_kernels() -> None:

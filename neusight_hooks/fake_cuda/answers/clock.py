@@ -6,11 +6,12 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
+from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
 from neusight.timeline.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -37,31 +38,28 @@ class LiveClock:
     def __init__(self, recorder: Recorder, price: Pricing, host: HostProfile) -> None:
         self._recorder = recorder
         self._scheduler = Scheduler(price, host)
-        recorder.followers.append(self._follow)
+        recorder.tape.followers.append(self._follow)
 
-    def _follow(self, raw: list[Any]) -> None:
-        self._scheduler.feed(self._as_entry(entry) for entry in raw)
+    def _follow(self, fresh: Sequence[TapeEntry]) -> None:
+        self._scheduler.feed(map(self._as_entry, fresh))
 
-    def _as_entry(self, raw: Any) -> Entry:
-        """The entry of a raw one, as far as time depends on it."""
-        if type(raw) is tuple:
-            return self._recorder.cutter.call_of(raw, None)
-        if type(raw) is list:
+    def _as_entry(self, taped: TapeEntry) -> Entry:
+        """The entry of a step, as far as time depends on it."""
+        if isinstance(taped, TapedOp):
+            return self._recorder.cutter.writer.call_of(taped)
+        if isinstance(taped, TapedAlloc):
             return _ANY_ALLOC
-        if type(raw) is int:
-            return _ANY_FREE
-        entry: Entry = raw
-        return entry
+        return _ANY_FREE if isinstance(taped, TapedFree) else taped
 
     @property
     def host_ns(self) -> int:
         """What the program's clock shows now, from the start of the block."""
-        self._recorder.drain()
+        self._recorder.tape.drain()
         return self._scheduler.host_ns
 
     def event_us(self, event: int) -> float:
         """When an event is reached on its stream."""
-        self._recorder.drain()
+        self._recorder.tape.drain()
         return self._scheduler.event_ns(event) / _NS_PER_US
 
 
@@ -75,7 +73,7 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock)
     site = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
 
     def is_virtual() -> bool:
-        if not recorder.is_open or threading.get_ident() != main or recorder.is_inside:
+        if not recorder.is_open or threading.get_ident() != main or recorder.mode.is_inside:
             return False
         filename = sys._getframe(2).f_code.co_filename
         return not filename.startswith(stdlib) or filename.startswith(site)
@@ -94,7 +92,7 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock)
         if not is_virtual():
             real_sleep(duration)
             return
-        recorder.record(HostWork("time.sleep", round(duration * 1e6, 3)))
+        recorder.tape.add(HostWork("time.sleep", round(duration * 1e6, 3)))
         real_sleep(min(duration, _REAL_SLEEP_S))
         if recorder.interrupted is not None:  # a loop that only sleeps is here most of the time
             recorder.interrupted()

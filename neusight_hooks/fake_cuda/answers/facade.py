@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import EventRecord, EventWait, Phase
+from neusight.recording.tape import Launched, TapedOp
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
@@ -189,16 +190,16 @@ class _Event:
         context = self._context
         context.next_event += 1
         self._number = context.next_event
-        context.recorder.record(EventRecord(self._number, context.stream_number(stream)))
+        context.recorder.tape.add(EventRecord(self._number, context.stream_number(stream)))
 
     def wait(self, stream: Any = None) -> None:
         if self._number is not None:
             context = self._context
-            context.recorder.record(EventWait(self._number, context.stream_number(stream)))
+            context.recorder.tape.add(EventWait(self._number, context.stream_number(stream)))
 
     def synchronize(self) -> None:
         if self._number is not None:
-            self._context.recorder.synchronize("event", event=self._number)
+            self._context.recorder.tape.synchronize("event", event=self._number)
 
     def query(self) -> bool:
         return True
@@ -226,7 +227,7 @@ class _Stream:
     _context: Any = None
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
-        self.device = torch.device("cuda", self._context.recorder.current_device)
+        self.device = torch.device("cuda", self._context.recorder.devices.current)
         self.priority = priority
         number = kwargs.get("stream_id")
         if number is None:
@@ -240,7 +241,7 @@ class _Stream:
         self._entered: list[int] = []
 
     def synchronize(self) -> None:
-        self._context.recorder.synchronize("stream", stream=self.stream_id)
+        self._context.recorder.tape.synchronize("stream", stream=self.stream_id)
 
     def wait_event(self, event: _Event) -> None:
         event.wait(self)
@@ -281,42 +282,40 @@ class _CUDAGraph:
     _context: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._captured: list[Any] = []
+        self._captured: list[Launched] = []
         self._phases: set[Phase] = set()
         self._start = 0
         self._stream = 0
 
     def capture_begin(self, *args: Any, **kwargs: Any) -> None:
         recorder = self._context.recorder
-        recorder.flush()
         self._context.capturing = recorder.cutter.is_paused = True
-        self._start = len(recorder.open_entries)
+        self._start = recorder.tape.position()
         self._stream = recorder.current_stream
 
     def capture_end(self) -> None:
         recorder = self._context.recorder
-        self._captured = recorder.take_back(self._start)
-        self._phases = {entry[3] for entry in self._captured if type(entry) is tuple}
+        self._captured = recorder.tape.take_launched(self._start)
+        self._phases = {entry.phase for entry in self._captured if isinstance(entry, TapedOp)}
         self._context.capturing = recorder.cutter.is_paused = False
 
     def replay(self) -> None:
         recorder = self._context.recorder
         recorder.cutter.graph_begins()
-        recorder.mark("graph_begin", GRAPH_LAUNCH)
-        recorder.put_again(self._launched_on(recorder.current_stream))
-        recorder.mark("graph_end", GRAPH_LAUNCH)
+        recorder.tape.mark("graph_begin", GRAPH_LAUNCH)
+        recorder.tape.launch(self._launched_on(recorder.current_stream))
+        recorder.tape.mark("graph_end", GRAPH_LAUNCH)
         recorder.cutter.graph_ends(id(self), self._phases)
 
-    def _launched_on(self, stream: int) -> list[Any]:
+    def _launched_on(self, stream: int) -> list[Launched]:
         """What was captured, on the stream that launches it now, with events of its own."""
         numbers: dict[int, int] = {}
-        launched: list[Any] = []
+        launched: list[Launched] = []
         for entry in self._captured:
-            if type(entry) is tuple:
-                launched.append(_replayed(entry, stream if entry[4] == self._stream else entry[4]))
-                continue
             on = stream if entry.stream == self._stream else entry.stream
-            if isinstance(entry, EventRecord):
+            if isinstance(entry, TapedOp):  # no autograd graph runs it
+                launched.append(replace(entry, stream=on, sequence_nr=None))
+            elif isinstance(entry, EventRecord):
                 self._context.next_event += 1
                 numbers[entry.event] = self._context.next_event
                 launched.append(EventRecord(numbers[entry.event], on))
@@ -335,11 +334,6 @@ class _CUDAGraph:
 
     def debug_dump(self, debug_path: str) -> None:
         return None
-
-
-def _replayed(raw: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
-    """The raw entry of an op that no autograd graph runs: without sequence number."""
-    return (*raw[:4], stream, None, *raw[6:])
 
 
 class _Context:
@@ -449,12 +443,12 @@ def _install_ranges(patches: Patches, recorder: Recorder) -> None:
 
     def push(msg: str) -> int:
         ranges.append(msg)
-        recorder.attribution.enter_annotation(msg)
+        recorder.hooks.enter_annotation(msg)
         return len(ranges) - 1
 
     def pop() -> int:
         if ranges:
-            recorder.attribution.leave_annotation(ranges.pop(), failed=True)
+            recorder.hooks.leave_annotation(ranges.pop(), failed=True)
         return len(ranges)
 
     patches.answer(nvtx, "range_push", push)
@@ -500,35 +494,35 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
 
     def index_of(device: Any = None, optional: bool = False, allow_cpu: bool = False) -> int:
         if device is None:
-            return recorder.current_device
+            return recorder.devices.current
         if isinstance(device, int):
             return device
         device = torch.device(device) if isinstance(device, str) else device
         if not isinstance(device, torch.device):
-            return int(getattr(device, "idx", recorder.current_device))
+            return int(getattr(device, "idx", recorder.devices.current))
         if device.type != "cuda":
             if allow_cpu and device.type == "cpu":
                 return -1
             raise ValueError(f"Expected a cuda device, but got: {device}")
-        return recorder.current_device if device.index is None else device.index
+        return recorder.devices.current if device.index is None else device.index
 
     def set_device(device: Any) -> None:
         index = index_of(device)
         if index >= 0:
-            recorder.checked_device(torch.device("cuda", index))
-            recorder.current_device = index
+            recorder.devices.checked(torch.device("cuda", index))
+            recorder.devices.current = index
 
     def exchange(index: int) -> int:
-        previous = recorder.current_device
+        previous = recorder.devices.current
         if index >= 0:
-            recorder.current_device = index
+            recorder.devices.current = index
         return previous
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
-    patches.answer(cuda, "device_count", lambda: recorder.device_count)
-    patches.answer(cuda, "current_device", lambda: recorder.current_device)
+    patches.answer(cuda, "device_count", lambda: recorder.devices.count)
+    patches.answer(cuda, "current_device", lambda: recorder.devices.current)
     patches.answer(cuda, "set_device", set_device)
     patches.answer(cuda, "is_initialized", lambda: True)
     patches.answer(cuda, "_lazy_init", nothing)
@@ -539,7 +533,9 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.answer(cuda, "ipc_collect", nothing)
     patches.answer(cuda, "_is_in_bad_fork", lambda: False)
     patches.answer(cuda._utils, "_get_device_index", index_of)
-    patches.answer(cuda, "synchronize", lambda device=None: recorder.synchronize("synchronize"))
+    patches.answer(
+        cuda, "synchronize", lambda device=None: recorder.tape.synchronize("synchronize")
+    )
 
 
 def _install_streams(

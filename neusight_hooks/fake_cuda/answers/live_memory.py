@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from neusight.memory.allocator import Allocator, Block, SegmentChange
 from neusight.memory.allocator_settings import settings_of
-from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION, LiveAlloc
+from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
 from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snapshot_of
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces
 from neusight.recording.call_stack import call_site
 from neusight.recording.recording import EmptyCache
+from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -160,10 +162,10 @@ class LiveMemory:
         self._num_ooms = 0
         self._fraction = 1.0
         self._placement = _Counted(Allocator(self._capacity()))
-        recorder.followers.append(self._follow)
-        recorder.on_first_alloc = self._begin
+        recorder.tape.followers.append(self._follow)
+        recorder.storages.on_first_alloc = self._begin
         if raises:
-            recorder.on_alloc = self._check
+            recorder.storages.on_alloc = self._check
 
     def _capacity(self) -> int:
         limit = int(self._fraction * self._gpu.memory_bytes)
@@ -187,34 +189,34 @@ class LiveMemory:
         for text in ignored:
             self._recorder.warn_once(f"{ALLOCATOR_OPTION}: {text}")
 
-    def _follow(self, raw: list[Any]) -> None:
+    def _follow(self, fresh: Sequence[TapeEntry]) -> None:
         placement = self._placement
-        for entry in raw:
-            kind = type(entry)
-            if kind is tuple:
-                placement.run(entry[0], entry[1], entry[3], entry[4], entry[2])
-            elif kind is list:
-                placement.allocate(entry[0], LiveAlloc(*entry))
-            elif kind is int:
-                placement.free(entry)
-            elif kind is EmptyCache:
+        for entry in fresh:
+            if isinstance(entry, TapedOp):
+                placement.run(entry.signature, entry.math, entry.phase, entry.stream, entry.module)
+            elif isinstance(entry, TapedAlloc):
+                placement.allocate(entry.number, entry)
+            elif isinstance(entry, TapedFree):
+                placement.free(entry.number)
+            elif isinstance(entry, EmptyCache):
                 placement.settle()
                 placement.allocator.empty_cache()
 
     def _drained(self) -> _Counted:
-        self._recorder.drain()
+        self._recorder.tape.drain()
         self._placement.settle()
         return self._placement
 
     def _check(self, num_bytes: int) -> None:
         # The entry of this very allocation is already there: follow all before it, then ask.
-        newest = self._recorder.open_entries.pop()
-        self._recorder.drain()
+        newest = self._recorder.tape.entries.pop()
+        assert isinstance(newest, TapedAlloc)
+        self._recorder.tape.drain()
         allocator = self._placement.allocator
         if allocator.would_fit(num_bytes, self._recorder.current_stream):
-            self._recorder.open_entries.append(newest)
+            self._recorder.tape.entries.append(newest)
             return
-        self._recorder.unwatch(newest[0])
+        self._recorder.storages.refuse(newest.number)
         self._num_ooms += 1
         allocator.empty_cache()
         if self._placement.history is not None:
@@ -229,7 +231,7 @@ class LiveMemory:
             f"CUDA out of memory. Tried to allocate {num_bytes / gib:.2f} GiB. GPU 0 has a total "
             f"capacity of {self._gpu.memory_bytes / gib:.2f} GiB of which "
             f"{allocator.allocated / gib:.2f} GiB is allocated by PyTorch (forecast for "
-            f"{self._gpu.name}, op {newest[3]}, module {newest[2] or '(none)'})."
+            f"{self._gpu.name}, op {newest.op}, module {newest.module or '(none)'})."
         )
 
     def statistics(self) -> dict[str, int]:
@@ -275,7 +277,7 @@ class LiveMemory:
 
     def empty_cache(self) -> None:
         """Unused segments go back."""
-        self._recorder.record(EmptyCache())
+        self._recorder.tape.add(EmptyCache())
 
     def set_fraction(self, fraction: float) -> None:
         """The program may have this share of the GPU's memory."""

@@ -19,7 +19,7 @@ from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import json_value
-from neusight.recording.values import handles, new_tensor
+from neusight.recording.handlers.registry import handles
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -377,9 +377,9 @@ def _cudnn_rnn(
     batch_sizes = args[14]
     num_directions = 2 if bidirectional else 1
     width = (proj_size or hidden_size) * num_directions
-    out = new_tensor(recorder, (*data.shape[:-1], width), data.dtype, data)
-    hy = new_tensor(recorder, tuple(hidden.shape), hidden.dtype, data)
-    cy = new_tensor(recorder, tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
+    out = recorder.new_tensor((*data.shape[:-1], width), data.dtype, data)
+    hy = recorder.new_tensor(tuple(hidden.shape), hidden.dtype, data)
+    cy = recorder.new_tensor(tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
     rows = data.shape[0] if batch_sizes else data.shape[0] * data.shape[1]
     states = _NUM_GATES[mode] + _RNN_RESERVE_STATES
     reserve_bytes = (
@@ -387,8 +387,8 @@ def _cudnn_rnn(
         if train
         else 0
     )
-    reserve = new_tensor(recorder, (reserve_bytes,), torch.uint8, data)
-    weight_buffer = new_tensor(recorder, (0,), data.dtype, data)
+    reserve = recorder.new_tensor((reserve_bytes,), torch.uint8, data)
+    weight_buffer = recorder.new_tensor((0,), data.dtype, data)
     result = (out, hy, cy, reserve, weight_buffer)
     recorder.record_handled(func, args, kwargs, result)
     return result
@@ -403,7 +403,7 @@ def _cudnn_rnn_backward(
     def like(tensor: Any, wanted: bool = True) -> Any:
         if tensor is None or not wanted:
             return None
-        return new_tensor(recorder, tuple(tensor.shape), tensor.dtype, data)
+        return recorder.new_tensor(tuple(tensor.shape), tensor.dtype, data)
 
     gradients = [like(weight) for weight in weights] if mask[3] else []
     result = (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
@@ -416,7 +416,7 @@ def _cudnn_grid_sampler(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     data, grid = args
-    out = new_tensor(recorder, (*data.shape[:2], *grid.shape[1:-1]), data.dtype, data)
+    out = recorder.new_tensor((*data.shape[:2], *grid.shape[1:-1]), data.dtype, data)
     recorder.record_handled(func, args, kwargs, out)
     return out
 
@@ -425,7 +425,7 @@ def _cudnn_grid_sampler(
 def _cudnn_grid_sampler_backward(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    out = tuple(new_tensor(recorder, tuple(t.shape), t.dtype, t) for t in args[:2])
+    out = tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[:2])
     recorder.record_handled(func, args, kwargs, out)
     return out
 
@@ -435,7 +435,7 @@ def _flatten_weight(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     # The weights become views of one buffer of the same total size: nothing to record.
-    return new_tensor(recorder, (0,), args[0][0].dtype, args[0][0])
+    return recorder.new_tensor((0,), args[0][0].dtype, args[0][0])
 
 
 @handles(*_overloads("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"))
@@ -466,14 +466,12 @@ def _ctc_loss(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappin
     log_probs, targets, _, target_lengths = args[:4]
     num_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
     if isinstance(target_lengths, torch.Tensor):
-        with recorder.inside():
+        with recorder.mode.inside():
             target_lengths = recorder.values.read(target_lengths).reshape(-1).tolist()
     longest = targets.shape[1] if targets.dim() == 2 else max(target_lengths, default=0)
-    loss = new_tensor(recorder, (batch,), log_probs.dtype, log_probs)
+    loss = recorder.new_tensor((batch,), log_probs.dtype, log_probs)
     # A blank before, between and after all labels (aten/src/ATen/native/cuda/LossCTC.cu).
-    log_alpha = new_tensor(
-        recorder, (batch, num_steps, 2 * longest + 1), log_probs.dtype, log_probs
-    )
+    log_alpha = recorder.new_tensor((batch, num_steps, 2 * longest + 1), log_probs.dtype, log_probs)
     recorder.record_handled(func, args, kwargs, (loss, log_alpha))
     return loss, log_alpha
 
@@ -482,7 +480,7 @@ def _ctc_loss(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappin
 def _ctc_loss_backward(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    out = new_tensor(recorder, tuple(args[1].shape), args[1].dtype, args[1])
+    out = recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
     recorder.record_handled(func, args, kwargs, out)
     return out
 
@@ -526,9 +524,9 @@ def _fused_rms_norm(
 ) -> Any:
     data, normalized_shape = args[0], args[1]
     outer = tuple(data.shape[: data.dim() - len(normalized_shape)])
-    out = new_tensor(recorder, tuple(data.shape), data.dtype, data)
+    out = recorder.new_tensor(tuple(data.shape), data.dtype, data)
     statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
-    rstd = new_tensor(recorder, (*outer, *(1 for _ in normalized_shape)), statistics, data)
+    rstd = recorder.new_tensor((*outer, *(1 for _ in normalized_shape)), statistics, data)
     recorder.record_handled(func, args, kwargs, (out, rstd))
     return out, rstd
 
@@ -538,7 +536,7 @@ def _fused_rms_norm_backward(
     recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     data, weight, mask = args[1], args[4], args[5]
-    grad_input = new_tensor(recorder, tuple(data.shape), data.dtype, data) if mask[0] else None
-    grad_weight = new_tensor(recorder, tuple(weight.shape), weight.dtype, data) if mask[1] else None
+    grad_input = recorder.new_tensor(tuple(data.shape), data.dtype, data) if mask[0] else None
+    grad_weight = recorder.new_tensor(tuple(weight.shape), weight.dtype, data) if mask[1] else None
     recorder.record_handled(func, args, kwargs, (grad_input, grad_weight))
     return grad_input, grad_weight

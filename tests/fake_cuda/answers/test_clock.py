@@ -79,7 +79,7 @@ def test_sleeping_takes_forecast_time_only() -> None:
         start = time.time()
         time.sleep(A_DAY_S)
         slept = time.time() - start
-        recorded = [e for e in recorder.open_entries if isinstance(e, HostWork)]
+        recorded = [e for e in recorder.tape.entries if isinstance(e, HostWork)]
 
     assert slept == pytest.approx(A_DAY_S, rel=1e-3)
     assert recorded == [HostWork("time.sleep", A_DAY_S * 1e6)]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from neusight.recording.turns import Turns, period_at_end, repetition
+from neusight.recording.steps.turns import Turns, period_at_end, repetition
 
 
 def steps_of(tokens: str, *, starts_differently: bool = False) -> list[str]:

@@ -11,12 +11,17 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TurnNames", "Turns", "period_at_end", "repetition"]
+__all__ = ["Patience", "TurnNames", "Turns", "period_at_end", "repetition"]
 
 Token = Hashable
 
 #: Kinds of turns that are named one by one; more are counted.
 _KINDS_TOLD = 4
+
+#: Ops recorded in search of a longer cycle before turns that repeat are taken for it (about a
+#: second), and how many times the ops of the first turn at least: a rollout is followed by updates.
+_LEAST_PATIENCE_OPS = 50_000
+_PATIENCE = 4
 
 #: Places from the end at which a repetition is looked for: what follows a loop is short.
 _ENDS_TRIED = 8
@@ -132,6 +137,34 @@ class Turns:
         self.pattern = tuple(self._tokens[whole - period : whole])
         self._keep_from(whole)
         return found
+
+
+class Patience:
+    """How long a period is looked for in turns that may be part of something longer, in ops.
+
+    >>> patience = Patience(least_ops=100)
+    >>> patience.is_over(1, num_ops=10), patience.is_over(2, 80), patience.is_over(3, 120)
+    (False, False, True)
+    """
+
+    def __init__(self, least_ops: int = _LEAST_PATIENCE_OPS) -> None:
+        self._least_ops = least_ops
+        self._begun = 0
+        self._deadline = 0
+
+    def begin(self, num_ops: int) -> None:
+        """A step was cut off after so many ops."""
+        self._begun = num_ops
+
+    def is_over(self, num_turns: int, num_ops: int) -> bool:
+        """Whether it is, so many turns and ops after; then it begins again."""
+        if num_turns == 1:
+            first = num_ops - self._begun
+            self._deadline = num_ops + max(self._least_ops, _PATIENCE * first)
+        if num_ops < self._deadline:
+            return False
+        self._deadline = num_ops + self._least_ops
+        return True
 
 
 class _Borders:

@@ -1,0 +1,177 @@
+"""What ops return, without their data: torch's own fake kernels, made to speak as a GPU does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorDeviceMismatchError,
+    UnsupportedOperatorException,
+)
+
+from neusight.predictors.errors import UnmappedOpError
+from neusight.recording.call_stack import call_site
+from neusight.recording.dispatch.eager_errors import eager_error, refused_by_cuda
+from neusight.recording.tensor import ForecastMode, ForecastTensor
+
+__all__ = ["Devices", "FakeKernels", "as_forecast"]
+
+aten = torch.ops.aten
+
+
+class Devices:
+    """How many GPUs the forecast has, and which one is current."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.current = 0
+
+    def checked(self, device: torch.device) -> torch.device:
+        """The device with its index; RuntimeError, as CUDA gives it, where there is no such GPU."""
+        if device.type != "cuda":
+            return device
+        index = self.current if device.index is None else device.index
+        if index >= self.count:
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal (cuda:{index}, but the forecast has "
+                f"{self.count} GPU{'s' if self.count > 1 else ''})"
+            )
+        return torch.device("cuda", index)
+
+
+class FakeKernels:
+    """Runs ops on forecast tensors by torch's fake kernels; nothing of that is recorded."""
+
+    def __init__(self, mode: ForecastMode, devices: Devices) -> None:
+        #: Held by the thread whose op runs.
+        self.lock = threading.RLock()
+        self._mode = mode
+        self._devices = devices
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the op returns; where it fails, with the words of a GPU."""
+        kwargs = dict(kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs["generator"] = None
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = self._devices.checked(torch.device(device))
+        try:
+            with self.lock, self._mode.inside():
+                out = self._mode.dispatch(func, (), tuple(args), kwargs)
+        except FakeTensorDeviceMismatchError:  # torch's own, which no GPU shows
+            raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
+        except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
+            return self._without_kernel(func, args, error)
+        except Exception:
+            said = self._eager_error(func, args, kwargs)
+            if said is None:
+                raise
+            raise said from None  # the fake kernel says the same in other words
+        return as_forecast(out)
+
+    def _without_kernel(self, func: Any, args: Sequence[Any], error: Exception) -> Any:
+        name = func._schema.name
+        if not func._schema.returns:  # _fused_sgd_: it only writes into its arguments
+            return None
+        if name.endswith("_backward") and isinstance(args[1], ForecastTensor):
+            return self.run(aten.empty_like.default, (args[1],), {})  # as its input
+        raise UnmappedOpError(
+            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so "
+            "nobody knows what it returns. torch.library.register_fake adds one to an op of "
+            "your own."
+        ) from error
+
+    def refuse(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""
+        if func is aten.convolution.default:
+            _check_convolution(args[0], args[1])
+        if refused_by_cuda(func, args):
+            said = self._eager_error(func, args, kwargs)
+            if said is not None:
+                raise said
+
+    def _eager_error(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Exception | None:
+        with self.lock, self._mode.inside():
+            return eager_error(func, args, kwargs)
+
+
+def as_forecast(out: Any) -> Any:
+    """Makes FakeTensors that torch's fake kernels returned into forecast tensors, in place."""
+    for tensor in _flat_fakes(out):
+        if type(tensor) is not ForecastTensor:
+            tensor.__class__ = ForecastTensor  # same layout: only methods differ
+    return out
+
+
+def _flat_fakes(out: Any) -> list[Any]:
+    if isinstance(out, FakeTensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in _flat_fakes(item)]
+    return []
+
+
+def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The words of torch 2.13 on a GPU: those of TensorIterator for elementwise ops, else those of
+    the generated wrappers (aten/src/ATen/core/op_registration/adaption.cpp)."""
+    same = "Expected all tensors to be on the same device, but "
+    schema = func._schema
+    if torch.Tag.pointwise in func.tags or schema.name == "aten::copy_":
+        found = sorted({str(tensor.device) for tensor in _tensors_in((*args, *kwargs.values()))})
+        return f"{same}found at least two devices, {found[-1]} and {found[0]}!"
+    first = ""
+    for position, parameter in enumerate(schema.arguments):
+        value = args[position] if position < len(args) else kwargs.get(parameter.name)
+        for tensor in _tensors_in((value,)):
+            device = str(tensor.device)
+            if first and device != first:
+                method = "_".join(
+                    filter(None, (schema.name.partition("::")[2], schema.overload_name))
+                )
+                return (
+                    f"{same}got {parameter.name} is on {device}, different from other tensors on "
+                    f"{first} (when checking argument in method wrapper_CUDA_{method})"
+                )
+            first = first or device
+    return f"{same}found at least two devices!"
+
+
+def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
+    """What a convolution says on a GPU; torch's fake one lets different devices pass."""
+    if data.device == weight.device:
+        return
+    kinds = [
+        f"{'torch.cuda' if t.is_cuda else 'torch'}.{_TENSOR_TYPES[t.dtype]}" for t in (data, weight)
+    ]
+    dense = (
+        "" if data.is_cuda else " or input should be a MKLDNN tensor and weight is a dense tensor"
+    )
+    raise RuntimeError(
+        f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same{dense}"
+    )
+
+
+_TENSOR_TYPES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+}
+
+
+def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors_in(value))
+    return found

@@ -1,0 +1,185 @@
+"""What was learnt of an op when it was first called, so that later calls need not ask torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from neusight.recording.dispatch.math_switches import needs_math
+from neusight.recording.recording import OpSignature, TensorSpec
+from neusight.recording.signature import signature_of
+from neusight.recording.tensor import ForecastTensor
+from neusight.recording.values.known import may_be_known
+
+__all__ = ["Answer", "KnownOp", "OpCache", "Output", "cache_key", "tensors_of"]
+
+#: How a repeated call is answered: by tensors like those it returned before, by its first argument,
+#: by a view of that, or by torch's fake kernel as the first time.
+Answer = Literal["new", "inplace", "view", "slow"]
+
+_CHANGES_SIZE = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+
+
+class Output(NamedTuple):
+    """What a returned tensor is like."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class KnownOp(NamedTuple):
+    """What is remembered of a call: its signature, how it is answered, what it returns in which
+    container, whether math switches matter to it, and whether its value may be known."""
+
+    signature: OpSignature
+    answer: Answer = "slow"
+    outputs: tuple[Any, ...] = ()
+    container: type | None = None
+    needs_math: bool = False
+    may_be_known: bool = False
+
+
+class OpCache:
+    """Ops by what they were called with, as far as that decides what they return."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, KnownOp] = {}
+        self._handled: dict[Any, KnownOp] = {}
+
+    def find(self, key: Any) -> KnownOp | None:
+        """The op of an earlier call of that `cache_key`."""
+        return None if key is None else self._known.get(key)
+
+    def learn(
+        self, key: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> KnownOp:
+        """What a call returned, remembered by its `cache_key`, which is that of before it ran."""
+        signature = signature_of(func, args, kwargs, out)
+        answer = _answer_of(func, args, kwargs, out)
+        known = KnownOp(
+            signature,
+            answer,
+            outputs=_outputs_of(out) if answer == "new" else (),
+            container=list if isinstance(out, list) else tuple if isinstance(out, tuple) else None,
+            needs_math=needs_math(signature),
+            may_be_known=may_be_known(signature),
+        )
+        if key is not None:
+            self._known[key] = known
+        return known
+
+    def handled(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Any,
+        pinned: tuple[bool, ...],
+    ) -> KnownOp:
+        """The op of a call that returned `out` by other means; which of its arguments are in pinned
+        memory belongs to it."""
+        key = (cache_key(func, args, kwargs), _meta_key(out), pinned)
+        known = self._handled.get(key)
+        if known is None or key[0] is None:
+            signature = signature_of(func, args, kwargs, out)
+            if any(pinned):
+                signature = _with_pinned(signature, pinned)
+            known = KnownOp(signature, needs_math=needs_math(signature))
+            self._handled[key] = known
+        return known
+
+
+def _meta_key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if type(value) is ForecastTensor:
+            return (value.shape, value.stride(), value.dtype, value._fake_device)
+        return (value.shape, value.dtype, "cpu")
+    kind = type(value)
+    if kind is float:
+        return "float"  # a changing learning rate is the same kernel
+    if kind is bool or kind is int:
+        return (kind, value)
+    if kind is list or kind is tuple:
+        return tuple([_meta_key(item) for item in value])
+    return value
+
+
+def cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same for calls that return the same, as far as tensors go; None where there is none."""
+    try:
+        if kwargs:
+            key: Any = (
+                func,
+                tuple([_meta_key(a) for a in args]),
+                tuple([(n, _meta_key(v)) for n, v in kwargs.items()]),
+            )
+        else:
+            key = (func, tuple([_meta_key(a) for a in args]))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Answer:
+    schema = func._schema
+    tags = func.tags
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return "slow"
+    if func.namespace == "aten" and func.is_view:
+        return "view" if type(args[0]) is ForecastTensor else "slow"
+    written = [a for a in schema.arguments if a.alias_info is not None]
+    if written:
+        inplace = (
+            schema.name.endswith("_")
+            and len(written) == 1
+            and schema.arguments[0].alias_info is not None
+            and torch.Tag.inplace_view not in tags
+            and schema.name not in _CHANGES_SIZE
+        )
+        return "inplace" if inplace else "slow"
+    items = out if isinstance(out, (list, tuple)) else ()
+    if any(isinstance(item, (list, tuple)) for item in items):
+        return "slow"
+    tensors = tensors_of(out)
+    inputs = {t.untyped_storage()._cdata for t in tensors_of((*args, *kwargs.values()))}
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    if len(set(storages)) != len(storages) or inputs & set(storages):
+        return "slow"  # shares storage without saying so (_unsafe_view)
+    if any(t.storage_offset() != 0 or t.layout is not torch.strided for t in tensors):
+        return "slow"
+    return "new"
+
+
+def _outputs_of(out: Any) -> tuple[Any, ...]:
+    items = out if isinstance(out, (list, tuple)) else (out,)
+    return tuple(
+        Output(tuple(i.shape), i.stride(), i.dtype, i._fake_device)
+        if isinstance(i, ForecastTensor)
+        else i
+        for i in items
+    )
+
+
+def _with_pinned(signature: OpSignature, pinned: Sequence[bool]) -> OpSignature:
+    """The signature with those of its first arguments pinned that are."""
+    arguments = list(signature.arguments)
+    for position, is_pinned in enumerate(pinned):
+        name, value = arguments[position]
+        if is_pinned and isinstance(value, TensorSpec):
+            arguments[position] = (name, value._replace(is_pinned=True))
+    return replace(signature, arguments=tuple(arguments))
+
+
+def tensors_of(out: Any) -> list[ForecastTensor]:
+    """The tensors that an op returned, lists flattened."""
+    if isinstance(out, ForecastTensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in tensors_of(item)]
+    return []

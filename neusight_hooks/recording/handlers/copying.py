@@ -1,0 +1,83 @@
+"""Copies between the CPU and the GPU, with the waits that they cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.recorder import Recorder
+from neusight.recording.tensor import ForecastTensor
+from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, is_small
+from neusight.recording.values.values import MAX_COPIED_ELEMENTS
+
+aten = torch.ops.aten
+
+
+@handles(aten._to_copy.default)
+def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    source = args[0]
+    target = kwargs.get("device")
+    target = None if target is None else torch.device(target)
+    from_cuda = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
+    if target is None or (target.type == "cuda") == from_cuda:
+        return recorder.run_known(func, args, kwargs)
+    dtype = kwargs.get("dtype") or source.dtype
+    non_blocking = bool(kwargs.get("non_blocking", False))
+    if target.type == "cuda":
+        fake_kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+        out = recorder.fake_kernels.run(func, (source,), fake_kwargs)
+        recorder.record_handled(func, args, kwargs, out)
+        if not non_blocking:
+            recorder.wait("copy")
+        is_known = not isinstance(source, ForecastTensor) or source in recorder.known
+        if is_small(source) and is_known:
+            with torch.no_grad(), recorder.mode.inside():
+                recorder.known.set(out, recorder.values.read(source).detach().to(dtype))
+        return out
+    recorder.record_handled(func, args, kwargs, None)
+    if not non_blocking:
+        recorder.wait("copy")
+    with recorder.mode.inside():
+        if source.numel() <= MAX_KNOWN_ELEMENTS or source in recorder.known:
+            return recorder.values.read(source).to(dtype)
+        recorder.invention.report()
+        if source.numel() <= MAX_COPIED_ELEMENTS:
+            return recorder.invention.values(source.shape, dtype)
+    return recorder.mode.new_tensor(
+        tuple(source.shape), source.stride(), dtype, torch.device("cpu")
+    )
+
+
+@handles(aten.copy_.default)
+def _copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    target, source = args[0], args[1]
+    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    target_on_gpu = isinstance(target, ForecastTensor) and target._fake_device.type == "cuda"
+    source_on_gpu = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
+    if target_on_gpu and source_on_gpu:
+        return recorder.run_known(func, args, kwargs)
+    recorder.record_handled(func, args, kwargs, None)
+    if not non_blocking:
+        recorder.wait("copy")
+    if target_on_gpu:
+        recorder.values.follow(func, args, kwargs, target)
+    elif isinstance(target, ForecastTensor):
+        recorder.known.forget(target.untyped_storage()._cdata)
+    elif source.numel() <= MAX_KNOWN_ELEMENTS or source in recorder.known:
+        with recorder.mode.inside():
+            target.copy_(recorder.values.read(source))
+    else:
+        recorder.invention.report()
+    return target
+
+
+@handles(aten._pin_memory.default)
+def _pin_memory(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+
+@handles(aten.is_pinned.default)
+def _is_pinned(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    return False

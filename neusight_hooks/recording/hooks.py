@@ -1,0 +1,156 @@
+"""The hooks by which torch says what the program does: modules, optimizers, annotations."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+)
+from torch.optim.optimizer import (
+    register_optimizer_step_pre_hook,
+)
+
+from neusight.recording.attribution import Attribution
+from neusight.recording.call_stack import CallStack
+from neusight.recording.recording import stepped_optimizer
+from neusight.recording.steps.cutter import StepCutter
+from neusight.recording.storages import StorageWatch
+from neusight.recording.tape import Tape
+from neusight.recording.tensor import ForecastMode
+
+__all__ = ["ProgramHooks"]
+
+#: The steps of torch's own profiler, which the trace numbers by itself.
+_PROFILER_STEP = "ProfilerStep#"
+
+
+class ProgramHooks:
+    """Follows modules, optimizers and annotations of the main thread: marks them on the tape, names
+    modules by their paths, and says what their storages are for."""
+
+    def __init__(
+        self,
+        mode: ForecastMode,
+        tape: Tape,
+        attribution: Attribution,
+        storages: StorageWatch,
+        cutter: StepCutter,
+    ) -> None:
+        #: Where in the program each module was made, by its path; only with call stacks.
+        self.made: dict[str, CallStack] = {}
+        self._mode = mode
+        self._tape = tape
+        self._attribution = attribution
+        self._storages = storages
+        self._cutter = cutter
+        self._main = threading.get_ident()
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def start(self, undo: ExitStack) -> None:
+        """Registers the hooks; `undo` removes them."""
+        self._attribution.start()
+        undo.callback(register_module_forward_pre_hook(self._enter_module).remove)
+        leaving = register_module_forward_hook(self._leave_module, always_call=True)
+        undo.callback(leaving.remove)
+        undo.callback(register_optimizer_step_pre_hook(self._enter_optimizer).remove)
+        if self._tape.stacks is not None:
+            undo.callback(register_module_module_registration_hook(self._note_made).remove)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is another thread than the program's main one, or neusight's own work."""
+        return threading.get_ident() != self._main or self._mode.is_inside
+
+    # -- modules ----------------------------------------------------------------------------------
+
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        if self._is_elsewhere:
+            return
+        if self._attribution.is_outside:
+            self._cutter.outermost_forward_begins()
+            self._name_all(module)
+        path = self._paths.get(module)
+        if path is None:
+            path = self._paths[module] = f"{self._attribution.module}.{type(module).__name__}"
+        self._attribution.enter_module(path)
+        self._tape.mark("module_begin", path, type(module).__name__)
+
+    def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if self._is_elsewhere or self._attribution.is_outside:
+            return
+        path = self._attribution.leave_module()
+        self._tape.mark("module_end", path, type(module).__name__)
+        if self._attribution.is_outside:
+            self._cutter.outermost_forward_ends(module)
+
+    def _name_all(self, root: torch.nn.Module) -> None:
+        if root in self._paths:
+            return
+        name = type(root).__name__
+        for path, module in root.named_modules():
+            if module not in self._paths:
+                self._paths[module] = f"{name}.{path}" if path else name
+                self._mark_storages_of(module)
+                if module in self._made:
+                    self.made[self._paths[module]] = self._made[module]
+
+    def _mark_storages_of(self, module: torch.nn.Module) -> None:
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                self._storages.mark(parameter, "parameter")
+        for buffer in module._buffers.values():
+            if buffer is not None:
+                self._storages.mark(buffer, "buffer")
+
+    def _note_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
+        """A module becomes part of another one, for the first time on the line that made it."""
+        stacks = self._tape.stacks
+        if stacks is not None and module is not None and not self._is_elsewhere:
+            self._made.setdefault(module, stacks.here())
+
+    # -- annotations and optimizers, whose steps torch annotates ----------------------------------
+
+    def enter_annotation(self, name: str) -> None:
+        """A record_function begins."""
+        if not self._is_elsewhere and not name.startswith(_PROFILER_STEP):
+            self._tape.mark("annotation_begin", name)
+
+    def leave_annotation(self, name: str, *, failed: bool) -> None:
+        """It ends, by an exception where `failed`."""
+        if self._is_elsewhere or name.startswith(_PROFILER_STEP):
+            return
+        self._tape.mark("annotation_end", name)
+        if stepped_optimizer(name) and self._optimizers:
+            optimizer = self._optimizers.pop()
+            self._attribution.leave_optimizer(is_within_other=bool(self._optimizers))
+            if not failed:
+                self._cutter.optimizer_ends(optimizer)
+
+    def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._is_elsewhere:
+            return None
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._storages.mark(parameter, "parameter")
+                if parameter.grad is not None:
+                    self._storages.mark(parameter.grad, "gradient")
+        self._cutter.optimizer_begins(optimizer)
+        self._optimizers.append(optimizer)
+        self._attribution.enter_optimizer()
+        outside = self._attribution.outside_optimizer
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], outside(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": outside(kwargs["closure"])}
+        return None

@@ -1,0 +1,1 @@
+"""Where one step ends and the next begins, and what a step holds; equal steps folded."""

@@ -1,0 +1,372 @@
+"""Where one step ends and the next begins, found without the script's help."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import cast
+
+import torch
+
+from neusight.recording.attribution import Attribution
+from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
+from neusight.recording.steps.folding import FoldedSteps
+from neusight.recording.steps.optimizers import Optimizers
+from neusight.recording.steps.turns import Patience, TurnNames, Turns, repetition
+from neusight.recording.steps.writer import StepWriter
+from neusight.recording.storages import StorageWatch
+from neusight.recording.tape import EnoughSteps, Tape, TapedFree, TapedOp, TapeEntry
+
+__all__ = ["StepCutter"]
+
+#: Forward passes with gradients, but without a backward among them, after which a script is taken
+#: to infer: a GAN runs its networks a few times before the first backward, and some programs call
+#: one layer after the other.
+_FORWARDS_OF_INFERENCE = 32
+
+#: Rounds of forward and backward without an optimizer, after which a script is taken to train by
+#: hand: an optimizer made before the block is first heard of when it steps, and gradients may be
+#: accumulated until then.
+_ROUNDS_BY_HAND = 32
+
+#: How often ops must repeat to be the steps of a loop without modules: fewer may be one thing.
+_LEAST_REPEATS = 4
+
+
+class StepCutter:
+    """Cuts the tape into steps.
+
+    A step ends (a) where the script says so, else (b) with the optimizer step that closes a cycle,
+    else (c) where a forward follows a backward and there is no optimizer, else (d) when the
+    outermost module returns and nothing is trained, else (e) where the ops of a loop repeat. What
+    makes a cycle is found by `Turns`. What comes before the first forward is the setup.
+    `steady_steps` ends the script after that many steps beyond the first.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        attribution: Attribution,
+        storages: StorageWatch,
+        steady_steps: int | None = None,
+    ) -> None:
+        #: Set by the first op of a backward pass in the open step.
+        self.backward_seen = False
+        #: While a CUDA graph is captured nothing happens yet.
+        self.is_paused = False
+        #: How long something longer than what repeats is looked for.
+        self.patience = Patience()
+        self.writer = StepWriter(storages)
+        self._folded = FoldedSteps()
+        self._tape = tape
+        self._attribution = attribution
+        self._steady_steps = steady_steps
+        self._explicit = False
+        self._enough = False
+        self._before_first_forward = True
+        # What may end a step: optimizers that stepped, rounds of forward and backward without an
+        # optimizer, and modules that returned. Only one of them has open turns at a time.
+        self._updates = Turns()
+        self._rounds = Turns(starts_differently=True)
+        self._returns = Turns(starts_differently=True)
+        self._num_rounds = 0
+        self._round_start = 0
+        # Calls without gradients of what is trained, since an optimizer stepped: a rollout.
+        self._rolled_out = 0
+        self._names = TurnNames()
+        self._repeats = ""
+        # Ends of forward passes that may turn out to be inference.
+        self._forward_ends: list[tuple[int, int]] = []
+        self._infers = False
+        self._optimizers = Optimizers()
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that ended, equal ones in a row folded."""
+        return self._folded.steps
+
+    # -- what happens in the script -------------------------------------------------------------
+
+    def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
+        """A script with an optimizer is going to train, even if it evaluates first."""
+        self._optimizers.created(optimizer)
+
+    def explicit_step(self) -> None:
+        """The script (or its profiler) says that a step ends here; from now on only it does."""
+        if not self._explicit:
+            self._explicit = True
+            last = self._folded.last
+            if last is not None and last.kind != "setup" and not _has_forward(self._tape.entries):
+                self._folded.take_back()
+                self._tape.put_back(self.writer.take_back())
+            # What was cut before the script spoke is none of the steps that it means.
+            self._folded.count_as_setup()
+            for turns in (self._updates, self._rounds, self._returns):
+                turns.clear()
+        self._close()
+        self._stop_if_enough()
+
+    def outermost_forward_begins(self) -> None:
+        """A module is called from outside any other."""
+        self._raise_again()
+        if self._is_deaf or self._attribution.phase != "forward":
+            return
+        if self._before_first_forward:
+            self._before_first_forward = False
+            if _ops_in(self._tape.entries):
+                self._close(kind="setup")
+        elif self.backward_seen:
+            self.round_ends()
+        elif self._infers or len(self._forward_ends) >= _FORWARDS_OF_INFERENCE:
+            self._infers = not self._optimizers.any_alive
+            if self._infers:
+                self._take_forwards()
+        elif self._returns and torch.is_grad_enabled():
+            self._cut(self._returns.flush())
+
+    def round_ends(self) -> None:
+        """A forward follows a backward, which ends a step where no optimizer does."""
+        self._forward_ends.clear()
+        if self._is_deaf or self._has_optimizer:
+            return
+        end = self._tape.position()
+        ops = _ops_in(self._tape.entries[self._round_start : end])
+        token = tuple(op.signature.op for _, op in ops)
+        self.backward_seen = False
+        self._num_rounds += 1
+        self._round_start = end
+        # A script that is ended early was heard from its start, with all its optimizers.
+        knows_all = self._steady_steps is not None or self._num_rounds >= _ROUNDS_BY_HAND
+        self._take(self._rounds, token, end, may_decide=knows_all)
+
+    def outermost_forward_ends(self, module: torch.nn.Module) -> None:
+        """It returned."""
+        if self._is_deaf or self._attribution.phase != "forward":
+            return
+        if torch.is_grad_enabled():
+            if not self.backward_seen and not self._updates:
+                turn = self._names.of_module(module)
+                self._forward_ends.append((self._tape.position(), turn))
+            return
+        if self._is_within_training(module):
+            return
+        # Validation after training whose cycle may not be known yet.
+        self._cut(self._updates.flush())
+        self._cut(self._rounds.flush())
+        self._take(self._returns, self._names.of_module(module), self._tape.position())
+
+    def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step."""
+        self._raise_again()
+        self._infers = False
+        self._forward_ends.clear()
+        self._rounds.clear()
+        self._optimizers.note_trained(optimizer)
+        if not self._is_deaf:
+            self._cut(self._returns.flush())
+
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has stepped."""
+        self._optimizers.stepped(optimizer)
+        self._turn_ends(self._names.of_optimizer(optimizer))
+
+    def graph_begins(self) -> None:
+        """A captured CUDA graph is about to be launched."""
+        self._raise_again()
+
+    def graph_ends(self, graph: int, phases: set[Phase]) -> None:
+        """It was launched: one with an optimizer in it steps, one with a forward alone infers."""
+        turn = self._names.of_graph(graph)
+        if "optimizer" in phases:
+            self._turn_ends(turn)
+        elif phases == {"forward"} and not self._optimizers.any_train and not self._is_deaf:
+            self._take(self._returns, turn, self._tape.position())
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self._explicit or self.is_paused
+
+    @property
+    def _has_optimizer(self) -> bool:
+        return self._optimizers.any_train or self._optimizers.any_alive
+
+    def _is_within_training(self, module: torch.nn.Module) -> bool:
+        """A call without gradients, but of a teacher or a generator inside a training step, or to
+        gather what the model then learns from."""
+        if not self._optimizers.any_train:
+            return self._num_rounds > 0 and module.training
+        if not module.training:
+            return not self._optimizers.train(module)
+        if self._rolled_out or self._optimizers.train(module):
+            self._rolled_out += 1
+        return True
+
+    def _turn_ends(self, turn: int) -> None:
+        if self._is_deaf:
+            return
+        self._before_first_forward = False
+        rolled_out, self._rolled_out = self._rolled_out > 0, 0
+        may_decide = not self._optimizers.any_waits
+        self._take(self._updates, (turn, rolled_out), self._tape.position(), may_decide=may_decide)
+
+    def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
+        found = turns.take(token, end, may_decide=may_decide)
+        waits = not found and not turns.pattern
+        if waits and self.patience.is_over(len(turns), self._tape.gpu_ops):
+            found = turns.settle()
+        if turns is self._rounds and found:
+            found = self._without_setup(found)
+        self._cut(found)
+
+    def finish(self) -> None:
+        """The block ends: what is open becomes the last step."""
+        self._steady_steps = None
+        self._tape.flush()
+        if self._forward_ends and not self.backward_seen and not self._optimizers.any_alive:
+            self._take_forwards()
+        self._cut(self._updates.flush())
+        self._cut(self._without_setup(self._rounds.flush(is_cut_short=True)))
+        self._cut(self._returns.flush())
+        if not self._explicit and all(step.kind == "setup" for step in self.steps):
+            self._cut_repeated()
+        entries = self._tape.entries
+        if any(type(entry) is not TapedFree for entry in entries):
+            is_round = self._num_rounds > 0 and _kind_of(entries) == "train"
+            works = is_round or _has_forward(self._tape.entries) or not self.steps
+            self._close(kind=None if works else "setup")
+        self._folded.correct_kinds(self.writer.late_kinds)
+
+    @property
+    def step_is(self) -> str:
+        """What was taken for a step, in words."""
+        if self._explicit:
+            return "what the script says, from one step() to the next"
+        if self._folded.num_train and self._updates.pattern:
+            turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
+            words = self._names.words([turn for turn, _ in turns], of="step")
+            rolls_out = any(rolled_out for _, rolled_out in turns)
+            return f"calls without gradients, then {words}" if rolls_out else words
+        if self._folded.num_train and self._rounds.pattern:
+            times = len(self._rounds.pattern)
+            passes = "forward and backward" if times == 1 else f"{times} times forward and backward"
+            return f"{passes}, up to the next forward (no torch.optim)"
+        if self._folded.num_eval and self._returns.pattern:
+            turns_of_calls = cast("tuple[int, ...]", self._returns.pattern)
+            return self._names.words(turns_of_calls, of="call")
+        return self._repeats or "all of it"
+
+    # -- cutting --------------------------------------------------------------------------------
+
+    def _take_forwards(self) -> None:
+        """Forward passes with gradients that nobody uses are inference."""
+        found: list[int] = []
+        for end, turn in self._forward_ends:
+            found += self._returns.take(turn, end)
+        self._forward_ends = []
+        self._cut(found)
+
+    def _cut(self, ends: list[int]) -> None:
+        """Closes steps that end at these positions."""
+        done = 0
+        for end in ends:
+            self._close(upto=end - done)
+            done = end
+        if ends:
+            self._stop_if_enough()
+
+    def _without_setup(self, ends: list[int]) -> list[int]:
+        """Without modules nothing says where the setup ends: the first step then is as long as the
+        second, where it ends like that."""
+        if not self._before_first_forward or len(ends) < 2:
+            return ends
+        self._before_first_forward = False
+        start = _start_of_steps(self._tape.entries, ends[0], ends[1])
+        if start:
+            self._close(kind="setup", upto=start)
+        return [end - start for end in ends]
+
+    def _cut_repeated(self) -> None:
+        """Neither modules nor a backward pass: a step is what the ops repeat, if they do."""
+        ops = _ops_in(self._tape.entries)
+        if _has_forward(self._tape.entries) or any(op.phase != "forward" for _, op in ops):
+            return
+        first, period, stop = repetition(_numbered(ops), least=_LEAST_REPEATS)
+        if not period:
+            return
+        ops_words = "an op that comes" if period == 1 else f"{period} ops that come"
+        self._repeats = f"{ops_words} {(stop - first) // period} times"
+        at = [position for position, _ in ops] + [len(self._tape.entries)]
+        if first:
+            self._close(kind="setup", upto=at[first])
+        self._cut([at[end] - at[first] for end in range(first + period, stop + 1, period)])
+
+    def _close(self, kind: StepKind | None = None, upto: int | None = None) -> None:
+        taped = self._tape.cut(upto)
+        self._attribution.forget_earlier()
+        for turns in (self._updates, self._rounds, self._returns):
+            turns.shift(len(taped))
+        self._round_start = max(0, self._round_start - len(taped))
+        self.patience.begin(self._tape.gpu_ops)
+        self._forward_ends = []
+        self.backward_seen = False
+        if taped:
+            self._folded.add(Step(kind or _kind_of(taped), self.writer.write(taped)))
+
+    def _stop_if_enough(self) -> None:
+        if self._steady_steps is None:
+            return
+        trains = self._folded.num_train > 0 or self._optimizers.any_alive
+        counted = self._folded.num_train if trains else self._folded.num_eval
+        if counted > self._steady_steps:
+            self._enough = True
+            self._raise_again()
+
+    def _raise_again(self) -> None:
+        """A bare `except:` in the script may have swallowed the end; this one is as good. Ops alone
+        do not raise: clean-up code after the end may need some."""
+        if self._enough and self._steady_steps is not None:
+            raise EnoughSteps
+
+
+#: Ops, each with its position among the entries it was taken from.
+_Ops = list[tuple[int, TapedOp]]
+
+
+def _ops_in(entries: Sequence[TapeEntry]) -> _Ops:
+    return [(at, entry) for at, entry in enumerate(entries) if isinstance(entry, TapedOp)]
+
+
+def _names_of(ops: _Ops) -> list[str]:
+    return [op.signature.op for _, op in ops]
+
+
+def _has_forward(entries: Sequence[TapeEntry]) -> bool:
+    """Whether a module ran."""
+    return any(isinstance(entry, Mark) and entry.kind == "module_begin" for entry in entries)
+
+
+def _start_of_steps(entries: Sequence[TapeEntry], first_end: int, second_end: int) -> int:
+    """Where the first step begins whose ops are those of the second; 0 if with the first entry."""
+    first = _ops_in(entries[:first_end])
+    second = _ops_in(entries[first_end:second_end])
+    extra = len(first) - len(second)
+    if extra <= 0 or _names_of(first[extra:]) != _names_of(second):
+        return 0
+    return first[extra][0]
+
+
+def _numbered(ops: _Ops) -> list[int]:
+    """A number for each op, the same for equal ones."""
+    numbers: dict[OpSignature, int] = {}
+    of_object: dict[int, int] = {}  # equal calls mostly share one signature
+    for _, op in ops:
+        signature = op.signature
+        if id(signature) not in of_object:
+            of_object[id(signature)] = numbers.setdefault(signature, len(numbers))
+    return [of_object[id(op.signature)] for _, op in ops]
+
+
+def _kind_of(taped: Sequence[TapeEntry]) -> StepKind:
+    for entry in taped:
+        if isinstance(entry, TapedOp) and entry.phase != "forward":
+            return "train"
+    return "eval"

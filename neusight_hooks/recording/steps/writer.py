@@ -1,0 +1,156 @@
+"""From entries of the tape to those of a step: relative to it, so that equal steps are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from neusight.recording.recording import (
+    Alloc,
+    Entry,
+    EventRecord,
+    EventWait,
+    Free,
+    OpCall,
+    StorageKind,
+    StorageRef,
+    Synchronize,
+)
+from neusight.recording.storages import StorageWatch
+from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
+
+__all__ = ["Home", "StepWriter"]
+
+#: Where a storage was made: the number of the step, and its ordinal in it.
+Home = tuple[int, int]
+
+
+class StepWriter:
+    """Writes steps in the order in which they ended.
+
+    Storages, events and autograd's numbers count from the start of the step; equal calls of ops
+    become one object.
+    """
+
+    def __init__(self, storages: StorageWatch) -> None:
+        #: The number of the step that is written next.
+        self.index = 0
+        #: What storages of steps before turned out to be for.
+        self.late_kinds: dict[Home, StorageKind] = {}
+        self._storages = storages
+        self._homes: dict[int, Home] = {}
+        self._calls: dict[object, OpCall] = {}
+        self._last: list[TapeEntry] = []
+        self._last_freed: dict[int, Home] = {}
+        self._last_event = 0
+        storages.on_kind = self._kind_known
+
+    def write(self, taped: list[TapeEntry]) -> tuple[Entry, ...]:
+        """The entries of one step."""
+        base = _first_sequence(taped)
+        first_event = self._last_event
+        self._last, self._last_freed = taped, {}
+        entries: list[Entry] = []
+        freed: list[Free] = []
+        ordinal = 0
+        for entry in taped:
+            kind = type(entry)
+            if freed and kind is not TapedFree:
+                # Storages freed together go in the order of addresses where a table of C++ drops
+                # them (autocast's copies of weights), another one in each run; the order of such
+                # frees has no effect.
+                freed.sort(key=_storage_of)
+                entries += freed
+                freed = []
+            if isinstance(entry, TapedOp):
+                entries.append(self.call_of(entry, base))
+            elif isinstance(entry, TapedAlloc):
+                entries.append(self._alloc_of(entry, ordinal))
+                ordinal += 1
+            elif isinstance(entry, TapedFree):
+                freed += self._free_of(entry.number)
+            else:
+                entries.append(self._with_relative_event(entry, first_event))
+        freed.sort(key=_storage_of)
+        self.index += 1
+        return (*entries, *freed)
+
+    def take_back(self) -> list[TapeEntry]:
+        """The last step is none: its entries as they were taped."""
+        self.index -= 1
+        own = [number for number, home in self._homes.items() if home[0] == self.index]
+        for number in own:
+            del self._homes[number]
+        self._homes.update(self._last_freed)
+        self._last_event -= sum(type(entry) is EventRecord for entry in self._last)
+        return self._last
+
+    def call_of(self, op: TapedOp, base: int | None = None) -> OpCall:
+        """The call of an op, one object for all equal ones; `base` is the step's first number."""
+        number = op.sequence_nr
+        relative = None if number is None or base is None else number - base
+        signature, math, module, phase = op.signature, op.math, op.module, op.phase
+        stream, node, stack = op.stream, op.node, op.stack
+        key = (id(signature), id(math), module, phase, stream, relative, node, id(stack))
+        call = self._calls.get(key)
+        if call is None:
+            call = OpCall(signature, math, module, phase, stream, relative, node, stack)
+            self._calls[key] = call
+        return call
+
+    def _alloc_of(self, entry: TapedAlloc, ordinal: int) -> Alloc:
+        self._homes[entry.number] = (self.index, ordinal)
+        kind = self._kind_of(entry)
+        return Alloc(
+            ordinal, entry.num_bytes, entry.module, entry.op, entry.phase, kind, entry.stack
+        )
+
+    def _kind_of(self, entry: TapedAlloc) -> StorageKind:
+        kind = self._storages.kind_of(entry.number)
+        if kind is not None:
+            return cast("StorageKind", kind)
+        if entry.phase == "optimizer" and self._storages.is_alive(entry.number):
+            return "optimizer_state"
+        return "activation"
+
+    def _kind_known(self, number: int, kind: str) -> None:
+        """A storage turned out to be for this, perhaps after its step was written."""
+        home = self._homes.get(number)
+        if home is not None:
+            self.late_kinds[home] = cast("StorageKind", kind)
+
+    def _free_of(self, number: int) -> list[Free]:
+        """None for a storage that was refused, or made before a step that was taken back."""
+        home = self._homes.pop(number, None)
+        self._storages.forget_kind(number)
+        if home is None:
+            return []
+        if home[0] != self.index:
+            self._last_freed[number] = home
+        return [Free(StorageRef(self.index - home[0], home[1]))]
+
+    def _with_relative_event(self, entry: Entry, first_event: int) -> Entry:
+        """With the number of its event in this step; one of an earlier step gets one below 1."""
+        if isinstance(entry, EventRecord):
+            self._last_event = max(self._last_event, entry.event)
+            return replace(entry, event=entry.event - first_event)
+        if isinstance(entry, EventWait):
+            return replace(entry, event=entry.event - first_event)
+        if isinstance(entry, Synchronize) and entry.event is not None:
+            return replace(entry, event=entry.event - first_event)
+        return entry
+
+
+def _storage_of(free: Free) -> StorageRef:
+    return free.storage
+
+
+def _first_sequence(taped: Sequence[TapeEntry]) -> int | None:
+    """The lowest autograd number of the step's forward; of its backward, if it has no forward."""
+    numbers = [
+        (bool(entry.node), entry.sequence_nr)
+        for entry in taped
+        if isinstance(entry, TapedOp) and entry.sequence_nr is not None
+    ]
+    return min(numbers)[1] if numbers else None

@@ -1,0 +1,119 @@
+"""Storages on the GPU, followed from the op that makes each to its end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neusight.recording.attribution import Attribution
+from neusight.recording.call_stack import CallStack
+from neusight.recording.recording import Phase
+from neusight.recording.tape import Tape, TapedAlloc, TapedFree, TapedOp
+from neusight.recording.tensor import ForecastTensor
+
+__all__ = ["StorageWatch"]
+
+
+class _Watch(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to a storage that knows which storage it was."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class StorageWatch:
+    """Writes allocations and frees on the tape, and knows what a storage is for.
+
+    Storages have numbers, which count through all of the program.
+    """
+
+    def __init__(self, tape: Tape, attribution: Attribution) -> None:
+        #: Called with the bytes of each allocation, which it may refuse by an error; and before
+        #: the first of all.
+        self.on_alloc: Callable[[int], None] | None = None
+        self.on_first_alloc: Callable[[], None] | None = None
+        #: Called where the storage behind this address has ended.
+        self.on_death: Callable[[int], None] = _ignore
+        #: Called with the number of a storage that turned out to be for this.
+        self.on_kind: Callable[[int, str], None] = _ignore
+        self._tape = tape
+        self._attribution = attribution
+        self._numbers: dict[int, int] = {}
+        self._alive: set[int] = set()
+        self._watches: dict[int, _Watch] = {}
+        self._kinds: dict[int, str] = {}
+        self._next = 0
+
+    def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
+        """From now on the storage of a tensor that the op returned, if it is new."""
+        if tensor._fake_device.type != "cuda":
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._numbers:
+            self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
+
+    def mark(self, tensor: torch.Tensor, kind: str) -> None:
+        """Says what a storage is for: parameter, gradient, buffer, optimizer_state."""
+        if not isinstance(tensor, ForecastTensor) or tensor._fake_device.type != "cuda":
+            return
+        storage = tensor.untyped_storage()
+        number = self._numbers.get(storage._cdata)
+        if number is not None:
+            self._kinds[number] = kind
+            self.on_kind(number, kind)
+            return
+        self._kinds[self._next] = kind
+        who = self._attribution
+        self._follow(storage, "aten::empty", who.module, who.phase, who.stack)
+
+    def _follow(self, storage: Any, op: str, module: str, phase: Phase, stack: CallStack) -> None:
+        number, key = self._next, storage._cdata
+        if number == 0 and self.on_first_alloc is not None:
+            self.on_first_alloc()
+        self._next = number + 1
+        self._numbers[key] = number
+        self._alive.add(number)
+        reference = _Watch(storage, self._died)
+        reference.key = key
+        self._watches[key] = reference
+        num_bytes = storage.nbytes()
+        self._tape.entries.append(TapedAlloc(number, num_bytes, module, op, phase, stack))
+        if self.on_alloc is not None:
+            self.on_alloc(num_bytes)
+
+    def _died(self, reference: _Watch) -> None:
+        key = reference.key
+        number = self._numbers.pop(key, None)
+        self._watches.pop(key, None)
+        self.on_death(key)
+        if number is not None:
+            self._alive.discard(number)
+            if self._tape.is_open:
+                self._tape.entries.append(TapedFree(number))
+
+    def refuse(self, number: int) -> None:
+        """The newest storage could not be had: it never was."""
+        for key, known in list(self._numbers.items()):
+            if known == number:
+                del self._numbers[key]
+                self._watches.pop(key, None)
+        self._alive.discard(number)
+
+    def is_alive(self, number: int) -> bool:
+        """Whether the storage of that number still exists."""
+        return number in self._alive
+
+    def kind_of(self, number: int) -> str | None:
+        """What the storage is for, where somebody said so."""
+        return self._kinds.get(number)
+
+    def forget_kind(self, number: int) -> None:
+        """The storage has ended, and nobody asks for it any more."""
+        self._kinds.pop(number, None)
+
+
+def _ignore(*ignored: object) -> None:
+    return None

@@ -1,0 +1,234 @@
+"""The tape: all that was recorded since a step was last cut off, entry by entry, cheaply made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.recording import (
+    EmptyCache,
+    EventRecord,
+    EventWait,
+    HostWork,
+    Mark,
+    MarkKind,
+    MathMode,
+    OpSignature,
+    Phase,
+    StorageKind,
+    Synchronize,
+)
+
+__all__ = [
+    "EnoughSteps",
+    "Follower",
+    "Launched",
+    "RunawayLoop",
+    "Tape",
+    "TapeEntry",
+    "TapedAlloc",
+    "TapedFree",
+    "TapedOp",
+]
+
+#: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
+_OPS_TO_CLEAN_UP = 1000
+
+
+class EnoughSteps(BaseException):
+    """Ends the script from inside: enough steady steps were recorded."""
+
+
+class RunawayLoop(BaseException):
+    """Ends the script from inside: too many ops; a loop may wait for an invented value."""
+
+
+@dataclass(slots=True)
+class TapedOp:
+    """An op as it was dispatched. `sequence_nr` is autograd's own, which counts through all of the
+    program; an `OpCall` counts from the start of its step. (Not frozen: it is made for every op,
+    and freezing would double what that costs.)"""
+
+    signature: OpSignature
+    math: MathMode
+    module: str = ""
+    phase: Phase = "forward"
+    stream: int = 0
+    sequence_nr: int | None = None
+    node: str = ""
+    stack: CallStack = ()
+
+
+@dataclass(slots=True)
+class TapedAlloc:
+    """A storage on the GPU was made; `number` counts storages through all of the program."""
+
+    number: int
+    num_bytes: int
+    module: str = ""
+    op: str = ""
+    phase: Phase = "forward"
+    stack: CallStack = ()
+    #: While the program runs nobody knows what else it may turn out to be.
+    kind: ClassVar[StorageKind] = "activation"
+
+
+@dataclass(slots=True)
+class TapedFree:
+    """The storage of that number was freed."""
+
+    number: int
+
+
+TapeEntry = (
+    TapedOp
+    | TapedAlloc
+    | TapedFree
+    | EmptyCache
+    | EventRecord
+    | EventWait
+    | HostWork
+    | Mark
+    | Synchronize
+)
+
+#: Reads what is new on the tape while the program runs.
+Follower = Callable[[Sequence[TapeEntry]], None]
+
+#: What a captured CUDA graph launches again; the host's part happened once.
+Launched = TapedOp | EventRecord | EventWait
+
+
+class Tape:
+    """What was recorded and belongs to no step yet.
+
+    Followers read each entry once, at the latest before it is cut off. After `max_ops` ops without
+    a cut the script is stopped.
+    """
+
+    def __init__(self, max_ops: int | None = None, stacks: CallStacks | None = None) -> None:
+        #: Whether the program is listened to.
+        self.is_open = False
+        self.entries: list[TapeEntry] = []
+        self.followers: list[Follower] = []
+        #: Gives the program's lines, where they are wanted.
+        self.stacks = stacks
+        self.gpu_ops = 0
+        self.cpu_ops = 0
+        self._max_ops = max_ops
+        self._stops_at = sys.maxsize if max_ops is None else max_ops
+        self._num_read = 0
+        self._marks: dict[tuple[str, str, str], Mark] = {}
+        self._cpu_pending = 0
+        self._cpu_pending_us = 0.0
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def add_op(self, op: TapedOp) -> None:
+        """An op on the GPU; RunawayLoop where it is one too many."""
+        if self._cpu_pending:
+            self._write_cpu_work()
+        self.gpu_ops += 1
+        self.entries.append(op)
+        if self.gpu_ops > self._stops_at:
+            self._stop_runaway()
+
+    def add_cpu_op(self, duration_us: float) -> None:
+        """An op on the CPU; those in a row become one entry."""
+        self.cpu_ops += 1
+        self._cpu_pending += 1
+        self._cpu_pending_us += duration_us
+
+    def add(self, entry: TapeEntry) -> None:
+        """A mark, wait or event, while the program is listened to."""
+        if not self.is_open:
+            return
+        if self._cpu_pending:
+            self._write_cpu_work()
+        self.entries.append(entry)
+
+    def mark(self, kind: MarkKind, name: str, detail: str = "") -> None:
+        """A begin or end of a module, an annotation or a graph."""
+        key = (kind, name, detail)
+        mark = self._marks.get(key)
+        if mark is None:
+            mark = self._marks[key] = Mark(kind, name, detail)
+        self.add(mark)
+
+    def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
+        """The host waits here for the GPU."""
+        stack = () if self.stacks is None else self.stacks.here()
+        self.add(Synchronize(reason, call_site(), stream, event, stack))
+
+    def flush(self) -> None:
+        """Writes down what is pending, before the entries are read."""
+        if self._cpu_pending:
+            self._write_cpu_work()
+
+    def _write_cpu_work(self) -> None:
+        work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
+        self._cpu_pending, self._cpu_pending_us = 0, 0.0
+        self.entries.append(work)
+
+    def _stop_runaway(self) -> None:
+        self._stops_at = self.gpu_ops + _OPS_TO_CLEAN_UP
+        raise RunawayLoop(
+            f"stopped after {self.gpu_ops} ops at {call_site()}: a loop there may wait for a value "
+            "that only a GPU can compute. Raise --max-ops, or let the loop end by a count."
+        )
+
+    # -- reading and cutting ----------------------------------------------------------------------
+
+    def position(self) -> int:
+        """The position after all that happened so far."""
+        self.flush()
+        return len(self.entries)
+
+    def drain(self) -> None:
+        """Lets those who follow the program live read what is new."""
+        self.flush()
+        fresh = self.entries[self._num_read :]
+        if fresh:
+            self._num_read = len(self.entries)
+            for follower in self.followers:
+                follower(fresh)
+
+    def cut(self, upto: int | None = None) -> list[TapeEntry]:
+        """Takes the first `upto` entries off, or all; ops are counted anew up to `max_ops`."""
+        self.drain()
+        upto = len(self.entries) if upto is None else upto
+        taken = self.entries[:upto]
+        del self.entries[:upto]
+        self._num_read = max(0, self._num_read - upto)
+        if self._max_ops is not None:
+            self._stops_at = self.gpu_ops + self._max_ops
+        return taken
+
+    def put_back(self, entries: Sequence[TapeEntry]) -> None:
+        """Puts entries that were cut off, and so are read, back in front of the others."""
+        self.entries[:0] = entries
+        self._num_read += len(entries)
+
+    # -- CUDA graphs ------------------------------------------------------------------------------
+
+    def take_launched(self, start: int) -> list[Launched]:
+        """Removes and returns the ops and events since `start`: they are captured, not launched.
+        Allocations stay."""
+        recorded = self.entries[start:]
+        captured = [entry for entry in recorded if isinstance(entry, Launched)]
+        self.entries[start:] = [entry for entry in recorded if not isinstance(entry, Launched)]
+        self._num_read = min(self._num_read, len(self.entries))
+        self.gpu_ops -= _num_ops(captured)
+        return captured
+
+    def launch(self, captured: Sequence[Launched]) -> None:
+        """Appends ops and events as a captured graph launches them."""
+        self.entries.extend(captured)
+        self.gpu_ops += _num_ops(captured)
+
+
+def _num_ops(entries: Sequence[TapeEntry]) -> int:
+    return sum(type(entry) is TapedOp for entry in entries)

@@ -1,0 +1,1 @@
+"""What a program reads from the GPU: values that are known, and invented ones."""

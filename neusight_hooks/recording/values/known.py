@@ -1,0 +1,153 @@
+"""Values that are known: small storages carry theirs while every input of it is known."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from neusight.recording.recording import OpSignature
+from neusight.recording.tensor import ForecastTensor
+
+__all__ = [
+    "MAX_KNOWN_ELEMENTS",
+    "MAX_KNOWN_INTEGERS",
+    "KnownValues",
+    "is_small",
+    "may_be_known",
+    "tensors_in",
+]
+
+#: Largest tensor of floats, in elements, whose real value is followed.
+MAX_KNOWN_ELEMENTS = 64
+
+#: The same for integers and truth values: tokens, positions and padding masks come from the CPU,
+#: and what Hugging Face's models make of them decides which attention kernel runs.
+MAX_KNOWN_INTEGERS = 2**20
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's value is followed where it is known."""
+    return _is_small(tensor.numel(), str(tensor.dtype)[6:])
+
+
+def _is_small(num_elements: int, dtype: str) -> bool:
+    is_float = dtype.startswith(("float", "bfloat", "complex"))
+    return num_elements <= (MAX_KNOWN_ELEMENTS if is_float else MAX_KNOWN_INTEGERS)
+
+
+def may_be_known(signature: OpSignature) -> bool:
+    """Whether the value of an op of this signature is worth following: all of it is small."""
+    outputs = signature.output_tensors
+    small_outputs = all(_is_small(t.numel, t.dtype) for t in outputs)
+    small_inputs = all(_is_small(t.numel, t.dtype) for t in signature.input_tensors)
+    writes = signature.op.endswith("_") or signature.overload == "out"
+    if writes:
+        return any(_is_small(t.numel, t.dtype) for t in signature.input_tensors)
+    if any(t.dtype == "bool" and t.numel <= MAX_KNOWN_ELEMENTS for t in outputs):
+        return True
+    return bool(outputs) and small_outputs and small_inputs
+
+
+def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among arguments, lists flattened."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(tensors_in(value))
+    return found
+
+
+class _Watch(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key",)
+    key: int
+
+
+class KnownValues:
+    """Values by storage, for as long as it lives; some of them rest on an invented one."""
+
+    def __init__(self) -> None:
+        self._flat: dict[int, torch.Tensor] = {}
+        self._watches: dict[int, _Watch] = {}
+        self._invented: set[int] = set()
+
+    def __contains__(self, tensor: ForecastTensor) -> bool:
+        """Whether the tensor's storage has a value, computed or guessed."""
+        return tensor.untyped_storage()._cdata in self._flat
+
+    def of(self, tensor: ForecastTensor) -> torch.Tensor:
+        """The value, which shares its memory with what is kept; KeyError where there is none."""
+        return _view(tensor, self._flat[tensor.untyped_storage()._cdata])
+
+    def set(self, tensor: ForecastTensor, value: torch.Tensor) -> None:
+        """Notes the value of a tensor that has a storage of its own."""
+        view = self.fill(tensor)
+        if view.shape == value.shape:
+            view.copy_(value)
+
+    def fill(self, tensor: ForecastTensor) -> torch.Tensor:
+        """Zeros for the tensor's storage, and the tensor's own part of them."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        flat = self._flat[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+        self._invented.discard(key)
+        watch = _Watch(storage, lambda reference: self.forget(reference.key))
+        watch.key = key
+        self._watches[key] = watch
+        return _view(tensor, flat)
+
+    def whole(self, tensor: ForecastTensor) -> torch.Tensor:
+        """All elements of the tensor's storage, of its dtype."""
+        return _elements(self._flat[tensor.untyped_storage()._cdata], tensor)
+
+    def forget(self, key: int) -> None:
+        """The value of the storage at this address is no longer known."""
+        self._flat.pop(key, None)
+        self._watches.pop(key, None)
+        self._invented.discard(key)
+
+    def forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """An op writes over some of its arguments, nobody knows what."""
+        if not self._flat:
+            return
+        for position, parameter in enumerate(func._schema.arguments):
+            if parameter.alias_info is None or not parameter.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else kwargs.get(parameter.name)
+            for tensor in tensors_in((value,)):
+                if isinstance(tensor, ForecastTensor):
+                    self.forget(tensor.untyped_storage()._cdata)
+
+    def note_invented(self, tensor: torch.Tensor) -> None:
+        """The tensor's value rests on one that nobody knows."""
+        self._invented.add(tensor.untyped_storage()._cdata)
+
+    def is_invented(self, tensor: torch.Tensor) -> bool:
+        """Whether it does."""
+        return (
+            isinstance(tensor, ForecastTensor) and tensor.untyped_storage()._cdata in self._invented
+        )
+
+    def is_sure(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's value is known without anything invented."""
+        return not isinstance(tensor, ForecastTensor) or (
+            tensor in self and not self.is_invented(tensor)
+        )
+
+
+def _elements(flat: torch.Tensor, tensor: ForecastTensor) -> torch.Tensor:
+    size = flat.numel() // tensor.element_size() * tensor.element_size()
+    return flat[:size].view(tensor.dtype)
+
+
+def _view(tensor: ForecastTensor, flat: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(
+        _elements(flat, tensor),
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+    )

@@ -1,0 +1,57 @@
+"""Ops return as many elements as values say, known or assumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import neusight
+
+
+def values_of(program: Any) -> Any:
+    """What the program returns inside a forecast."""
+    with neusight.forecast_on("H100"):
+        torch.zeros(1, device="cuda")
+        return program()
+
+
+def test_masks_with_known_values_count_exactly() -> None:
+    def program() -> list[Any]:
+        positions = torch.arange(8, device="cuda")
+        mask = positions < 3
+        rows = torch.randn(8, 5, device="cuda")
+        rows[mask] = 0.0
+        return [
+            tuple(rows[mask].shape), tuple(mask.nonzero().shape),
+            tuple(torch.masked_select(rows[:, 0], mask).shape),
+            tuple(torch.where(mask)[0].shape), mask.sum().item(),
+            tuple(torch.repeat_interleave(rows, positions, dim=0).shape),
+        ]  # fmt: skip
+
+    assert values_of(program) == [(3, 5), (3, 1), (3,), (3,), 3, (28, 5)]
+
+
+def test_known_values_are_selected_and_told_apart() -> None:
+    def program() -> list[Any]:
+        x = torch.tensor([3, 1, 3, 2], device="cuda")
+        unique, inverse = torch.unique(x, return_inverse=True)
+        return [unique.tolist(), inverse.tolist(), (x == 3).nonzero().flatten().tolist()]
+
+    assert values_of(program) == [[1, 2, 3], [2, 0, 2, 1], [0, 2]]
+
+
+def test_a_mask_is_broadcast_before_it_selects() -> None:
+    def program() -> list[Any]:
+        rows = torch.randn(4, 6, device="cuda")
+        known = torch.tensor([[True], [False], [True], [False]], device="cuda")
+        return [tuple(rows.masked_select(known).shape), tuple(rows.unique(dim=0).shape)]
+
+    assert values_of(program) == [(12,), (2, 6)]
+
+
+def test_unknown_masks_select_half() -> None:
+    def program() -> tuple[int, ...]:
+        return tuple((torch.randn(1000, device="cuda") > 0).nonzero().shape)
+
+    assert values_of(program) == (500, 1)

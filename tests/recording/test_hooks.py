@@ -1,0 +1,102 @@
+"""Hooks mark modules, optimizers and annotations, and none stays that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.recording.recording import Mark, OpCall
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8, bias=False)
+        self.outer = nn.Sequential(nn.GELU(), nn.Linear(8, 8, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.outer(self.inner(x)).sin()
+        return out
+
+
+def recorded(program: Any) -> list[OpCall]:
+    with neusight.forecast_on("H100") as forecast:
+        program()
+    return [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
+
+
+def where(found: list[OpCall], op: str) -> list[tuple[str, str]]:
+    return [(call.phase, call.module) for call in found if call.signature.op == f"aten::{op}"]
+
+
+def data() -> torch.Tensor:
+    return torch.ones(4, 8, device="cuda")
+
+
+def test_an_optimizer_that_fails_does_not_stay() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise ValueError("no step")
+
+    def program() -> None:
+        model = Block().cuda()
+        optimizer = Failing(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="no step"):
+            optimizer.step()
+        data().cos()
+
+    assert where(recorded(program), "cos") == [("forward", "")]
+
+
+def test_a_module_that_fails_does_not_stay() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no forward")
+
+    def program() -> None:
+        with pytest.raises(ValueError, match="no forward"):
+            nn.Sequential(Failing())(data())
+        data().cos()
+
+    assert where(recorded(program), "cos") == [("forward", "")]
+
+
+def test_shared_and_unregistered_modules_have_a_path() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = [nn.Linear(8, 8).cuda()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.hidden[0](x)
+            return out
+
+    def program() -> None:
+        with torch.no_grad():
+            Odd()(data())
+
+    assert where(recorded(program), "addmm") == [("forward", "Odd.Linear")]
+
+
+def test_modules_begin_and_end_in_turn() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        Block().cuda()(data())
+
+    marks = [
+        (entry.kind, entry.name, entry.detail)
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, Mark)
+    ]
+    assert marks == [
+        ("module_begin", "Block", "Block"),
+        ("module_begin", "Block.inner", "Linear"), ("module_end", "Block.inner", "Linear"),
+        ("module_begin", "Block.outer", "Sequential"),
+        ("module_begin", "Block.outer.0", "GELU"), ("module_end", "Block.outer.0", "GELU"),
+        ("module_begin", "Block.outer.1", "Linear"), ("module_end", "Block.outer.1", "Linear"),
+        ("module_end", "Block.outer", "Sequential"), ("module_end", "Block", "Block"),
+    ]  # fmt: skip

@@ -1,0 +1,63 @@
+"""Every storage on the GPU is followed from its allocation to its end."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch import nn
+
+import neusight
+from neusight.recording.recording import Alloc, Entry, Free, OpCall
+
+
+def entries(program: Any, **options: Any) -> list[Entry]:
+    with neusight.forecast_on("H100", **options) as forecast:
+        program()
+    return [entry for step in forecast.recording.steps for entry in step.entries]
+
+
+def test_every_storage_is_allocated_once_and_views_none() -> None:
+    def program() -> None:
+        x = torch.empty(1000, device="cuda")
+        x.view(10, 100).t()[2:].add_(1)
+        x + 1
+        x.to(torch.float32)
+
+    allocations = [entry for entry in entries(program) if isinstance(entry, Alloc)]
+    assert [(a.ordinal, a.num_bytes, a.op) for a in allocations] == [
+        (0, 4000, "aten::empty"), (1, 4000, "aten::add")
+    ]  # fmt: skip
+
+
+def test_a_storage_is_freed_when_its_last_tensor_is() -> None:
+    def program() -> None:
+        x = torch.empty(1000, device="cuda")
+        view = x[10:]
+        del x
+        gc.collect()
+        marker = torch.empty(1, device="cuda")
+        del view
+        marker.add_(1)
+
+    kinds = [type(e).__name__ for e in entries(program) if isinstance(e, Alloc | Free | OpCall)]
+    assert kinds == ["OpCall", "Alloc", "OpCall", "OpCall", "Alloc", "Free", "OpCall", "Free"]
+
+
+def test_parameters_gradients_and_states_are_told_apart() -> None:
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.BatchNorm1d(100)).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            model(torch.ones(4, 100, device="cuda")).sum().backward()
+            optimizer.step()
+
+    sizes = {
+        (entry.kind, entry.num_bytes)
+        for entry in entries(program)
+        if isinstance(entry, Alloc) and entry.num_bytes == 40_000
+    }
+    assert {kind for kind, _ in sizes} >= {"parameter", "gradient", "optimizer_state"}
+    kinds = {entry.kind for entry in entries(program) if isinstance(entry, Alloc)}
+    assert "buffer" in kinds

@@ -1,0 +1,171 @@
+"""The tape keeps what was recorded in order, for steps, followers and captured graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.recording.recording import (
+    EventRecord,
+    EventWait,
+    HostWork,
+    Mark,
+    MathMode,
+    OpSignature,
+    Synchronize,
+)
+from neusight.recording.tape import (
+    RunawayLoop,
+    Tape,
+    TapedAlloc,
+    TapedFree,
+    TapedOp,
+    TapeEntry,
+)
+
+ADD = TapedOp(OpSignature("aten::add", "Tensor", (), ()), MathMode())
+MUL = TapedOp(OpSignature("aten::mul", "Tensor", (), ()), MathMode(), stream=1)
+ALLOC, FREE = TapedAlloc(0, 512), TapedFree(0)
+
+
+def tape_of(*entries: TapeEntry, max_ops: int | None = None) -> Tape:
+    tape = Tape(max_ops)
+    tape.is_open = True
+    for entry in entries:
+        if isinstance(entry, TapedOp):
+            tape.add_op(entry)
+        else:
+            tape.add(entry)
+    return tape
+
+
+def test_entries_stand_in_the_order_in_which_they_came() -> None:
+    tape = tape_of(ADD, ALLOC, EventRecord(1, 0), FREE)
+
+    assert tape.entries == [ADD, ALLOC, EventRecord(1, 0), FREE]
+    assert tape.gpu_ops == 1
+
+
+def test_ops_on_the_cpu_become_one_entry_before_the_next_one() -> None:
+    tape = tape_of(ADD)
+
+    tape.add_cpu_op(1.5)
+    tape.add_cpu_op(2.25)
+    tape.add_op(MUL)
+
+    assert tape.entries == [ADD, HostWork("cpu ops", 3.75, count=2), MUL]
+    assert (tape.cpu_ops, tape.gpu_ops) == (2, 2)
+
+
+def test_the_position_comes_after_work_of_the_cpu_that_is_pending() -> None:
+    tape = tape_of(ADD)
+    tape.add_cpu_op(1.5)
+
+    assert tape.position() == 2
+    assert tape.entries[1] == HostWork("cpu ops", 1.5, count=1)
+
+
+def test_a_closed_tape_takes_no_marks() -> None:
+    tape = tape_of()
+    tape.is_open = False
+
+    tape.mark("module_begin", "Net")
+
+    assert tape.entries == []
+
+
+def test_equal_marks_are_one_object() -> None:
+    tape = tape_of()
+
+    for _ in range(2):
+        tape.mark("module_begin", "Net.inner", "Linear")
+
+    assert tape.entries == [Mark("module_begin", "Net.inner", "Linear")] * 2
+    assert tape.entries[0] is tape.entries[1]
+
+
+def test_a_wait_names_the_line_that_waits() -> None:
+    tape = tape_of()
+
+    tape.synchronize("item", stream=3)
+
+    (entry,) = tape.entries
+    assert isinstance(entry, Synchronize)
+    assert (entry.reason, entry.stream, entry.event) == ("item", 3, None)
+    assert entry.source.startswith("test_tape.py:")
+
+
+# -- reading and cutting ---------------------------------------------------------------------------
+
+
+def test_followers_read_each_entry_once_though_steps_are_cut_between() -> None:
+    tape = tape_of(ADD, ALLOC)
+    read: list[TapeEntry] = []
+    tape.followers.append(read.extend)
+
+    tape.drain()
+    tape.add_op(MUL)
+    taken = tape.cut(1)
+    tape.add(FREE)
+    tape.drain()
+
+    assert taken == [ADD]
+    assert tape.entries == [ALLOC, MUL, FREE]
+    assert read == [ADD, ALLOC, MUL, FREE]
+
+
+def test_what_is_put_back_is_not_read_again() -> None:
+    tape = tape_of(ADD, MUL)
+    read: list[TapeEntry] = []
+    tape.followers.append(read.extend)
+
+    taken = tape.cut()
+    tape.add(FREE)
+    tape.put_back(taken)
+    tape.drain()
+
+    assert tape.entries == [ADD, MUL, FREE]
+    assert read == [ADD, MUL, FREE]
+
+
+def test_too_many_ops_without_a_cut_stop_the_script_and_again_after_it_cleaned_up() -> None:
+    tape = tape_of(*[ADD] * 3, max_ops=3)
+
+    with pytest.raises(RunawayLoop, match=r"stopped after 4 ops at test_tape\.py"):
+        tape.add_op(ADD)
+    for _ in range(1000):
+        tape.add_op(ADD)
+    with pytest.raises(RunawayLoop, match="stopped after 1005 ops"):
+        tape.add_op(ADD)
+
+
+def test_ops_are_counted_anew_after_a_cut() -> None:
+    tape = tape_of(*[ADD] * 3, max_ops=3)
+
+    tape.cut()
+    for _ in range(3):
+        tape.add_op(ADD)
+
+    with pytest.raises(RunawayLoop):
+        tape.add_op(ADD)
+
+
+# -- CUDA graphs -----------------------------------------------------------------------------------
+
+
+def test_what_is_captured_is_taken_off_but_for_allocations() -> None:
+    tape = tape_of(ADD, MUL, ALLOC, EventRecord(1, 0), EventWait(1, 1), FREE)
+
+    captured = tape.take_launched(1)
+
+    assert captured == [MUL, EventRecord(1, 0), EventWait(1, 1)]
+    assert tape.entries == [ADD, ALLOC, FREE]
+    assert tape.gpu_ops == 1
+
+
+def test_a_launch_counts_the_ops_that_were_captured() -> None:
+    tape = tape_of(ADD)
+
+    tape.launch([MUL, EventRecord(1, 0), MUL])
+
+    assert tape.entries == [ADD, MUL, EventRecord(1, 0), MUL]
+    assert tape.gpu_ops == 3

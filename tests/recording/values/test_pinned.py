@@ -1,0 +1,51 @@
+"""Pinned memory is ordinary memory that is remembered as pinned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import neusight
+from neusight.recording.recording import OpCall
+
+
+def test_copies_know_whether_their_source_is_pinned() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        plain = torch.ones(8)
+        pinned = plain.pin_memory()
+        plain.to("cuda")
+        pinned.to("cuda", non_blocking=True)
+        torch.empty(8, device="cuda").copy_(pinned)
+
+    calls = [
+        entry.signature
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, OpCall)
+    ]
+    sources = [spec for call in calls for spec in call.input_tensors if spec.device == "cpu"]
+    assert [spec.is_pinned for spec in sources] == [False, True, True]
+
+
+def test_tensors_made_pinned_are_ordinary_memory_that_is_remembered() -> None:
+    with neusight.forecast_on("H100"):
+        made = [
+            torch.empty(8, pin_memory=True),
+            torch.zeros(2, 3, pin_memory=True),
+            torch.empty_like(torch.ones(4), pin_memory=True),
+            torch.tensor([1.0, 2.0], pin_memory=True, requires_grad=True),
+            torch.tensor(3, dtype=torch.float16, pin_memory=True),
+        ]
+        pinned = [tensor.is_pinned() for tensor in made]
+        plain = torch.empty(8).is_pinned()
+        made[0].to("cuda")
+        there = torch.tensor([1.0], device="cuda", pin_memory=True)
+        with pytest.raises(RuntimeError, match="Can't pin tensor constructed from numpy"):
+            torch.tensor(np.ones(2), pin_memory=True)
+
+    assert (pinned, plain) == ([True] * 5, False)
+    assert made[1].tolist() == [[0.0] * 3] * 2
+    assert (made[3].tolist(), made[3].requires_grad) == ([1.0, 2.0], True)
+    assert (made[4].item(), made[4].dtype) == (3.0, torch.float16)
+    assert (there.device.type, there.is_pinned()) == ("cuda", False)

@@ -1,0 +1,157 @@
+"""Values: what a script can know is right, what nobody can know is invented, and said."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import neusight
+from neusight.recording.values.invention import FIRST_FLOAT
+
+
+def values_of(program: Any) -> Any:
+    """What the program returns inside a forecast."""
+    with neusight.forecast_on("H100"):
+        torch.zeros(1, device="cuda")
+        return program()
+
+
+def invented(forecast: neusight.Forecast) -> str:
+    return next((text for text in forecast.warnings if "invented" in text), "")
+
+
+# -- known values ----------------------------------------------------------------------------------
+
+
+def test_scalars_that_the_script_wrote_are_read_back() -> None:
+    def program() -> list[Any]:
+        return [
+            torch.tensor(3.0, device="cuda").item(),
+            torch.tensor([1, 2, 3]).cuda().tolist(),
+            torch.zeros(2, 2, device="cuda").cpu().tolist(),
+            torch.full((), 7, device="cuda").item(),
+            bool(torch.tensor(True, device="cuda")),
+            int(torch.arange(10, device="cuda").sum()),
+            torch.ones(3).to("cuda", torch.float16).dtype,
+            (torch.eye(2, device="cuda") * 2 + 1).tolist(),
+            torch.tensor(float("inf"), device="cuda").isinf().item(),
+            f"{torch.tensor(0.5, device='cuda'):.2f}",
+            torch.equal(torch.ones(2, device="cuda"), torch.ones(2, device="cuda")),
+        ]
+
+    assert values_of(program) == [
+        3.0, [1, 2, 3], [[0, 0], [0, 0]], 7, True, 45, torch.float16, [[3, 1], [1, 3]], True,
+        "0.50", True,
+    ]  # fmt: skip
+
+
+def test_writing_in_place_and_through_views_is_followed() -> None:
+    def program() -> list[Any]:
+        x = torch.zeros(4, device="cuda")
+        x.add_(1)
+        x[1:3].mul_(5)
+        x[0] = 9
+        y = x.view(2, 2)
+        y[1, 1] = -1
+        x.clamp_(max=6)
+        found: list[Any] = x.tolist()
+        return found
+
+    assert values_of(program) == [6, 5, 5, -1]
+
+
+def test_what_depends_on_unknown_values_is_unknown_and_no_longer_known() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        known = torch.ones(4, device="cuda")
+        unknown = torch.randn(4, device="cuda")
+        mixed = (known + unknown).sum().item()
+        known.copy_(unknown)
+        overwritten = known.sum().item()
+
+    assert (mixed, overwritten) == (FIRST_FLOAT, FIRST_FLOAT)
+    assert invented(forecast)
+
+
+@given(
+    numbers=st.lists(st.integers(-5, 5), min_size=1, max_size=8),
+    ops=st.lists(
+        st.sampled_from(["add", "mul", "neg", "abs", "cumsum", "flip", "sort"]), max_size=5
+    ),
+)
+@settings(max_examples=15, deadline=None)
+def test_small_known_tensors_compute_as_on_the_cpu(numbers: list[int], ops: list[str]) -> None:
+    def compute(x: torch.Tensor) -> list[int]:
+        steps: dict[str, Any] = {
+            "add": lambda x: x + 2, "mul": lambda x: x * 3, "neg": lambda x: -x, "abs": torch.abs,
+            "cumsum": lambda x: x.cumsum(0), "flip": lambda x: x.flip(0),
+            "sort": lambda x: x.sort().values,
+        }  # fmt: skip
+        for op in ops:
+            x = steps[op](x)
+        found: list[int] = x.tolist()
+        return found
+
+    assert values_of(lambda: compute(torch.tensor(numbers, device="cuda"))) == compute(
+        torch.tensor(numbers)
+    )
+
+
+# -- invented values -------------------------------------------------------------------------------
+
+
+def test_unknown_predicates_are_those_of_healthy_numbers() -> None:
+    def program() -> list[bool]:
+        x = torch.randn(1000, device="cuda")
+        return [
+            bool(x.isnan().any()), bool(x.isinf().any()), bool(x.isfinite().all()),
+            bool(torch.isnan(x.sum())), math.isnan(x.sum()), math.isfinite(x.mean()),
+            torch.allclose(x, x),
+        ]  # fmt: skip
+
+    assert values_of(program) == [False, False, True, False, False, True, True]
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_generation_stops(sample: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50)
+    config.eos_token_id = config.bos_token_id = config.pad_token_id = 49
+
+    def program() -> tuple[int, ...]:
+        model = transformers.GPT2LMHeadModel(config).cuda().eval()
+        prompt = torch.tensor([[3, 4], [5, 6]], device="cuda")
+        return tuple(model.generate(prompt, max_new_tokens=6, do_sample=sample).shape)
+
+    assert values_of(program) == (2, 8)
+
+
+# -- parameters on the CPU -------------------------------------------------------------------------
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+def test_a_tensor_compared_with_itself_is_equal(size: int) -> None:
+    def program() -> list[bool]:
+        x = torch.randn(size, device="cuda")
+        equal, other = [x == x, x <= x, x >= x], [x != x, x < x, x > x]
+        whole = [bool((x == x[:]).all()), bool(torch.equal(x, x))]
+        return (
+            [bool(each.all()) for each in equal] + [not bool(each.any()) for each in other] + whole
+        )
+
+    assert values_of(program) == [True] * 8
+
+
+def test_a_known_nan_differs_from_itself() -> None:
+    def program() -> Any:
+        x = torch.tensor([1.0, math.nan], device="cuda")
+        return (x == x).tolist()
+
+    assert values_of(program) == [True, False]
