@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from neusight import ops
 from neusight.ops import formulas, map_op, register_op, unregister_op
 from neusight.ops.formula import Formula, parameters_of
 from neusight.ops.schema import misfits, signatures_of
@@ -158,3 +161,15 @@ def test_pricing_needs_no_schema() -> None:
     signature = OpSignature("aten::mm", "default", (("self", matrix), ("mat2", matrix)), (matrix,))
 
     assert map_op(signature, MathMode()).kernels[0].flops == 2 * 4 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(ops.__file__).parent.glob("*/*.py")), ids=lambda path: path.name
+)
+def test_no_formula_takes_a_tensor_by_its_place(path: Path) -> None:
+    """The first tensor of one op is the left operand, of another the bias."""
+    source = path.read_text(encoding="utf-8")
+
+    assert not re.findall(r"(?:read_tensors\(call\)|call\.input_tensors)\[", source)
+    assert "call.arguments" not in source
+    assert "call.tensor(" not in source
