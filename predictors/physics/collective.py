@@ -85,35 +85,45 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
-    # Linear in the ranks of one host up to eight, then in their logarithm (trees).
-    reach = min(size.world_size, _FLOOR_RANKS) - 2
-    growth = _PAIR_FLOOR_SHARE + (1 - _PAIR_FLOOR_SHARE) * reach / (_FLOOR_RANKS - 2)
-    if size.world_size > _FLOOR_RANKS:
-        growth *= 1.0 + 0.25 * math.log2(size.world_size / _FLOOR_RANKS)
+    growth = _growth(size.world_size)
     floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(kernel.name, 1.0)
     if size.num_nodes > 1:
         floor_us += _NETWORK_FLOOR_US * math.log2(2 * size.num_nodes)
     bandwidth = link_bandwidth_gbps(gpu, world_size=size.world_size, num_nodes=size.num_nodes)
-    if kernel.name in _DIRECT:
+    is_direct = kernel.name in _DIRECT
+    if is_direct:
         bandwidth *= _DIRECT_LINK_SHARE / _LINK_SHARE
     wire_us = wire_bytes(kernel) / (bandwidth * 1e3)
-    direct = kernel.name in _DIRECT
-    pipeline_us = (
-        (_DIRECT_PIPELINE_SHARE if direct else _PIPELINE_SHARE) * gpu.link_floor_us * growth
-    )
+    share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
+    pipeline_us = share * gpu.link_floor_us * growth
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
-    switched = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
     launch = launch_geometry(
         KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
     )
     return PhysicalTime(
         time_us=smooth_maximum(floor_us, wire_us) + start_us,
         bound="communication",
-        spread=_SPREAD if switched and "pair" not in gpu.link_kind else _HOST_SPREAD,
+        spread=_SPREAD if _is_switched(size, gpu) else _HOST_SPREAD,
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
     )
+
+
+def _growth(world_size: int) -> float:
+    """The floor over that of eight ranks: linear in the ranks of one host up to eight, then in
+    their logarithm (trees)."""
+    reach = min(world_size, _FLOOR_RANKS) - 2
+    growth = _PAIR_FLOOR_SHARE + (1 - _PAIR_FLOOR_SHARE) * reach / (_FLOOR_RANKS - 2)
+    if world_size > _FLOOR_RANKS:
+        growth *= 1.0 + 0.25 * math.log2(world_size / _FLOOR_RANKS)
+    return growth
+
+
+def _is_switched(size: CollectiveSize, gpu: GPU) -> bool:
+    """Whether all ranks meet over NVLink on one host, and not in pairs."""
+    is_linked = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
+    return is_linked and "pair" not in gpu.link_kind
 
 
 #: CTAs and threads of an NCCL kernel on NVLink (NCCL 2.2x defaults).

@@ -174,8 +174,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The time of one kernel whose size is rows by width."""
     if kernel.name in HOST_COPIES:
         return _host_copy(kernel, gpu)
-    kind = kind_of(kernel)
-    kind = kind._replace(extra_reads=_extra_reads(kernel, kind, gpu))
+    kind = _kind_on(kernel, gpu)
     moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
     issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
     bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * kind.dram_share
@@ -196,6 +195,12 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
     )
+
+
+def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
+    """The family, with the extra reads that are left on that GPU."""
+    kind = kind_of(kernel)
+    return kind._replace(extra_reads=_extra_reads(kernel, kind, gpu))
 
 
 def _extra_reads(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:

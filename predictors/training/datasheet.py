@@ -67,25 +67,9 @@ def gpu_of_row(row: dict[str, str]) -> GPU:
 
     ValueError where a figure is missing, or no CUDA or ROCm GPU resembles it.
     """
-
-    def number(name: str) -> float:
-        text = (row.get(name) or "").strip()
-        value = float(text) if text else 0.0
-        if not abs(value) <= _MOST_FIGURE:
-            raise ValueError(f"its {name} is {shown(text)}")
-        return value
-
-    capability = row.get("sm_version", "").strip()
-    is_amd = capability.startswith("gfx")
-    if not capability or not (is_amd or capability.replace(".", "").isdigit()):
-        raise ValueError("it has no CUDA compute capability")
-    version = (9, 0) if is_amd else _capability(float(capability[:_MOST_CAPABILITY_CHARS]))
-    template = _nearest(version, "amd" if is_amd else "nvidia")
-    peaks = {unit: number(column) for column, unit in _PEAK_COLUMNS.items() if number(column) > 0}
-    if "bf16" in peaks and "fp16" not in peaks:
-        peaks["fp16"] = peaks["bf16"]
-    peaks.setdefault("fp64", peaks.get("fp32", 0.0) * _FP64_SHARE)
-    shared = int(number("smem_kb_per_sm") * 1024) or template.shared_memory_per_sm_bytes
+    version, vendor = _version_of(row)
+    template = _nearest(version, vendor)
+    shared = int(_figure(row, "smem_kb_per_sm") * 1024) or template.shared_memory_per_sm_bytes
     try:
         made = GPU.from_json(
             {
@@ -95,22 +79,52 @@ def gpu_of_row(row: dict[str, str]) -> GPU:
                 "driver_name": row.get("gpu", ""),
                 "architecture": row.get("arch") or template.architecture,
                 "compute_capability": list(version),
-                "num_sms": int(number("sms")),
-                "boost_clock_mhz": number("boost_mhz"),
-                "memory_bytes": int(number("hbm_gb") * 1e9),
-                "bandwidth_gbps": number("mem_bw_gbps"),
-                "l2_bytes": int(number("l2_mb") * 2**20),
+                "num_sms": int(_figure(row, "sms")),
+                "boost_clock_mhz": _figure(row, "boost_mhz"),
+                "memory_bytes": int(_figure(row, "hbm_gb") * 1e9),
+                "bandwidth_gbps": _figure(row, "mem_bw_gbps"),
+                "l2_bytes": int(_figure(row, "l2_mb") * 2**20),
                 "shared_memory_per_sm_bytes": shared,
-                "tdp_w": number("tdp_w") or template.tdp_w,
-                "peak_tflops": peaks,
+                "tdp_w": _figure(row, "tdp_w") or template.tdp_w,
+                "peak_tflops": _peaks_of(row),
                 "link_kind": row.get("link_kind") or "",
-                "link_gbps": number("link_gbps_unidir"),
+                "link_gbps": _figure(row, "link_gbps_unidir"),
                 "aliases": [],
             }
         )
     except RegistrationError as error:
         raise ValueError(str(error)) from error
     return prior_constants(made)
+
+
+def _figure(row: dict[str, str], name: str) -> float:
+    """A figure of the row, 0 where it is empty."""
+    text = (row.get(name) or "").strip()
+    value = float(text) if text else 0.0
+    if not abs(value) <= _MOST_FIGURE:
+        raise ValueError(f"its {name} is {shown(text)}")
+    return value
+
+
+def _version_of(row: dict[str, str]) -> tuple[tuple[int, int], str]:
+    """Compute capability and vendor."""
+    capability = row.get("sm_version", "").strip()
+    is_amd = capability.startswith("gfx")
+    if not capability or not (is_amd or capability.replace(".", "").isdigit()):
+        raise ValueError("it has no CUDA compute capability")
+    if is_amd:
+        return (9, 0), "amd"
+    return _capability(float(capability[:_MOST_CAPABILITY_CHARS])), "nvidia"
+
+
+def _peaks_of(row: dict[str, str]) -> dict[str, float]:
+    """Peaks in 1e12 FLOP/s by unit."""
+    figures = {unit: _figure(row, column) for column, unit in _PEAK_COLUMNS.items()}
+    peaks = {unit: figure for unit, figure in figures.items() if figure > 0}
+    if "bf16" in peaks and "fp16" not in peaks:
+        peaks["fp16"] = peaks["bf16"]
+    peaks.setdefault("fp64", peaks.get("fp32", 0.0) * _FP64_SHARE)
+    return peaks
 
 
 def _capability(number: float) -> tuple[int, int]:

@@ -238,27 +238,38 @@ def scores_of(
     if group.is_model_shape is not None:
         masks.append(("model_shapes", group.is_model_shape))
     for label, mask in masks:
-        if not mask.any():
-            continue
-        truth, guess = measured[mask], prices.latency_us[mask]
-        error = np.abs(guess / truth - 1.0)
-        inside = (prices.low_us[mask] <= truth) & (truth <= prices.high_us[mask])
-        yield Score(
-            gpu=group.gpu_label,
-            table=group.table,
-            dtype=group.dtype,
-            phase_or_op=group.phase_or_op,
-            size_class=label,
-            num_rows=int(mask.sum()),
-            mape=_rounded(error.mean()),
-            median_ape=_rounded(np.median(error)),
-            p90_ape=_rounded(np.quantile(error, 0.9)),
-            sum_error=_rounded(guess.sum() / truth.sum() - 1.0),
-            within_interval=_rounded(inside.mean()),
-            predictor=name,
-            clock_regime="sustained" if group.sustained else "burst",
-            label_overhead_us=None if overhead_us is None else round(overhead_us, 2),
-        )
+        if mask.any():
+            yield _score(group, prices, mask, measured[mask], label, name, overhead_us)
+
+
+def _score(
+    group: Group,
+    prices: Prices,
+    mask: Bools,
+    truth: Floats,
+    size_class: str,
+    name: str,
+    overhead_us: float | None,
+) -> Score:
+    guess = prices.latency_us[mask]
+    error = np.abs(guess / truth - 1.0)
+    inside = (prices.low_us[mask] <= truth) & (truth <= prices.high_us[mask])
+    return Score(
+        gpu=group.gpu_label,
+        table=group.table,
+        dtype=group.dtype,
+        phase_or_op=group.phase_or_op,
+        size_class=size_class,
+        num_rows=int(mask.sum()),
+        mape=_rounded(error.mean()),
+        median_ape=_rounded(np.median(error)),
+        p90_ape=_rounded(np.quantile(error, 0.9)),
+        sum_error=_rounded(guess.sum() / truth.sum() - 1.0),
+        within_interval=_rounded(inside.mean()),
+        predictor=name,
+        clock_regime="sustained" if group.sustained else "burst",
+        label_overhead_us=None if overhead_us is None else round(overhead_us, 2),
+    )
 
 
 def _rounded(value: Any) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from neusight.predictors.training.datasheet import prior_constants
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.table_files import data_hash
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "Recipe",
@@ -241,43 +244,15 @@ def train(
 
     The result depends on the rows, their order, the seed and the version of torch alone.
     """
-    import torch
-
-    recipe = RECIPES[family]
-    if unseen:
-        recipe = recipe._replace(
-            epochs=recipe.unseen_epochs,
-            batch_rows=recipe.unseen_batch_rows,
-            jitter=recipe.unseen_jitter,
-            bound=recipe.unseen_bound or recipe.bound,
-        )
-    kept = [~is_held_out(part.shape) for part in rows]
-    features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
-    target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
-    if not len(target):
-        raise DataError(f"There are no rows to train {family} on.")
-    weight = np.concatenate(
-        [np.full(int(mask.sum()), 1.0 / np.sqrt(max(1, mask.sum()))) for mask in kept]
-    )
+    recipe = _recipe_of(family, unseen=unseen)
+    features, target, weight = _training_rows(rows, family)
     low, high = features.min(axis=0), features.max(axis=0)
     mean, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale < _LEAST_SCALE, 1.0, scale)
-
+    layers = _optimized(
+        (features - mean) / scale, target, weight, recipe, seed=seed, progress=progress
+    )
     names = tuple(sorted({part.group.gpu.name for part in rows}))
-    previous = torch.get_num_threads()
-    torch.set_num_threads(1)  # the order of sums, and so the weights, depends on it
-    try:
-        layers = _optimized(
-            (features - mean) / scale,
-            target,
-            weight / weight.mean(),
-            recipe,
-            seed=seed,
-            progress=progress,
-        )
-    finally:
-        torch.set_num_threads(previous)
-    kin = sorted({architecture_of(part.group.gpu) for part in rows})
     return Network(
         features=FAMILIES[family].names,
         low=low,
@@ -288,9 +263,35 @@ def train(
         bound=recipe.bound,
         spreads=np.full((len(names), len(SIZE_CLASSES_US) + 1), _UNCALIBRATED),
         gpus=names,
-        architectures=tuple(kin),
+        architectures=tuple(sorted({architecture_of(part.group.gpu) for part in rows})),
         provenance={"seed": seed},
     )
+
+
+def _recipe_of(family: str, *, unseen: bool) -> Recipe:
+    recipe = RECIPES[family]
+    if not unseen:
+        return recipe
+    return recipe._replace(
+        epochs=recipe.unseen_epochs,
+        batch_rows=recipe.unseen_batch_rows,
+        jitter=recipe.unseen_jitter,
+        bound=recipe.unseen_bound or recipe.bound,
+    )
+
+
+def _training_rows(rows: Sequence[Rows], family: str) -> tuple[Floats, Floats, Floats]:
+    """Features, target and weight of each row whose shape is not held out: a group counts by the
+    square root of its rows, and the mean weight is 1."""
+    kept = [~is_held_out(part.shape) for part in rows]
+    features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
+    target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
+    if not len(target):
+        raise DataError(f"There are no rows to train {family} on.")
+    weight = np.concatenate(
+        [np.full(int(mask.sum()), 1.0 / np.sqrt(max(1, mask.sum()))) for mask in kept]
+    )
+    return features, target, weight / weight.mean()
 
 
 #: Half width of the intervals until they are calibrated.
@@ -309,55 +310,92 @@ def _optimized(
     seed: int,
     progress: Callable[[float], None],
 ) -> tuple[tuple[Floats, Floats], ...]:
+    """The layers that fit the target best, by AdamW on the weighted mean of |error|."""
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
-    sizes = [inputs.shape[1], *recipe.hidden, 1]
-    weights, biases = [], []
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)  # the order of sums, and so the weights, depends on it
+    try:
+        generator = torch.Generator().manual_seed(seed)
+        layers = _first_layers([inputs.shape[1], *recipe.hidden, 1], generator)
+        columns = tuple(
+            torch.tensor(part, dtype=torch.float32) for part in (inputs, target, weight)
+        )
+        _descend(layers, columns, recipe, generator, progress)
+    finally:
+        torch.set_num_threads(previous)
+    return tuple(
+        (matrix.detach().numpy().astype(np.float64), bias.detach().numpy().astype(np.float64))
+        for matrix, bias in layers
+    )
+
+
+def _first_layers(
+    sizes: Sequence[int], generator: torch.Generator
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Matrices drawn within 1/√inputs, and biases of zero."""
+    import torch
+
+    layers = []
     for before, after in pairwise(sizes):
         edge = (1.0 / before) ** 0.5
         drawn = torch.empty(after, before).uniform_(-edge, edge, generator=generator)
-        weights.append(drawn.requires_grad_())
-        biases.append(torch.zeros(after, requires_grad=True))
+        layers.append((drawn.requires_grad_(), torch.zeros(after, requires_grad=True)))
+    return layers
 
-    def output(values: torch.Tensor) -> torch.Tensor:
-        for index, (matrix, bias) in enumerate(zip(weights, biases, strict=True)):
-            values = values @ matrix.T + bias
-            if index + 1 < len(weights):
-                values = 0.5 * values * (1.0 + values * torch.rsqrt(1.0 + values * values))
-        last = values[:, 0]
-        return recipe.bound * last * torch.rsqrt(1.0 + last * last)
 
-    x = torch.tensor(inputs, dtype=torch.float32)
-    y = torch.tensor(target, dtype=torch.float32)
-    w = torch.tensor(weight, dtype=torch.float32)
-    batch = min(recipe.batch_rows, len(x))
-    num_steps = recipe.epochs * (len(x) // batch)
+def _output(
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]], values: torch.Tensor, bound: float
+) -> torch.Tensor:
+    """What `Network.run` computes, for torch to differentiate."""
+    import torch
+
+    for index, (matrix, bias) in enumerate(layers):
+        values = values @ matrix.T + bias
+        if index + 1 < len(layers):
+            values = 0.5 * values * (1.0 + values * torch.rsqrt(1.0 + values * values))
+    last = values[:, 0]
+    return bound * last * torch.rsqrt(1.0 + last * last)
+
+
+def _descend(
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    columns: tuple[torch.Tensor, ...],
+    recipe: Recipe,
+    generator: torch.Generator,
+    progress: Callable[[float], None],
+) -> None:
+    """Moves the layers' weights, batch by batch in an order drawn anew each epoch."""
+    import torch
+
+    inputs, target, weight = columns
+    batch = min(recipe.batch_rows, len(inputs))
+    num_steps = recipe.epochs * (len(inputs) // batch)
+    parameters = [matrix for matrix, _ in layers] + [bias for _, bias in layers]
     optimizer = torch.optim.AdamW(
-        [*weights, *biases], lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=0.15
+        optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=_WARM_UP_SHARE
     )
     step = 0
     for _ in range(recipe.epochs):
-        order = torch.randperm(len(x), generator=generator)
-        for start in range(0, len(x) - batch + 1, batch):
+        order = torch.randperm(len(inputs), generator=generator)
+        for start in range(0, len(inputs) - batch + 1, batch):
             chosen = order[start : start + batch]
-            values = x[chosen]
-            noise = torch.empty_like(values).normal_(generator=generator)
-            error = (output(values + recipe.jitter * noise) - y[chosen]).abs()
-            loss = (w[chosen] * error).mean()
+            noise = torch.empty_like(inputs[chosen]).normal_(generator=generator)
+            found = _output(layers, inputs[chosen] + recipe.jitter * noise, recipe.bound)
+            loss = (weight[chosen] * (found - target[chosen]).abs()).mean()
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
             step += 1
             progress(step / num_steps)
-    return tuple(
-        (matrix.detach().numpy().astype(np.float64), bias.detach().numpy().astype(np.float64))
-        for matrix, bias in zip(weights, biases, strict=True)
-    )
+
+
+#: Share of the steps in which the learning rate rises.
+_WARM_UP_SHARE = 0.15
 
 
 # -- intervals ---------------------------------------------------------------------------------
@@ -419,7 +457,17 @@ def calibrated_unseen(
 
     What was not seen is never surer than what was: widths grow with each thing unknown.
     """
+    pairs = _left_out_in_turn(rows, family, seed=seed, progress=progress)
     typical = np.median(known.spreads, axis=0)
+    spreads = _growing(typical, _widths(pairs[True]), _widths(pairs[False]))
+    return replace(general, spreads=spreads, gpus=())
+
+
+def _left_out_in_turn(
+    rows: Sequence[Rows], family: str, *, seed: int, progress: Callable[[float], None]
+) -> dict[bool, list[tuple[Network, Rows, Rows]]]:
+    """Networks that never saw some GPUs, and the rows of those GPUs, with their own constants and
+    with prior ones; by whether the network saw kin of them."""
     splits = _splits_of(rows)
     pairs: dict[bool, list[tuple[Network, Rows, Rows]]] = {True: [], False: []}
     for index, (is_kin, is_left_out) in enumerate(splits):
@@ -435,21 +483,22 @@ def calibrated_unseen(
                 sample = _sample(part)
                 prior = with_prior_constants(sample, family, without=is_left_out)
                 pairs[is_kin].append((other, sample, prior))
-    kin = _widths(pairs[True])
-    new = _widths(pairs[False])
+    return pairs
+
+
+def _growing(
+    typical: Floats, kin: tuple[Floats, Floats] | None, new: tuple[Floats, Floats] | None
+) -> Floats:
+    """The rows of `Network.spreads` for unseen GPUs, from the widths that were seen on kin and on
+    new architectures: no row is narrower than one that knows more."""
     if kin is None and new is None:  # a single GPU
-        wide = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
-        kin = new = wide
+        kin = new = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
     kin, new = kin or new, new or kin
     assert kin is not None and new is not None
     own, prior_widths = np.maximum(kin[0], typical), np.maximum(kin[1], kin[0])
     new_own = np.maximum(new[0], own)
     new_prior = np.maximum(np.maximum(new[1], new_own), prior_widths)
-    return replace(
-        general,
-        spreads=np.stack([own, np.maximum(prior_widths, own), new_own, new_prior]),
-        gpus=(),
-    )
+    return np.stack([own, np.maximum(prior_widths, own), new_own, new_prior])
 
 
 #: How much wider the interval is for each step beyond what could be tried by leaving GPUs out.
@@ -555,20 +604,9 @@ def fit(
     dataset = read_dataset(folder, tables=present)
     networks: dict[str, Network] = {}
     for family in chosen:
-        bar = _Bar(family, enabled=show_progress)
         rows = collect(dataset.groups, family)
         if not rows:
             continue
-        network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.4))
-        made = {"": calibrated(network, rows)}
-        if RECIPES[family].carries_over:
-            general = train(
-                rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.4, 0.1)
-            )
-            made[UNSEEN] = calibrated_unseen(
-                general, made[""], rows, family, seed=seed, progress=_within(bar.show, 0.5, 0.5)
-            )
-        bar.end()
         provenance = {
             "data": data_hash(folder, RECIPES[family].tables),
             "commit": commit(),
@@ -577,11 +615,28 @@ def fit(
             "num_rows": int(sum(len(part.target) for part in rows)),
             "held_out": "every tenth shape, on all GPUs",
         }
-        for kind, item in made.items():
+        made = _networks_of(rows, family, seed=seed, show_progress=show_progress)
+        for name, item in made.items():
             noted = replace(item, provenance={**provenance, "mape": _scores(item, rows)})
-            networks[family + kind] = noted
-            save_network(noted, Path(out) / f"{family}{kind}.npz")
+            networks[name] = noted
+            save_network(noted, Path(out) / f"{name}.npz")
     return networks
+
+
+def _networks_of(
+    rows: Sequence[Rows], family: str, *, seed: int, show_progress: bool
+) -> dict[str, Network]:
+    """The network of the GPUs that were measured, and the one for others where it is of use."""
+    bar = _Bar(family, enabled=show_progress)
+    network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.4))
+    made = {family: calibrated(network, rows)}
+    if RECIPES[family].carries_over:
+        general = train(rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.4, 0.1))
+        made[family + UNSEEN] = calibrated_unseen(
+            general, made[family], rows, family, seed=seed, progress=_within(bar.show, 0.5, 0.5)
+        )
+    bar.end()
+    return made
 
 
 def _scores(network: Network, rows: Sequence[Rows]) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
 from neusight.predictors.training.dataset import Bools, Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
@@ -46,39 +47,39 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
         if name is None or (name.startswith("float8") and "fp8" not in target.peak_tflops):
             left_out.append(f"gemm: {len(rows)} rows of {label}: no kernel for dtype {dtype}")
             continue
-        fp8 = name.startswith("float8")
-        sizes = [rows[column].to_numpy().tolist() for column in ("m", "n", "k")]
-        launches: list[Launches] = []
-        for m, n, k in zip(*sizes, strict=True):
-            product = Kernel.gemm(
-                m,
-                n,
-                k,
-                dtype=name,
-                out_dtype="bfloat16" if fp8 else None,
-                name=BLOCK_SCALED if dtype == "fp8_block128" else "gemm",
-            )
-            if fp8:
-                first = quantisation(m, k, by_row=dtype != "fp8_block128")
-                launches.append((first, product))
-            else:
-                launches.append((product,))
-        parts = None
-        if fp8 and "act_quant_us" in rows.columns:
-            parts = rows["act_quant_us"].to_numpy(dtype=np.float64)
+        is_fp8 = name.startswith("float8")
         group = Group(
             gpu_label=label,
             gpu=target,
             table="gemm",
             dtype=dtype,
             phase_or_op="gemm",
-            launches=launches,
+            launches=[
+                _gemm_launches(*sizes, dtype=name, is_block_scaled=dtype == "fp8_block128")
+                for sizes in _tuples(rows, ("m", "n", "k"))
+            ],
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(rows["m"], rows["n"], rows["k"]),
-            parts_us=parts,
+            parts_us=rows["act_quant_us"].to_numpy(dtype=np.float64)
+            if is_fp8 and "act_quant_us" in rows.columns
+            else None,
             is_model_shape=_is_aligned(rows),
         )
         yield from by_regime(group, regimes(rows))
+
+
+def _gemm_launches(m: int, n: int, k: int, *, dtype: str, is_block_scaled: bool) -> Launches:
+    """A product; of FP8 after the quantisation of its activations."""
+    if not dtype.startswith("float8"):
+        return (Kernel.gemm(m, n, k, dtype=dtype),)
+    name = BLOCK_SCALED if is_block_scaled else "gemm"
+    product = Kernel.gemm(m, n, k, dtype=dtype, out_dtype="bfloat16", name=name)
+    return quantisation(m, k, by_row=not is_block_scaled), product
+
+
+def _tuples(rows: DataFrame, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The values of those columns, row by row."""
+    return zip(*(rows[column].to_numpy().tolist() for column in columns), strict=True)
 
 
 def _is_aligned(rows: DataFrame) -> Bools:
@@ -88,7 +89,7 @@ def _is_aligned(rows: DataFrame) -> Bools:
     return aligned
 
 
-def _attention_name(source: str, target: GPU) -> str:
+def _attention_name(source: str, target: GPU) -> Variant:
     """The kernel's name as neusight has it, from the library's; by architecture where unsaid."""
     if "fa4" in source:
         return "flash_attention_4"
@@ -108,56 +109,68 @@ def _attention_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) ->
         if name not in ("bfloat16", "float16"):
             left_out.append(f"attention: {len(rows)} rows of {label}: no kernel for {dtype}")
             continue
-        if "window" in rows.columns:
-            windowed = rows["window"] > 0
-            if windowed.any():
-                left_out.append(
-                    f"attention: {int(windowed.sum())} {phase} rows of {label}: no kernel has a"
-                    " sliding window yet"
-                )
-                rows = rows[~windowed]
-        seq_kv = rows["seq_kv"].to_numpy()
-        sources = (
-            rows["kernel_source"].astype(str).tolist()
-            if "kernel_source" in rows.columns
-            else [""] * len(rows)
-        )
-        columns = [
-            rows[column].to_numpy().tolist()
-            for column in ("batch", "heads", "kv_heads", "seq_q", "head_dim")
-        ]
-        launches: list[Launches] = [
-            (
-                *_around_attention(phase, batch, kv_heads, seq_q, head_dim, name, source),
-                Kernel.attention(
-                    batch,
-                    heads,
-                    kv_heads,
-                    seq_q,
-                    int(kv),
-                    head_dim,
-                    causal=phase == "prefill_causal",
-                    dtype=name,
-                    name=_attention_name(source, target),
-                ),
-            )
-            for batch, heads, kv_heads, seq_q, head_dim, kv, source in zip(
-                *columns, seq_kv, sources, strict=True
-            )
-        ]
-        if not launches:
+        rows = _without_windows(rows, f"{phase} rows of {label}", left_out)
+        if not len(rows):
             continue
+        sources = _sources(rows)
         group = Group(
             gpu_label=label,
             gpu=target,
             table="attention",
             dtype=dtype,
             phase_or_op=phase,
-            launches=launches,
+            launches=[
+                _attention_launches(*sizes, phase=phase, dtype=name, source=source, target=target)
+                for sizes, source in zip(_tuples(rows, _ATTENTION_SIZES), sources, strict=True)
+            ],
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(*(rows[name] for name in _ATTENTION_SIZES)),
         )
         yield from by_regime(group, regimes(rows))
+
+
+def _sources(rows: DataFrame) -> list[str]:
+    """The library that each row says it used, "" where it says none."""
+    if "kernel_source" not in rows.columns:
+        return [""] * len(rows)
+    found: list[str] = rows["kernel_source"].astype(str).tolist()
+    return found
+
+
+def _without_windows(rows: DataFrame, shown: str, left_out: list[str]) -> DataFrame:
+    if "window" not in rows.columns or not (rows["window"] > 0).any():
+        return rows
+    windowed = rows["window"] > 0
+    left_out.append(f"attention: {int(windowed.sum())} {shown}: no kernel has a sliding window yet")
+    return rows[~windowed]
+
+
+def _attention_launches(
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    seq_q: int,
+    seq_kv: float,
+    head_dim: int,
+    *,
+    phase: str,
+    dtype: str,
+    source: str,
+    target: GPU,
+) -> Launches:
+    """An attention, after what its library launches before."""
+    attention = Kernel.attention(
+        batch,
+        heads,
+        kv_heads,
+        seq_q,
+        int(seq_kv),
+        head_dim,
+        causal=phase == "prefill_causal",
+        dtype=dtype,
+        name=_attention_name(source, target),
+    )
+    return *_around_attention(phase, batch, kv_heads, seq_q, head_dim, dtype, source), attention
 
 
 def _around_attention(
@@ -205,35 +218,39 @@ def _collective_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -
         if name is None:
             left_out.append(f"collectives: {len(rows)} rows of {label}: {op} is not NCCL's")
             continue
-        profiled = np.zeros(len(rows), dtype=np.bool_)
-        if "source" in rows.columns:
-            profiled |= rows["source"].astype(str).str.startswith(_WAITING_SOURCES).to_numpy()
-        nodes = rows["num_nodes"].tolist() if "num_nodes" in rows.columns else [1] * len(rows)
         group = Group(
             gpu_label=label,
             gpu=target,
             table="collectives",
             dtype=dtype,
             phase_or_op=op,
-            launches=[
-                (
-                    Kernel.collective(
-                        name, size, ranks, dtype=DTYPES.get(dtype, "bfloat16"), num_nodes=hosts
-                    ),
-                )
-                for size, ranks, hosts in zip(
-                    rows["message_bytes"].tolist(), rows["num_gpus"].tolist(), nodes, strict=True
-                )
-            ],
+            launches=_collective_launches(rows, name, DTYPES.get(dtype, "bfloat16")),
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(rows["message_bytes"], rows["num_gpus"]),
         )
-        if not profiled.all():
-            yield group.chosen(~profiled)
-        if profiled.any():
-            yield replace(
-                group.chosen(profiled), phase_or_op=f"{op} (profiled)", is_for_training=False
-            )
+        yield from _by_source(group, rows)
+
+
+def _collective_launches(rows: DataFrame, name: str, dtype: str) -> list[Launches]:
+    nodes = rows["num_nodes"].tolist() if "num_nodes" in rows.columns else [1] * len(rows)
+    return [
+        (Kernel.collective(name, size, ranks, dtype=dtype, num_nodes=hosts),)
+        for (size, ranks), hosts in zip(
+            _tuples(rows, ("message_bytes", "num_gpus")), nodes, strict=True
+        )
+    ]
+
+
+def _by_source(group: Group, rows: DataFrame) -> Iterator[Group]:
+    """The group in two: rows of a benchmark, and profiled ones, where there are any."""
+    profiled = np.zeros(len(rows), dtype=np.bool_)
+    if "source" in rows.columns:
+        profiled |= rows["source"].astype(str).str.startswith(_WAITING_SOURCES).to_numpy()
+    if not profiled.all():
+        yield group.chosen(~profiled)
+    if profiled.any():
+        named = f"{group.phase_or_op} (profiled)"
+        yield replace(group.chosen(profiled), phase_or_op=named, is_for_training=False)
 
 
 #: Sources whose rows are profiled kernels of a running program: they hold the wait for the last
@@ -256,39 +273,38 @@ def _memory_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> It
         if first not in DTYPES:
             left_out.append(f"memory_bound: {len(rows)} rows of {label}: no dtype {dtype}")
             continue
-        out_bytes = 1 if last.startswith("fp8") else 2
-        launches: list[Launches] = []
-        for count, width, moved in zip(
-            rows["rows"].tolist(),
-            rows["width"].tolist(),
-            rows["bytes_moved"].tolist(),
-            strict=True,
-        ):
-            written = min(count * width * out_bytes, moved // 2)
-            launches.append(
-                (
-                    Kernel.rows(
-                        _ROW_CLASSES.get(op, KernelClass.ELEMENTWISE),
-                        BY_ROW if op == "quant_fp8_per_token" else op,
-                        count,
-                        width,
-                        dtype=DTYPES[first],
-                        out_dtype="float8_e4m3fn" if out_bytes == 1 else DTYPES[first],
-                        bytes_read=moved - written,
-                        bytes_written=written,
-                    ),
-                )
-            )
+        out_dtype = "float8_e4m3fn" if last.startswith("fp8") else DTYPES[first]
         yield Group(
             gpu_label=label,
             gpu=target,
             table="memory_bound",
             dtype=dtype,
             phase_or_op=op,
-            launches=launches,
+            launches=[
+                (_row_kernel(op, *sizes, dtype=DTYPES[first], out_dtype=out_dtype),)
+                for sizes in _tuples(rows, ("rows", "width", "bytes_moved"))
+            ],
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(rows["rows"], rows["width"]),
         )
+
+
+def _row_kernel(
+    op: str, rows: int, width: int, moved: int, *, dtype: str, out_dtype: str
+) -> Kernel:
+    """A kernel over rows that moves so many bytes, of which it writes its result."""
+    out_bytes = 1 if out_dtype == "float8_e4m3fn" else 2
+    written = min(rows * width * out_bytes, moved // 2)
+    return Kernel.rows(
+        _ROW_CLASSES.get(op, KernelClass.ELEMENTWISE),
+        BY_ROW if op == "quant_fp8_per_token" else op,
+        rows,
+        width,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        bytes_read=moved - written,
+        bytes_written=written,
+    )
 
 
 MODERN_TABLES: dict[str, Table] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,25 +88,25 @@ def measure(
         mask = is_held_out(group.shape)
         if mask.any():
             lines.append(_line("held-out shapes", group, group.chosen(mask), Trained(shipped)))
-    for name in sorted({group.gpu.name for group in groups}):
-        progress(f"leave one GPU out: {name}")
-        itself = _named(name)
-        correction = _without(rows, shipped, itself)
-        for group in groups:
-            if group.gpu.name == name:
-                lines += _left_out("GPU", group, correction, itself)
-    for architecture in sorted({architecture_of(group.gpu) for group in groups}):
-        progress(f"leave one architecture out: {architecture}")
-        inside = _of(architecture)
+    for split, name, inside in _left_out_gpus(groups):
+        progress(f"leave one {split} out: {name}")
         correction = _without(rows, shipped, inside)
         for group in groups:
             if inside(group.gpu):
-                lines += _left_out("architecture", group, correction, inside)
+                lines += _left_out(split, group, correction, inside)
     for group in every:
         if not _is_covered(group, rows):
             progress(f"physics alone: {group.gpu_label} {group.dtype} {group.phase_or_op}")
             lines.append(_line("physics alone", group, _sampled(group), Trained({})))
     return lines
+
+
+def _left_out_gpus(groups: Sequence[Group]) -> Iterator[tuple[str, str, Callable[[GPU], bool]]]:
+    """What is left out of training in turn: each GPU, then each architecture."""
+    for name in sorted({group.gpu.name for group in groups}):
+        yield "GPU", name, _named(name)
+    for architecture in sorted({architecture_of(group.gpu) for group in groups}):
+        yield "architecture", architecture, _of(architecture)
 
 
 def _as_kernels(group: Group) -> Group:
@@ -316,15 +316,19 @@ def _table(lines: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Write ACCURACY.md.")
     parser.add_argument("--data", required=True, type=Path, nargs="+")
     parser.add_argument("--include", type=Path, nargs="*", default=[], help="sections to add")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--weights", type=Path, default=Path(__file__).parents[1] / "weights")
     parser.add_argument("--date", default="")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _options(arguments)
     lines: list[Line] = []
     noise: list[tuple[str, str, str, int, float]] = []
     for folder in options.data:
