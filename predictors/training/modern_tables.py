@@ -159,16 +159,10 @@ def _attention_launches(
     target: GPU,
 ) -> Launches:
     """An attention, after what its library launches before."""
+    sizes = (batch, heads, kv_heads, seq_q, int(seq_kv), head_dim)
+    library = _attention_name(source, target)
     attention = Kernel.attention(
-        batch,
-        heads,
-        kv_heads,
-        seq_q,
-        int(seq_kv),
-        head_dim,
-        causal=phase == "prefill_causal",
-        dtype=dtype,
-        name=_attention_name(source, target),
+        *sizes, causal=phase == "prefill_causal", dtype=dtype, name=library
     )
     return *_around_attention(phase, batch, kv_heads, seq_q, head_dim, dtype, source), attention
 
