@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,25 +64,31 @@ def write_summary(forecast: Forecast, logdir: str | Path) -> None:
 
     for stale in Path(logdir).glob(f"events.out.tfevents.*{_SUFFIX}"):
         stale.unlink()
-    memory = _memory_by_step(forecast)
     writer = SummaryWriter(os.fspath(logdir), filename_suffix=_SUFFIX)
     add: Callable[[str, float, int], None] = writer.add_scalar
     index = 0
     try:
-        for step in forecast.timeline.steps:
-            if step.replay.step.kind == "setup":
-                continue
-            index = step.replay.index
-            add("forecast/step time (ms)", step.latency_ns / _NS_PER_MS, index)
-            add("forecast/GPU busy (ms)", step.gpu_busy_ns / _NS_PER_MS, index)
-            allocated, reserved = memory.get(index, (0, 0))
-            add("forecast/peak allocated (GiB)", allocated / _GIB, index)
-            add("forecast/peak reserved (GiB)", reserved / _GIB, index)
+        for name, value, index in _scalars(forecast):
+            add(f"forecast/{name}", value, index)
         add("forecast/MFU", forecast.mfu, index)
         text = "".join(f"    {line}\n" for line in forecast.summary().splitlines())
         writer.add_text("forecast", text, index)
     finally:
         writer.close()
+
+
+def _scalars(forecast: Forecast) -> Iterator[tuple[str, float, int]]:
+    """Name, value and step of each point."""
+    memory = _memory_by_step(forecast)
+    for step in forecast.timeline.steps:
+        if step.replay.step.kind == "setup":
+            continue
+        index = step.replay.index
+        yield "step time (ms)", step.latency_ns / _NS_PER_MS, index
+        yield "GPU busy (ms)", step.gpu_busy_ns / _NS_PER_MS, index
+        allocated, reserved = memory.get(index, (0, 0))
+        yield "peak allocated (GiB)", allocated / _GIB, index
+        yield "peak reserved (GiB)", reserved / _GIB, index
 
 
 def _memory_by_step(forecast: Forecast) -> dict[int, tuple[int, int]]:

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from neusight.integrations.profiles.reading import HostOp
+from neusight.integrations.profiles.reading.profile import HostOp
 from neusight.predictors.kernel import KernelClass
 
 __all__ = [

@@ -11,7 +11,8 @@ from typing import Any
 
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profiles.measurements import measurements_of, told_left_out
-from neusight.integrations.profiles.reading import Profile, read_profile
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.calibration import Calibration, Measurement

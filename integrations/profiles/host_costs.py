@@ -9,7 +9,7 @@ from statistics import median
 
 from neusight.integrations.profiles.aliases import class_of_name
 from neusight.integrations.profiles.measurements import outermost_ops
-from neusight.integrations.profiles.reading import DeviceEvent, Profile, RuntimeCall
+from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, RuntimeCall
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.timeline.host import HostProfile, profiled_host_of

@@ -16,7 +16,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.integrations.profiles.aliases import class_of_name
-from neusight.integrations.profiles.reading import DeviceEvent, Profile
+from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile
 from neusight.ops import is_mapped, map_op
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU

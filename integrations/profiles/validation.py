@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from neusight.integrations.profiles.comparison.comparison import compare
 from neusight.integrations.profiles.comparison.figures import step_figures
 from neusight.integrations.profiles.comparison.rows import ComparisonRow
-from neusight.integrations.profiles.reading import Profile, read_profile
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import recorded_apart

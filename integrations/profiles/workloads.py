@@ -16,7 +16,8 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
-from neusight.integrations.profiles.reading import DeviceEvent, ProfileStep, read_profile_events
+from neusight.integrations.profiles.reading.profile import DeviceEvent, ProfileStep
+from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Workload
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE

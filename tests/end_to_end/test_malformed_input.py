@@ -41,7 +41,7 @@ from neusight.integrations.check.settings import read_settings
 from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.comparison.comparison import compare
 from neusight.integrations.profiles.host_costs import costs_of
-from neusight.integrations.profiles.reading import read_profile
+from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import (
     BaselineError,
     CalibrationError,

@@ -19,7 +19,7 @@ from torch import nn
 
 import neusight
 from neusight.integrations.frameworks.tensorboard_repair import mapped_events, repair
-from neusight.integrations.profiles.reading import read_profile
+from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.output.trace.file import write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import Kernel

@@ -16,7 +16,7 @@ import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.calibration import calibrate
-from neusight.integrations.profiles.reading import read_profile_events
+from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
 from neusight.predictors.gpu import find_gpu

@@ -11,7 +11,8 @@ from torch import nn
 
 import neusight
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.timeline.host import PROFILED, HostProfile

@@ -15,7 +15,8 @@ from neusight.integrations.profiles.measurements import (
     measurements_of,
     outermost_ops,
 )
-from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu

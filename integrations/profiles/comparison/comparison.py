@@ -26,11 +26,8 @@ from neusight.integrations.profiles.comparison.rows import (
 )
 from neusight.integrations.profiles.comparison.tables import markdown_table, plain, sections
 from neusight.integrations.profiles.comparison.work import matched, work_of
-from neusight.integrations.profiles.reading import (
-    Profile,
-    read_profile,
-    read_profile_events,
-)
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.predictors.kernel import KernelClass
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from neusight.integrations.profiles.comparison.figures import NS_PER_US
 from neusight.integrations.profiles.comparison.tables import time_words
 from neusight.integrations.profiles.comparison.work import Work
-from neusight.integrations.profiles.reading import Profile
+from neusight.integrations.profiles.reading.profile import Profile
 from neusight.predictors.errors import UnknownGPUError
 from neusight.predictors.kernel import KernelClass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from neusight.integrations.profiles.reading import Profile, ProfileStep
+from neusight.integrations.profiles.reading.profile import Profile, ProfileStep
 from neusight.predictors.errors import TraceError
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 

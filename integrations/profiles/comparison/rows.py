@@ -10,7 +10,7 @@ from itertools import zip_longest
 from neusight.integrations.profiles.aliases import ProblemSize
 from neusight.integrations.profiles.comparison.figures import NS_PER_US, microseconds
 from neusight.integrations.profiles.comparison.work import Work
-from neusight.integrations.profiles.reading import HostOp, Profile, ProfileStep
+from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
 from neusight.predictors.kernel import KernelClass
 
 __all__ = [

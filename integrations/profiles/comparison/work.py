@@ -14,7 +14,7 @@ from neusight.integrations.profiles.aliases import (
     is_auxiliary,
     size_of,
 )
-from neusight.integrations.profiles.reading import DeviceEvent, Profile, ProfileStep
+from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, ProfileStep
 from neusight.predictors.kernel import KernelClass
 
 __all__ = [

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.integrations.profiles.reading import Profile, read_profile, read_profile_events
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.predictors.errors import TraceError
 from places import SHARED
 
