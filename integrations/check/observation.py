@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.predictors.measuring.calibration import Calibration
 
-__all__ = ["Observation", "Wait", "code_at", "observe", "tool"]
+__all__ = [
+    "Observation",
+    "Wait",
+    "code_at",
+    "observe",
+    "tool",
+]
 
 #: Hex digits of the digests in a baseline: enough against chance, short enough to read.
 _DIGITS, _SIGNATURE_DIGITS = 16, 8

@@ -20,7 +20,11 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.timeline.pricing import CALIBRATED_HOST
 
-__all__ = ["CheckRequest", "Plan", "plans_of"]
+__all__ = [
+    "CheckRequest",
+    "Plan",
+    "plans_of",
+]
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,15 @@ import pytest
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-    from neusight.integrations.check.judgement import Tolerance
+    from neusight.integrations.check.tolerance import Tolerance
     from neusight.session import forecast_on
 
-__all__ = ["ForecastRegression", "Forecaster", "forecast", "forecast_regression"]
+__all__ = [
+    "ForecastRegression",
+    "Forecaster",
+    "forecast",
+    "forecast_regression",
+]
 
 _LATENCY, _MEMORY = "latency_budget", "memory_budget"
 _GIB = 2**30
@@ -410,8 +415,8 @@ def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
 
 
 def _tolerances(config: pytest.Config, stated: Mapping[str, object]) -> dict[str, Tolerance]:
-    from neusight.integrations.check.judgement import parse_tolerances
     from neusight.integrations.check.settings import read_settings
+    from neusight.integrations.check.tolerance import parse_tolerances
 
     return parse_tolerances({**read_settings(config.rootpath).tolerance, **stated})
 

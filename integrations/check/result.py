@@ -9,10 +9,16 @@ from typing import Literal
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, update_baseline
-from neusight.integrations.check.judgement import Judgement, Tolerance, judge
+from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation
+from neusight.integrations.check.tolerance import Tolerance
 
-__all__ = ["CaseResult", "removed_result", "result_of", "updated"]
+__all__ = [
+    "CaseResult",
+    "removed_result",
+    "result_of",
+    "updated",
+]
 
 Kind = Literal[
     "ok",

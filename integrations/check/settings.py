@@ -13,7 +13,12 @@ from neusight.integrations.program.options import STATED
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
-__all__ = ["DEFAULT_BASELINE", "CaseSettings", "Settings", "read_settings"]
+__all__ = [
+    "DEFAULT_BASELINE",
+    "CaseSettings",
+    "Settings",
+    "read_settings",
+]
 
 #: Where baselines are where nothing is said.
 DEFAULT_BASELINE = "neusight.json"

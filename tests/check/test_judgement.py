@@ -14,16 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import neusight
 from neusight.integrations.check.baseline import Case, OpRow
-from neusight.integrations.check.judgement import (
-    DEFAULT_TOLERANCES,
-    Judgement,
-    Tolerance,
-    judge,
-    parse_tolerance,
-    parse_tolerances,
-)
+from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation, observe
-from neusight.predictors.errors import OptionError
 
 HERE = Path(__file__)
 
@@ -302,47 +294,3 @@ def test_figures_edited_by_hand_are_judged_and_the_rows_are_doubted(before: Case
 
     assert status(judgement, "num_kernels") == "worse"
     assert "do not add up" in judgement.notes[0]
-
-
-# -- tolerances
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("step_latency", "0.5 %", Tolerance(share=0.005)),
-        ("step_latency", "2%", Tolerance(share=0.02)),
-        ("step_latency", "0.1 ms", Tolerance(absolute=100)),
-        ("peak_memory", "1 MiB", Tolerance(absolute=2**20)),
-        ("peak_memory", 0, Tolerance()),
-        ("num_kernels", 3, Tolerance(absolute=3)),
-        ("num_kernels", "1e1", Tolerance(absolute=10)),
-    ],
-)
-def test_a_tolerance_is_a_share_or_an_amount(name: str, text: object, expected: Tolerance) -> None:
-    assert parse_tolerance(name, text) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("step_latency", "much", "is 'much'; it must be a number"),
-        ("step_latency", "5", "is '5'"),
-        ("step_latency", "nan %", "is 'nan %'"),
-        ("step_latency", "-1 %", "is '-1 %'"),
-        ("step_latency", "1 MiB", "is '1 MiB'"),
-        ("step_latency", None, "is None"),
-        ("num_kernels", True, "is True"),
-        ("num_kernels", "3 %%", "is '3 %%'"),
-        ("speed", "1 %", "There is no tolerance 'speed'; known: step_latency"),
-    ],
-)
-def test_a_tolerance_that_is_no_number_is_refused(name: str, text: object, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        parse_tolerance(name, text)
-
-
-def test_what_is_not_said_has_its_default() -> None:
-    found = parse_tolerances({"flops": "1 %"})
-
-    assert found == {**DEFAULT_TOLERANCES, "flops": Tolerance(share=0.01)}

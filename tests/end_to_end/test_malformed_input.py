@@ -35,9 +35,10 @@ from neusight.integrations.check.baseline import (
     baseline_text,
     read_baseline,
 )
-from neusight.integrations.check.judgement import judge, parse_tolerances
+from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.settings import read_settings
+from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.comparison.comparison import compare
 from neusight.integrations.profiles.host_costs import costs_of

@@ -8,7 +8,10 @@ from typing import Any
 from neusight.integrations.check.baseline import METRICS
 from neusight.integrations.check.result import CaseResult
 
-__all__ = ["benchmark_json", "report_json"]
+__all__ = [
+    "benchmark_json",
+    "report_json",
+]
 
 #: Raised when a key of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1

@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from neusight.integrations.check.judgement import Cause, Judgement
+from neusight.integrations.check.causes import Cause
+from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.outputs.words import own_line, state_text
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.printable import printable_text
 from neusight.predictors.words import amount_text
 
-__all__ = ["github_annotations"]
+__all__ = [
+    "github_annotations",
+]
 
 #: GitHub shows ten annotations of a step.
 _ANNOTATIONS = 10

@@ -13,7 +13,9 @@ from neusight.integrations.check.outputs.terminal import explanation
 from neusight.integrations.check.outputs.words import state_text
 from neusight.integrations.check.result import CaseResult
 
-__all__ = ["junit_xml"]
+__all__ = [
+    "junit_xml",
+]
 
 
 def junit_xml(results: Sequence[CaseResult]) -> str:

@@ -13,7 +13,10 @@ from neusight.integrations.check.result import CaseResult
 from neusight.predictors.printable import printable, printable_text
 from neusight.predictors.words import amount_text
 
-__all__ = ["code_text", "markdown_report"]
+__all__ = [
+    "code_text",
+    "markdown_report",
+]
 
 
 def markdown_report(results: Sequence[CaseResult], folder: Path) -> str:

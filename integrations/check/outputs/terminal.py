@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from neusight.integrations.check.judgement import Cause, Judgement
+from neusight.integrations.check.causes import Cause
+from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.outputs.words import (
     change_text,
     headline,
@@ -17,7 +18,10 @@ from neusight.integrations.check.result import CaseResult
 from neusight.predictors.printable import printable
 from neusight.predictors.words import amount_text
 
-__all__ = ["explanation", "words_of"]
+__all__ = [
+    "explanation",
+    "words_of",
+]
 
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6

@@ -10,7 +10,13 @@ from neusight.integrations.check.observation import code_at
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.words import amount_text
 
-__all__ = ["change_text", "headline", "own_line", "place_text", "state_text"]
+__all__ = [
+    "change_text",
+    "headline",
+    "own_line",
+    "place_text",
+    "state_text",
+]
 
 
 def change_text(change: MetricChange) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, figures_text, read_baseline
-from neusight.integrations.check.judgement import parse_tolerances
 from neusight.integrations.check.observation import Observation, observe
 from neusight.integrations.check.outputs.documents import benchmark_json, report_json
 from neusight.integrations.check.outputs.github import github_annotations
@@ -22,6 +21,7 @@ from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
+from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.cli.arguments import add_file_arguments, file_options
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
