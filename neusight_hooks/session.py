@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
 __all__ = [
+    "FILES_OPTION",
     "NoCudaWorkWarning",
     "OpenForecast",
     "Session",
@@ -41,6 +42,9 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The name in `Recording.options` that says that the program wrote files, and not where it said.
+FILES_OPTION = "files"
 
 #: Changed paths that a warning names.
 _PATHS_SHOWN = 5
@@ -424,6 +428,7 @@ def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:
 def _tell_of_files(recorder: Recorder, store: Store) -> None:
     summary = store.summary_line()
     if summary:
+        recorder.options[FILES_OPTION] = "kept away"
         recorder.warn_once(summary)
 
 

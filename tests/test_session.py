@@ -11,7 +11,7 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast, forecast_options
 from neusight.predictors.errors import ForecastStateError
-from neusight.session import NoCudaWorkWarning, Session, SessionOptions, open_forecast
+from neusight.session import FILES_OPTION, NoCudaWorkWarning, Session, SessionOptions, open_forecast
 
 
 def train(steps: int = 3) -> None:
@@ -158,3 +158,19 @@ def test_the_trace_handler_writes_where_tensorboard_looks(tmp_path: Path) -> Non
         "laptop_1.1.pt.trace.json.gz"
     ]
     assert forecast.trace_path is not None
+
+
+def test_a_recording_says_that_its_program_wrote_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with neusight.forecast_on("H100") as writing:
+        torch.ones(8, device="cuda")
+        Path("log.txt").write_text("a line")
+    with neusight.forecast_on("H100") as reading:
+        torch.ones(8, device="cuda")
+
+    assert FILES_OPTION in writing.recording.options
+    assert any("log.txt" in text for text in writing.warnings)
+    assert FILES_OPTION not in reading.recording.options

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Screen", "check_command", "coloured", "print_screen"]
 
-#: In the warning that the script wrote to files.
-_OF_FILES = "--keep-writes"
-
 
 @dataclass(frozen=True)
 class Screen:
@@ -63,11 +60,13 @@ def print_screen(screen: Screen, forecasts: list[Forecast], advice: list[list[Ad
 
 
 def _notes(screen: Screen, first: Forecast) -> list[str]:
+    from neusight.session import FILES_OPTION
+
     options, notes = screen.options, []
     if screen.outcome.stopped_early:
         steps = options.steps_text
         notes.append(f"  note      the script was ended after {steps} steady steps (--steps)")
-    if any(_OF_FILES in text for text in first.warnings):
+    if FILES_OPTION in first.recording.options:
         notes.append(f"  files     {guard_words(is_guarded=options.is_guarded)}")
     return notes
 
