@@ -72,7 +72,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
     the lines on what to change."""
     gpu = found.gpu
     if found.failure:
-        return "\n".join(_failure_words(found))
+        return printable_lines(_failure_words(found))
     if found.verdict.num_kernels == 0:
         return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(found.warnings)])
     lines = [

@@ -219,3 +219,9 @@ def test_nobody_knows_whether_the_rest_of_a_script_that_failed_fits() -> None:
     assert to_json(failed())["fits"] is None
     assert to_json(replace(failed(), fits=False))["fits"] is False
     assert to_json(failed())["failure"] == "ValueError: no"
+
+
+def test_what_a_failure_says_cannot_steer_the_terminal() -> None:
+    recording = replace(FINDINGS.recording, options={FAILURE_OPTION: "ValueError: \x1b[2Jgone"})
+
+    assert "\x1b" not in describe(found(recording=recording))
