@@ -7,11 +7,10 @@ from collections import Counter
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
-from neusight.timeline.launches import is_pinned_copy
-from neusight.timeline.spans import HostSpan, StepSpan, Timeline
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
 __all__ = ["event_list"]
 
@@ -30,53 +29,30 @@ def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = Non
     from torch.autograd import profiler_util
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
-    function_event, cuda = untyped.FunctionEvent, untyped.DeviceType.CUDA
     steps = _steps_of(timeline)
     growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
-    events: dict[int, Any] = {}
-    for position in (i for step in steps for i in range(step.first_host, step.last_host)):
-        span = timeline.host[position]
-        if span.kind not in _KINDS:
-            continue
-        events[position] = function_event(
-            id=position,
-            name=span.name,
-            trace_name=span.name,
-            thread=_THREADS[span.thread],
-            start_us=span.start_ns / _NS_PER_US,
-            end_us=span.end_ns / _NS_PER_US,
-            fwd_thread=_THREADS["main"] if span.thread == "autograd" else None,
-            input_shapes=_shapes_of(span),
-            stack=list(span.call.stack) if span.call is not None else [],
+    events = {
+        position: untyped.FunctionEvent(
+            **_host_fields(position, timeline.host[position]),
             device_memory_usage=growth[position],
-            use_device="cuda",
-            sequence_nr=_sequence_of(span),
-            flops=0,
-            is_user_annotation=span.kind == "annotation",
         )
+        for step in steps
+        for position in range(step.first_host, step.last_host)
+        if timeline.host[position].kind in _KINDS
+    }
     device_events: list[Any] = []
     for index in (i for step in steps for i in range(step.first_kernel, step.last_kernel)):
-        kernel = timeline.kernels[index]
-        name = kernel_display_name(kernel.kernel, kernel.estimate, gpu)
-        if name.startswith("Memcpy") and is_pinned_copy(kernel.call.signature):
-            name = name.replace("Pageable", "Pinned")
-        owner = events.get(kernel.op)
+        span = timeline.kernels[index]
+        name = launched_name(kernel_display_name(span.kernel, span.estimate, gpu), span)
+        owner = events.get(span.op)
         if owner is not None:
-            owner.append_kernel(name, 0, kernel.duration_ns / _NS_PER_US)
-            owner.flops += kernel.kernel.flops
+            owner.append_kernel(name, 0, span.duration_ns / _NS_PER_US)
+            owner.flops += span.kernel.flops
         device_events.append(
-            function_event(
+            untyped.FunctionEvent(
                 id=len(timeline.host) + index,
-                name=name,
-                trace_name=name,
-                thread=kernel.stream,
-                start_us=kernel.start_ns / _NS_PER_US,
-                end_us=kernel.end_ns / _NS_PER_US,
-                device_type=cuda,
-                device_index=0,
-                device_resource_id=kernel.stream,
-                use_device="cuda",
-                stack=[],
+                device_type=untyped.DeviceType.CUDA,
+                **_device_fields(name, span),
             )
         )
     listed = untyped.EventList(
@@ -87,6 +63,38 @@ def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = Non
     )
     listed._build_tree()
     return listed
+
+
+def _host_fields(position: int, span: HostSpan) -> dict[str, Any]:
+    return {
+        "id": position,
+        "name": span.name,
+        "trace_name": span.name,
+        "thread": _THREADS[span.thread],
+        "start_us": span.start_ns / _NS_PER_US,
+        "end_us": span.end_ns / _NS_PER_US,
+        "fwd_thread": _THREADS["main"] if span.thread == "autograd" else None,
+        "input_shapes": _shapes_of(span),
+        "stack": list(span.call.stack) if span.call is not None else [],
+        "use_device": "cuda",
+        "sequence_nr": _sequence_of(span),
+        "flops": 0,
+        "is_user_annotation": span.kind == "annotation",
+    }
+
+
+def _device_fields(name: str, span: KernelSpan) -> dict[str, Any]:
+    return {
+        "name": name,
+        "trace_name": name,
+        "thread": span.stream,
+        "start_us": span.start_ns / _NS_PER_US,
+        "end_us": span.end_ns / _NS_PER_US,
+        "device_index": 0,
+        "device_resource_id": span.stream,
+        "use_device": "cuda",
+        "stack": [],
+    }
 
 
 def _steps_of(timeline: Timeline) -> list[StepSpan]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
+    HOST_COPIES,
     AttentionSize,
     ConvolutionSize,
     Kernel,
@@ -12,8 +13,10 @@ from neusight.predictors.kernel import (
     RowsSize,
 )
 from neusight.predictors.predictor import Estimate
+from neusight.timeline.launches import is_pinned_copy
+from neusight.timeline.spans import KernelSpan
 
-__all__ = ["kernel_display_name"]
+__all__ = ["kernel_display_name", "launched_name"]
 
 _CPP_TYPE = {
     "float32": "float",
@@ -116,6 +119,12 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     return _native(kernel)
 
 
+def launched_name(name: str, span: KernelSpan) -> str:
+    """The name of a kernel, or that of a copy from or to pinned memory, where the span is one."""
+    is_pinned = span.kernel.name in HOST_COPIES and is_pinned_copy(span.call.signature)
+    return name.replace("Pageable", "Pinned") if is_pinned else name
+
+
 def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     tile_m, tile_n = estimate.tile or _DEFAULT_TILE
     layout = _CUBLAS_LAYOUT.get(kernel.layout, "tn")
@@ -139,20 +148,22 @@ def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
             f"_warpgroupsize1x1x1_execute_{split}_kernel__5x_cublas"
         )
     if compute in ("bf16", "fp16"):
-        if major == 7:
-            family = "turing" if minor == 5 else "volta"
-            shape = "s1688" if minor == 5 else "s884"
-        else:
-            family, shape = "ampere", "s16816"
-        stages = "" if major == 7 else "_stages_64x4"
-        return (
-            f"{family}_{compute}_{shape}gemm_{compute}_{tile_m}x{tile_n}_ldg8_f2f{stages}_{layout}"
-        )
+        return _half_gemm(compute, (major, minor), f"{tile_m}x{tile_n}", layout)
     if compute == "tf32":
         return f"ampere_sgemm_tf32_s1688gemm_{tile_m}x{tile_n}_ldg4_stages_32x3_{layout}"
     if compute == "int8":
         return f"ampere_i16832gemm_int8_{tile_m}x{tile_n}_ldg16_stages_128x3_{layout}"
     return f"{'volta' if major == 7 else 'ampere'}_sgemm_{tile_m}x{tile_n}_{layout}"
+
+
+def _half_gemm(compute: str, capability: tuple[int, int], tile: str, layout: str) -> str:
+    """A product in 16 bits before Hopper."""
+    if capability[0] == 7:
+        family, shape = ("turing", "s1688") if capability[1] == 5 else ("volta", "s884")
+        stages = ""
+    else:
+        family, shape, stages = "ampere", "s16816", "_stages_64x4"
+    return f"{family}_{compute}_{shape}gemm_{compute}_{tile}_ldg8_f2f{stages}_{layout}"
 
 
 def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu: GPU) -> str:
@@ -218,25 +229,9 @@ def _native(kernel: Kernel) -> str:
         num_bytes = int(DTYPE_BYTES.get(kernel.dtype, 4))
         return _OWN_NAMES[name].format(t=t, bytes=num_bytes)
     if kind is KernelClass.NORMALIZATION:
-        if kernel.variant == "layer_norm":
-            role = "layer_norm_grad_input_kernel_vectorized" if kernel.is_backward else (
-                "vectorized_layer_norm_kernel"
-            )  # fmt: skip
-            return f"{anonymous}{role}<{t}, float>"
-        if kernel.variant in _BATCH_NORM:
-            return (
-                f"void cudnn::bn_{'bw' if kernel.is_backward else 'fw_tr'}_1C11_kernel_NCHW"
-                f"<{t}, float, int, 512, true, 1, true>"
-            )
-        return f"{anonymous}{name}_kernel<{t}, float>"
+        return _normalization(kernel, t)
     if kind is KernelClass.SOFTMAX:
-        if isinstance(kernel.size, RowsSize) and kernel.size.width <= _WARP_SOFTMAX:
-            role = "softmax_warp_backward" if kernel.is_backward else "softmax_warp_forward"
-            power = max(0, kernel.size.width - 1).bit_length()
-            is_log = str(kernel.variant == "log_softmax").lower()
-            return f"void (anonymous namespace)::{role}<{t}, {t}, float, {power}, {is_log}, false>"
-        role = "cunn_SoftMaxBackward" if kernel.is_backward else "cunn_SoftMaxForward"
-        return f"{anonymous}{role}<8, {t}, float, {t}, at::native::{name}>"
+        return _softmax(kernel, t)
     if kind is KernelClass.REDUCTION:
         return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, {name}_functor> >"
     if kind is KernelClass.OPTIMIZER:
@@ -248,8 +243,37 @@ def _native(kernel: Kernel) -> str:
         return f"{anonymous}{name}_kernel<{t}, long, unsigned int, 2, 2, -2, true>"
     if kind is KernelClass.SORT:
         return f"void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<{name}, {t}, long>"
-    functor = _FUNCTORS.get(name, "at::native::{n}_kernel_cuda(at::TensorIteratorBase&)"
-                            "::{{lambda()#1}}").format(t=t, n=name)  # fmt: skip
+    return _pointwise(kernel, t)
+
+
+def _normalization(kernel: Kernel, t: str) -> str:
+    if kernel.variant == "layer_norm":
+        forward, backward = (
+            "vectorized_layer_norm_kernel",
+            "layer_norm_grad_input_kernel_vectorized",
+        )
+        return f"{_ANONYMOUS}{backward if kernel.is_backward else forward}<{t}, float>"
+    if kernel.variant in _BATCH_NORM:
+        return (
+            f"void cudnn::bn_{'bw' if kernel.is_backward else 'fw_tr'}_1C11_kernel_NCHW"
+            f"<{t}, float, int, 512, true, 1, true>"
+        )
+    return f"{_ANONYMOUS}{kernel.name}_kernel<{t}, float>"
+
+
+def _softmax(kernel: Kernel, t: str) -> str:
+    if isinstance(kernel.size, RowsSize) and kernel.size.width <= _WARP_SOFTMAX:
+        role = "softmax_warp_backward" if kernel.is_backward else "softmax_warp_forward"
+        power = max(0, kernel.size.width - 1).bit_length()
+        is_log = str(kernel.variant == "log_softmax").lower()
+        return f"void (anonymous namespace)::{role}<{t}, {t}, float, {power}, {is_log}, false>"
+    role = "cunn_SoftMaxBackward" if kernel.is_backward else "cunn_SoftMaxForward"
+    return f"{_ANONYMOUS}{role}<8, {t}, float, {t}, at::native::{kernel.name}>"
+
+
+def _pointwise(kernel: Kernel, t: str) -> str:
+    functor = _FUNCTORS.get(kernel.name, "at::native::{n}_kernel_cuda(at::TensorIteratorBase&)"
+                            "::{{lambda()#1}}").format(t=t, n=kernel.name)  # fmt: skip
     if kernel.layout == "strided":
         return (
             f"void at::native::elementwise_kernel<128, 4, "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
 from neusight.predictors.predictor import Estimate
+from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
+from timelines import kernel_span
 
 
 def name_of(
@@ -231,3 +233,51 @@ def test_norms_and_softmax_are_named_by_their_kind_and_pass(
     kernel = rows(kernel_class, "some", variant=variant, is_backward=is_backward)
 
     assert part in name_of(kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel_class", "variant", "is_backward", "part"),
+    [
+        (KernelClass.NORMALIZATION, "layer_norm", False, "::vectorized_layer_norm_kernel<float,"),
+        (KernelClass.NORMALIZATION, "layer_norm", True,
+         "::layer_norm_grad_input_kernel_vectorized<float, float>"),
+        (KernelClass.NORMALIZATION, "batch_norm", False, "cudnn::bn_fw_tr_1C11_kernel_NCHW<float"),
+        (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_NCHW<float"),
+        (KernelClass.NORMALIZATION, "group_norm", False, "::ours_kernel<float, float>"),
+        (KernelClass.SOFTMAX, "softmax", False,
+         "softmax_warp_forward<float, float, float, 10, false, false>"),
+        (KernelClass.SOFTMAX, "log_softmax", True,
+         "softmax_warp_backward<float, float, float, 10, true, false>"),
+    ],
+)  # fmt: skip
+def test_norms_and_softmax_are_named_by_kind_and_direction(
+    kernel_class: KernelClass, variant: str, is_backward: bool, part: str
+) -> None:
+    kernel = rows(kernel_class, "ours", variant=variant, is_backward=is_backward)
+
+    assert part in name_of(kernel)
+
+
+def test_a_softmax_over_more_than_1024_elements_takes_a_block_a_row() -> None:
+    def named(width: int, *, is_backward: bool = False) -> str:
+        kernel = Kernel.rows(
+            KernelClass.SOFTMAX, "softmax", 8, width, dtype="bfloat16", bytes_read=64,
+            bytes_written=64, variant="softmax", is_backward=is_backward,
+        )  # fmt: skip
+        return name_of(kernel)
+
+    assert "softmax_warp_forward" in named(1024)
+    assert "cunn_SoftMaxForward<8, c10::BFloat16," in named(1025)
+    assert "cunn_SoftMaxBackward<8, c10::BFloat16," in named(1025, is_backward=True)
+
+
+@pytest.mark.parametrize(("is_pinned", "memory"), [(False, "Pageable"), (True, "Pinned")])
+def test_a_copy_from_pinned_memory_says_so(is_pinned: bool, memory: str) -> None:
+    source = TensorSpec((8,), (1,), "float32", "cpu", is_pinned)
+    target = TensorSpec((8,), (1,), "float32")
+    signature = OpSignature("aten::_to_copy", "default", (("self", source),), (target,))
+    span = kernel_span(rows(KernelClass.COPY, "memcpy_h2d"), call=OpCall(signature, MathMode()))
+
+    name = launched_name(kernel_display_name(span.kernel, span.estimate, find_gpu("A100")), span)
+
+    assert name == f"Memcpy HtoD ({memory} -> Device)"

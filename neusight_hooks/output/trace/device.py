@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.output.trace.arguments import (
     collective_arguments,
     forecast_arguments,
@@ -12,8 +12,7 @@ from neusight.output.trace.arguments import (
 )
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.timeline.launches import is_pinned_copy
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.streams import COMMUNICATION_STREAM
 
@@ -57,10 +56,9 @@ class DeviceLanes:
             **fixed,
         }
         category = "kernel"
-        if name.startswith("Mem"):
-            category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
-            if is_pinned_copy(span.call.signature):
-                name = name.replace("Pageable", "Pinned")
+        if span.kernel.name in COPY_ENGINE_KERNELS:
+            category = "gpu_memset" if span.kernel.name == "memset" else "gpu_memcpy"
+            name = launched_name(name, span)
             del args["queued"]
         log.on_stream(category, name, stream, start, end, args)
         log.arrow_end("ac2g", span.correlation, start, log.device, stream)
@@ -94,7 +92,7 @@ class DeviceLanes:
         known = self._known.get(key)
         if known is None:
             name = kernel_display_name(span.kernel, span.estimate, self._gpu)
-            if name.startswith("Mem"):
+            if span.kernel.name in COPY_ENGINE_KERNELS:
                 num_bytes = max(span.kernel.bytes_read, span.kernel.bytes_written)
                 args: dict[str, object] = {
                     "bytes": num_bytes,
