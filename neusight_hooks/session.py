@@ -391,10 +391,9 @@ class forecast_on:  # a context manager reads as a verb
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: each call is a forecast, kept as `function.forecast`."""
         if not callable(function):
-            name = self._options.forecast.gpu.name
             raise TypeError(
-                f"forecast_on({name!r}) decorates a function or opens a block: "
-                f"with neusight.forecast_on(...): — not {function!r}."
+                f"forecast_on({self._options.forecast.gpu.name!r}) decorates a function or opens "
+                f"a block: with neusight.forecast_on(...): — not {function!r}."
             )
 
         @functools.wraps(function)
