@@ -157,6 +157,41 @@ def test_rooms_of_predictors_stand_on_those_below(source: Source) -> None:
     assert [name for name in ours if floor_of(name) > floor_of(source.module)] == []
 
 
+#: Rooms and modules of recording, from the ground up, as for predictors; on the last floor stands
+#: what is built on the recorder.
+RECORDING_FLOORS = (
+    ("recording", "call_stack"),
+    ("saving", "signature", "tape", "tensor"),
+    ("attribution",),
+    ("storages",),
+    ("dispatch", "steps", "values"),
+    ("hooks",),
+    ("recorder",),
+    ("handlers",),
+)
+
+
+def recording_floor_of(module: str) -> int:
+    part = module.removeprefix("neusight.recording.").split(".")[0]
+    [floor] = [number for number, parts in enumerate(RECORDING_FLOORS) if part in parts]
+    return floor
+
+
+@each(room="neusight_hooks")
+def test_recording_stands_on_predictors_alone_and_its_modules_on_those_below(
+    source: Source,
+) -> None:
+    if not source.module.startswith("neusight.recording."):
+        return
+    loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
+    ours = {name for name in loaded if is_within(name, "neusight")}
+    own = {name for name in ours if is_within(name, "neusight.recording")}
+
+    others = [name for name in ours - own if not is_within(name, "neusight.predictors")]
+    above = [name for name in own if recording_floor_of(name) > recording_floor_of(source.module)]
+    assert (others, above) == ([], [])
+
+
 @each(room="neusight_hooks")
 def test_hooks_never_import_integrations(source: Source) -> None:
     loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
