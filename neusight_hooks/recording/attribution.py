@@ -101,7 +101,6 @@ class Attribution:
 
     # -- what the program's hooks say -------------------------------------------------------------
 
-    @property
     def is_outside(self) -> bool:
         """Whether no module runs."""
         return not self._modules

@@ -77,7 +77,7 @@ class ProgramHooks:
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         if self._is_elsewhere:
             return
-        if self._attribution.is_outside:
+        if self._attribution.is_outside():
             self._cutter.outermost_forward_begins()
             self._name_all(module)
         path = self._paths.get(module)
@@ -87,11 +87,11 @@ class ProgramHooks:
         self._tape.mark("module_begin", path, type(module).__name__)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if self._is_elsewhere or self._attribution.is_outside:
+        if self._is_elsewhere or self._attribution.is_outside():
             return
         path = self._attribution.leave_module()
         self._tape.mark("module_end", path, type(module).__name__)
-        if self._attribution.is_outside:
+        if self._attribution.is_outside():
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:

@@ -363,6 +363,7 @@ def test_a_script_is_not_ended_before_all_its_optimizers_stepped() -> None:
     assert count(steps, "train") == 6
 
 
+@pytest.mark.slow
 def test_thousands_of_iterations_in_turn_keep_the_memory_of_a_few() -> None:
     steps, _ = recorded(gan_of(200))
 
@@ -667,6 +668,7 @@ def test_the_scripts_profiler_names_them_too() -> None:
 # -- folding ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_thousands_of_equal_steps_keep_the_memory_of_a_few() -> None:
     num_objects = []
 
