@@ -99,7 +99,7 @@ ENVIRONMENT = Environment(
 def sample(kernel: Kernel, *, slower: float = SLOWER, **options: Any) -> Sample:
     [estimate] = predict([kernel], "H100", "tiled_burst")
     time_us = estimate.latency_us * slower
-    return Sample(op="linear", case=kernel.key, kernels=(kernel,),
+    return Sample(op="linear", probe=kernel.key, kernels=(kernel,),
                   **{"kernel_us": time_us, "event_us": time_us + 3.0, **options})  # fmt: skip
 
 
