@@ -32,7 +32,7 @@ from neusight.predictors.measuring.folder import (
     write_quick,
     write_workload,
 )
-from neusight.predictors.registry import predict
+from neusight.predictors.registry import find_predictor, predict
 from places import SHARED
 
 TRACES = SHARED / "traces"
@@ -139,7 +139,7 @@ def folder_of(place: Path) -> Path:
 def gemm_factor(made: Calibration) -> float:
     kernel = Kernel.gemm(256, 1024, 256, dtype="bfloat16")
     [plain] = predict([kernel], "H100")
-    chosen = made.applied_to(forecast_of(256)._pricer.predictor, find_gpu("H100"))
+    chosen = made.applied_to(find_predictor(), find_gpu("H100"))
     return chosen.predict([kernel], find_gpu("H100"))[0].latency_us / plain.latency_us
 
 
