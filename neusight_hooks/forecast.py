@@ -19,8 +19,8 @@ from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Estimate, Predictor
-from neusight.predictors.printable import printable
 from neusight.predictors.registry import find_predictor
+from neusight.predictors.terminal_text import printable
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording
 from neusight.timeline.host import (

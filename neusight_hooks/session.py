@@ -20,7 +20,7 @@ from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Predictor
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import bytes_text
 from neusight.recording.recording import STEP_OPTION, Recording
 from neusight.timeline.host import HostProfile

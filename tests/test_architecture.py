@@ -6,13 +6,14 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from places import ROOT
 
-ROOMS = {
+FLOORS = {
     "predictors": "neusight.predictors",
     "neusight_hooks": "neusight",
     "integrations": "neusight.integrations",
@@ -36,16 +37,77 @@ NEEDS_TORCH = (
     "neusight.recording.tensor",
     "neusight.recording.values",
 )
+#: Rooms, and modules that stand outside them, lowest first: each imports only what comes before it.
+#: A room is a folder with all that lies in it. HOW_IT_WORKS.md says what each holds.
+ORDER = (
+    "neusight._version",
+    "neusight.predictors.errors",
+    "neusight.predictors.terminal_text",
+    "neusight.predictors.words",
+    "neusight.predictors.files",
+    "neusight.predictors.kernel",
+    "neusight.predictors.gpu",
+    "neusight.predictors.physics",
+    "neusight.predictors.learned",
+    "neusight.predictors.predictor",
+    "neusight.predictors.registry",
+    "neusight.predictors.roofline",
+    "neusight.predictors.tiled",
+    "neusight.predictors.measuring",
+    "neusight.predictors.training",
+    "neusight.exit_codes",
+    "neusight.recording.recording",
+    "neusight.recording.call_stack",
+    "neusight.recording.saving",
+    "neusight.recording.signature",
+    "neusight.recording.tape",
+    "neusight.recording.tensor",
+    "neusight.recording.attribution",
+    "neusight.recording.storages",
+    "neusight.recording.dispatch",
+    "neusight.recording.steps",
+    "neusight.recording.values",
+    "neusight.recording.hooks",
+    "neusight.recording.recorder",
+    "neusight.recording.handlers",
+    "neusight.failure",
+    "neusight.interrupts",
+    "neusight.ops",
+    "neusight.timeline",
+    "neusight.memory",
+    "neusight.output",
+    "neusight.fake_cuda",
+    "neusight.questions",
+    "neusight.advice",
+    "neusight.forecast",
+    "neusight.session",
+    "neusight.integrations.report",
+    "neusight.integrations.program",
+    "neusight.integrations.frameworks",
+    "neusight.integrations.profiles",
+    "neusight.integrations.check",
+    "neusight.integrations.cli",
+)
+#: Modules at the top of a folder, beside its rooms and the list of its names.
+MOST_MODULES = 10
+#: Nine of ten functions of a room are at most this long, lines.
+LONG_FUNCTION = 25
+#: A class above this says why, in a comment at it that begins like `LONG_CLASS`.
+LONG_CLASS_LINES = 300
+LONG_CLASS = "# Over 300 lines: "
 #: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
-FRONT_DOORS = ("neusight", "neusight.__main__")
+FRONT_DOORS = ("neusight", "neusight.__main__", "neusight.predictors", "neusight.recording")
+#: The program's own `main`, and the command `run`, which is called as each command's `run` is.
+NAMED_ALIKE = ("neusight.integrations.cli.main", "neusight.integrations.cli.commands.run")
 VAGUE_NAMES = ("base", "common", "helpers", "misc", "utils")
 
 
 class Source(NamedTuple):
-    """One file of the house: its folder, its import name, its syntax tree."""
+    """One file of the house: its floor (a top-level folder), import name, path and syntax tree."""
 
-    room: str
+    floor: str
     module: str
+    path: Path
     tree: ast.Module
 
 
@@ -58,11 +120,11 @@ class Import(NamedTuple):
 
 
 def sources() -> Iterator[Source]:
-    for room, package in ROOMS.items():
-        for path in sorted((ROOT / room).rglob("*.py")):
-            parts = path.relative_to(ROOT / room).with_suffix("").parts
+    for floor, package in FLOORS.items():
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            parts = path.relative_to(ROOT / floor).with_suffix("").parts
             module = ".".join([package, *parts]).removesuffix(".__init__")
-            yield Source(room, module, ast.parse(path.read_text(encoding="utf-8")))
+            yield Source(floor, module, path, ast.parse(path.read_text(encoding="utf-8")))
 
 
 def imports(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[Import]:
@@ -103,12 +165,12 @@ SOURCES = list(sources())
 MODULES = {source.module for source in SOURCES}
 
 
-def each(*, room: str = "", needs_torch: bool | None = None) -> pytest.MarkDecorator:
-    """Runs the test for each file (of that room; of those that need torch, or do not)."""
+def each(*, floor: str = "", needs_torch: bool | None = None) -> pytest.MarkDecorator:
+    """Runs the test for each file (of that floor; of those that need torch, or do not)."""
     chosen = [
         source
         for source in SOURCES
-        if room in ("", source.room) and needs_torch in (None, imports_torch(source.module))
+        if floor in ("", source.floor) and needs_torch in (None, imports_torch(source.module))
     ]
     return pytest.mark.parametrize("source", chosen, ids=lambda source: source.module)
 
@@ -117,7 +179,7 @@ def imports_torch(module: str) -> bool:
     return any(is_within(module, package) for package in NEEDS_TORCH)
 
 
-@each(room="predictors")
+@each(floor="predictors")
 def test_predictors_import_nothing_of_ours_but_themselves(source: Source) -> None:
     ours = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
 
@@ -128,71 +190,7 @@ def test_predictors_import_nothing_of_ours_but_themselves(source: Source) -> Non
     ]
 
 
-#: Rooms and top modules of predictors, from the ground up: each imports what stands on its own line
-#: or above it here. `neusight.predictors` itself is the front door and sees all.
-PREDICTOR_FLOORS = (
-    ("errors", "printable", "words", "files", "kernel", "gpu"),
-    ("physics",),
-    ("predictor", "registry"),
-    ("learned",),
-    ("roofline", "tiled"),
-    ("measuring",),
-    ("training",),
-)
-
-
-def floor_of(module: str) -> int:
-    part = module.removeprefix("neusight.predictors.").split(".")[0]
-    [floor] = [number for number, parts in enumerate(PREDICTOR_FLOORS) if part in parts]
-    return floor
-
-
-@each(room="predictors")
-def test_rooms_of_predictors_stand_on_those_below(source: Source) -> None:
-    if source.module == "neusight.predictors":
-        return
-    loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
-    ours = {name for name in loaded if is_within(name, "neusight.predictors")}
-
-    assert [name for name in ours if floor_of(name) > floor_of(source.module)] == []
-
-
-#: Rooms and modules of recording, from the ground up, as for predictors; on the last floor stands
-#: what is built on the recorder.
-RECORDING_FLOORS = (
-    ("recording", "call_stack"),
-    ("saving", "signature", "tape", "tensor"),
-    ("attribution",),
-    ("storages",),
-    ("dispatch", "steps", "values"),
-    ("hooks",),
-    ("recorder",),
-    ("handlers",),
-)
-
-
-def recording_floor_of(module: str) -> int:
-    part = module.removeprefix("neusight.recording.").split(".")[0]
-    [floor] = [number for number, parts in enumerate(RECORDING_FLOORS) if part in parts]
-    return floor
-
-
-@each(room="neusight_hooks")
-def test_recording_stands_on_predictors_alone_and_its_modules_on_those_below(
-    source: Source,
-) -> None:
-    if not source.module.startswith("neusight.recording."):
-        return
-    loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
-    ours = {name for name in loaded if is_within(name, "neusight")}
-    own = {name for name in ours if is_within(name, "neusight.recording")}
-
-    others = [name for name in ours - own if not is_within(name, "neusight.predictors")]
-    above = [name for name in own if recording_floor_of(name) > recording_floor_of(source.module)]
-    assert (others, above) == ([], [])
-
-
-@each(room="neusight_hooks")
+@each(floor="neusight_hooks")
 def test_hooks_never_import_integrations(source: Source) -> None:
     loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))}
 
@@ -200,15 +198,107 @@ def test_hooks_never_import_integrations(source: Source) -> None:
     assert upward == [] or source.module in FRONT_DOORS
 
 
+def room_of(module: str) -> str:
+    """The entry of `ORDER` that a module belongs to."""
+    return max((room for room in ORDER if is_within(module, room)), key=len, default=module)
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    homes = {room_of(source.module) for source in SOURCES if not is_front_door(source.module)}
+
+    assert homes == set(ORDER)
+
+
+@each()
+def test_a_room_imports_only_what_is_below_it(source: Source) -> None:
+    if is_front_door(source.module):
+        return
+    place = ORDER.index(room_of(source.module))
+
+    loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))} & MODULES
+    rooms = {room_of(module) for module in loaded if not is_front_door(module)}
+
+    assert [room for room in rooms if ORDER.index(room) > place] == []
+
+
+def is_front_door(module: str) -> bool:
+    return module in FRONT_DOORS or module in FLOORS.values()
+
+
+@pytest.mark.parametrize("folder", sorted({source.path.parent for source in SOURCES}), ids=str)
+def test_a_folder_holds_few_modules(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+
+    assert len(modules) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("folder", sorted({source.path.parent for source in SOURCES}), ids=str)
+def test_nine_functions_in_ten_are_short(folder: Path) -> None:
+    lengths = sorted(
+        num_lines(node)
+        for source in SOURCES
+        if source.path.parent == folder
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+    assert not lengths or lengths[int(0.9 * len(lengths))] <= LONG_FUNCTION
+
+
+@each()
+def test_a_long_class_says_why(source: Source) -> None:
+    lines = source.path.read_text(encoding="utf-8").splitlines()
+
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and num_lines(node) > LONG_CLASS_LINES:
+            first = min([node.lineno, *(line.lineno for line in node.decorator_list)]) - 1
+            above = first
+            while lines[above - 1].startswith("#"):
+                above -= 1
+            assert lines[above].startswith(LONG_CLASS), f"{node.name}: {num_lines(node)} lines"
+
+
+def num_lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_no_class_name_stands_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(source.module)
+
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+@each()
+def test_no_function_is_named_as_its_module(source: Source) -> None:
+    functions = {node.name for node in source.tree.body if isinstance(node, ast.FunctionDef)}
+
+    assert source.module.rpartition(".")[2] not in functions or source.module in NAMED_ALIKE
+
+
+def test_the_tests_mirror_the_rooms() -> None:
+    rooms = {part for room in ORDER for part in room.split(".")} | {"end_to_end", "golden"}
+    folders = [path for path in (ROOT / "tests").iterdir() if path.is_dir()]
+
+    strangers = [
+        path.name for path in folders if path.name not in rooms and not path.name.startswith("_")
+    ]
+
+    assert strangers == []
+
+
 def test_imports_are_absolute_and_by_import_name() -> None:
     wrong = []
     for path in sorted(ROOT.glob("*/**/*.py")):
         folder = path.relative_to(ROOT).parts[0]
-        if folder not in {*ROOMS, "tests", "examples", "benchmarks", "scripts"}:
+        if folder not in {*FLOORS, "tests", "examples", "benchmarks", "scripts"}:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for found in imports(ast.walk(tree)):
-            if found.level or found.module.split(".")[0] in ROOMS:
+            if found.level or found.module.split(".")[0] in FLOORS:
                 wrong.append(f"{path.relative_to(ROOT)}: {found.module}")
 
     assert wrong == []

@@ -448,7 +448,7 @@ class _Budget:
 
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
-        from neusight.predictors.printable import printable_lines
+        from neusight.predictors.terminal_text import printable_lines
         from neusight.predictors.words import amount_text
 
         unit = "us" if self.is_latency else "bytes"
@@ -526,7 +526,7 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
 
 
 def _tell(item: pytest.Item, found: Forecast) -> None:
-    from neusight.predictors.printable import printable
+    from neusight.predictors.terminal_text import printable
     from neusight.predictors.words import amount_text
 
     latency = amount_text(found.step_latency_us.median, "us")

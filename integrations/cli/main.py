@@ -48,7 +48,7 @@ from neusight.predictors.errors import (
     SlowMachineError,
     UnsupportedTorchError,
 )
-from neusight.predictors.printable import printable_text
+from neusight.predictors.terminal_text import printable_text
 
 __all__ = ["main"]
 

@@ -17,7 +17,7 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side
-from neusight.predictors.printable import printable_text
+from neusight.predictors.terminal_text import printable_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -17,7 +17,7 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 
 __all__ = ["Sweep", "SweepPoint", "parse_sweep", "sweep_table", "swept", "with_argument"]
 

@@ -25,8 +25,8 @@ from neusight.integrations.program.program import Program
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
-from neusight.predictors.printable import printable_lines
 from neusight.predictors.registry import find_predictor
+from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import aligned, percent_text, time_text
 
 if TYPE_CHECKING:

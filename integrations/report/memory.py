@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
 from neusight.predictors.errors import OptionError
-from neusight.predictors.printable import printable, printable_lines
+from neusight.predictors.terminal_text import printable, printable_lines
 from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import Alloc, TensorSpec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import aligned
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from neusight.output.batch import Batch
 from neusight.output.figures import Verdict
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
-from neusight.predictors.printable import printable_lines
+from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import STEP_OPTION, Recording
 

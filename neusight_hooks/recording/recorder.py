@@ -24,7 +24,7 @@ from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape, TapedOp
 from neusight.recording.tensor import ForecastMode, ForecastTensor, used_outside
 from neusight.recording.values.invention import Invention
-from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues
+from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may_be_known
 from neusight.recording.values.lazy import LazyParameters
 from neusight.recording.values.pinned import PinnedMemory
 from neusight.recording.values.values import Values
@@ -86,7 +86,7 @@ class Recorder:
         self._main = threading.get_ident()
         self._why_unmapped = why_unmapped
         self._math = MathSwitches()
-        self._cache = OpCache()
+        self._cache = OpCache(may_be_known)
         self._composites: dict[Any, Callable[..., Any] | None] = {}
         self._mapped: dict[int, OpSignature] = {}
 

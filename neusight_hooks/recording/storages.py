@@ -17,7 +17,7 @@ from neusight.recording.tensor import ForecastTensor
 __all__ = ["StorageWatch"]
 
 
-class _Watch(weakref.ref):  # type: ignore[type-arg]
+class _StorageRef(weakref.ref):  # type: ignore[type-arg]
     """A weak reference to a storage that knows which storage it was."""
 
     __slots__ = ("key",)
@@ -43,7 +43,7 @@ class StorageWatch:
         self._attribution = attribution
         self._numbers: dict[int, int] = {}
         self._alive: set[int] = set()
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _StorageRef] = {}
         self._kinds: dict[int, str] = {}
         self._next = 0
 
@@ -76,7 +76,7 @@ class StorageWatch:
         self._next = number + 1
         self._numbers[key] = number
         self._alive.add(number)
-        reference = _Watch(storage, self._died)
+        reference = _StorageRef(storage, self._died)
         reference.key = key
         self._watches[key] = reference
         num_bytes = storage.nbytes()
@@ -84,7 +84,7 @@ class StorageWatch:
         if self.on_alloc is not None:
             self.on_alloc(num_bytes)
 
-    def _died(self, reference: _Watch) -> None:
+    def _died(self, reference: _StorageRef) -> None:
         key = reference.key
         number = self._numbers.pop(key, None)
         self._watches.pop(key, None)

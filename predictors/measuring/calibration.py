@@ -28,7 +28,7 @@ from neusight.predictors.kernel import (
 from neusight.predictors.physics.physical_time import whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
-from neusight.predictors.printable import printable_lines
+from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import aligned
 
 __all__ = [

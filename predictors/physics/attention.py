@@ -13,7 +13,7 @@ from typing import NamedTuple
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, AttentionSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import utilization_of
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 
@@ -117,7 +117,7 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     )
     floor_us = gpu.floor_us * _FLOOR_FACTOR
     is_memory_bound = dram_us > max(total_us, best_us / 2)
-    launch = launch_geometry(
+    launch = geometry_of(
         KernelClass.ATTENTION,
         gpu,
         num_ctas=heads * num_tiles * split,

@@ -10,7 +10,7 @@ import math
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound import smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import wire_bytes
@@ -97,7 +97,7 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
     pipeline_us = share * gpu.link_floor_us * growth
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
-    launch = launch_geometry(
+    launch = geometry_of(
         KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
     )
     return PhysicalTime(

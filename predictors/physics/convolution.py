@@ -15,7 +15,7 @@ from math import prod
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import columns, timings_of_problems
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import is_winograd
@@ -141,7 +141,7 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     size = kernel.size
     assert isinstance(size, ConvolutionSize)
     outputs = size.batch * size.out_channels * prod(size.output)
-    launch = launch_geometry(
+    launch = geometry_of(
         KernelClass.CONVOLUTION,
         gpu,
         num_ctas=-(-outputs // _DIRECT_THREADS),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.tile import (
     SPLITS,
@@ -417,7 +417,7 @@ def _timing(
     split = int(table.split[0, best])
     rows = -(-int(problems.m[position, 0]) // tile[0])
     columns = -(-int(problems.n[position, 0]) // tile[1])
-    launch = launch_geometry(
+    launch = geometry_of(
         KernelClass.CONVOLUTION if is_convolution else KernelClass.GEMM,
         gpu,
         num_ctas=int(problems.batch[position, 0]) * rows * columns * split,

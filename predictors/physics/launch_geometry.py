@@ -12,7 +12,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.physics.tile import tile_shared_memory_bytes
 
-__all__ = ["MOST_THREADS_PER_CTA", "LaunchGeometry", "ctas_per_sm", "launch_geometry"]
+__all__ = ["MOST_THREADS_PER_CTA", "LaunchGeometry", "ctas_per_sm", "geometry_of"]
 
 #: Threads of a CTA at most, and CTAs that one SM holds at most, whatever they need (CUDA C++
 #: Programming Guide, compute capabilities table: 32, but 16 on Turing and consumer Ampere, 24 on
@@ -60,7 +60,7 @@ class LaunchGeometry:
     occupancy: float
 
 
-def launch_geometry(
+def geometry_of(
     kernel_class: KernelClass,
     gpu: GPU,
     *,
@@ -73,7 +73,7 @@ def launch_geometry(
 
     >>> from neusight.predictors.gpu import find_gpu
     >>> options = {"num_ctas": 4224, "threads_per_cta": 128}
-    >>> launch_geometry(KernelClass.COPY, find_gpu("H100"), **options).num_waves
+    >>> geometry_of(KernelClass.COPY, find_gpu("H100"), **options).num_waves
     2.0
     """
     num_ctas, threads = max(1, num_ctas), min(max(1, threads_per_cta), MOST_THREADS_PER_CTA)

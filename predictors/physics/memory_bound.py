@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelClass, RowsSize
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
 
@@ -184,7 +184,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     stream_us = smooth_maximum(issue_us, dram_us, compute_us, row_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + stream_us
-    launch = launch_geometry(
+    launch = geometry_of(
         kernel.kernel_class, gpu, num_ctas=_num_ctas(kernel), threads_per_cta=_THREADS
     )
     return PhysicalTime(

@@ -14,8 +14,8 @@ from neusight.predictors.errors import DataError, UnsupportedKernelError
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.learned.correction import SIZE_CLASSES_US
 from neusight.predictors.predictor import Predictor
-from neusight.predictors.printable import printable
 from neusight.predictors.registry import find_predictor
+from neusight.predictors.terminal_text import printable
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.reading import read_dataset
@@ -26,10 +26,10 @@ __all__ = [
     "SIZE_NAMES",
     "Report",
     "Score",
-    "evaluate",
     "is_calibration",
     "label_overhead",
     "priced",
+    "score_folder",
     "scores_of",
     "table_of",
 ]
@@ -96,7 +96,7 @@ class Prices(NamedTuple):
     high_us: Floats
 
 
-def evaluate(
+def score_folder(
     folder: str | Path,
     *,
     predictors: Sequence[str] = ("tiled",),

@@ -44,7 +44,7 @@ __all__ = [
     "Rows",
     "collect",
     "commit",
-    "fit",
+    "fit_folder",
     "train",
     "with_prior_constants",
 ]
@@ -582,7 +582,7 @@ def _zero_layer(width: int) -> tuple[tuple[Floats, Floats], ...]:
 # -- the command -------------------------------------------------------------------------------
 
 
-def fit(
+def fit_folder(
     folder: str | Path,
     out: str | Path,
     *,

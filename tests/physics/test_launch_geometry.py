@@ -9,7 +9,7 @@ from neusight.predictors.kernel import KernelClass
 from neusight.predictors.physics.launch_geometry import (
     LaunchGeometry,
     ctas_per_sm,
-    launch_geometry,
+    geometry_of,
 )
 
 H100 = find_gpu("H100")
@@ -24,7 +24,7 @@ def test_ctas_per_sm_are_the_tightest_limit() -> None:
 
 
 def test_waves_are_ctas_over_all_that_run_at_once() -> None:
-    launch = launch_geometry(KernelClass.ELEMENTWISE, H100, num_ctas=4224, threads_per_cta=128)
+    launch = geometry_of(KernelClass.ELEMENTWISE, H100, num_ctas=4224, threads_per_cta=128)
 
     assert launch == LaunchGeometry(
         num_ctas=4224,
@@ -38,7 +38,7 @@ def test_waves_are_ctas_over_all_that_run_at_once() -> None:
 
 
 def test_a_products_tile_takes_registers_for_its_sums_and_memory_for_its_stages() -> None:
-    launch = launch_geometry(
+    launch = geometry_of(
         KernelClass.GEMM, H100, num_ctas=528, threads_per_cta=256, tile=(128, 128), itemsize=2.0
     )
 
@@ -65,7 +65,7 @@ def test_a_products_tile_takes_registers_for_its_sums_and_memory_for_its_stages(
 def test_without_a_tile_the_class_tells_the_registers(
     kernel_class: KernelClass, threads: int, registers: int, at_once: int
 ) -> None:
-    launch = launch_geometry(kernel_class, H100, num_ctas=1000, threads_per_cta=threads)
+    launch = geometry_of(kernel_class, H100, num_ctas=1000, threads_per_cta=threads)
 
     assert (launch.registers_per_thread, launch.ctas_per_sm) == (registers, at_once)
     assert launch.num_waves == 1000 / (132 * at_once)
@@ -73,7 +73,7 @@ def test_without_a_tile_the_class_tells_the_registers(
 
 def test_one_cta_of_attention_fills_an_sm() -> None:
     for name, threads in (("H100", 384), ("A100", 128), ("T4", 128)):
-        launch = launch_geometry(
+        launch = geometry_of(
             KernelClass.ATTENTION,
             find_gpu(name),
             num_ctas=1,
@@ -86,13 +86,13 @@ def test_one_cta_of_attention_fills_an_sm() -> None:
 
 
 def test_few_ctas_leave_most_of_the_gpu_empty() -> None:
-    launch = launch_geometry(KernelClass.COPY, H100, num_ctas=66, threads_per_cta=128)
+    launch = geometry_of(KernelClass.COPY, H100, num_ctas=66, threads_per_cta=128)
 
     assert launch.occupancy == 0.5 * 4 / 64
     assert launch.num_waves == 66 / (132 * 16)
 
 
 def test_a_launch_has_at_least_one_cta_and_at_most_1024_threads() -> None:
-    launch = launch_geometry(KernelClass.COPY, H100, num_ctas=0, threads_per_cta=5000)
+    launch = geometry_of(KernelClass.COPY, H100, num_ctas=0, threads_per_cta=5000)
 
     assert (launch.num_ctas, launch.threads_per_cta) == (1, 1024)

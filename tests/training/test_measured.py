@@ -20,7 +20,7 @@ from neusight.predictors.measuring.folder import (
     write_environment,
     write_gpus,
 )
-from neusight.predictors.training.evaluate import evaluate
+from neusight.predictors.training.evaluate import score_folder
 from neusight.predictors.training.reading import read_dataset
 
 ENVIRONMENT = Environment(
@@ -70,8 +70,8 @@ def test_each_layout_is_a_group_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_measured_folder_is_scored(tmp_path: Path) -> None:
-    exact = evaluate(a_folder(tmp_path / "exact", samples()))
-    slower = evaluate(a_folder(tmp_path / "slower", samples(factor=1.25)))
+    exact = score_folder(a_folder(tmp_path / "exact", samples()))
+    slower = score_folder(a_folder(tmp_path / "slower", samples(factor=1.25)))
 
     assert [row.mape for row in exact.rows if row.size_class == "all"] == [0.0, 0.0]
     assert all(

@@ -17,7 +17,7 @@ from neusight.predictors.learned.correction import Trained, load_folder
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import is_held_out
 from neusight.predictors.training.datasheet import gpu_of_row, prior_constants
-from neusight.predictors.training.evaluate import evaluate
+from neusight.predictors.training.evaluate import score_folder
 from neusight.predictors.training.reading import read_dataset
 from places import SHARED
 
@@ -63,7 +63,7 @@ def write(folder: Path, frame: Any, name: str = "gemm.parquet") -> Path:
 
 
 def test_a_folder_is_scored_by_gpu_dtype_and_size(tmp_path: Path) -> None:
-    report = evaluate(write(tmp_path, gemm_table()), predictors=["roofline", "tiled"])
+    report = score_folder(write(tmp_path, gemm_table()), predictors=["roofline", "tiled"])
 
     first = next(row for row in report.rows if row.predictor == "roofline")
     assert (first.gpu, first.table, first.dtype, first.size_class) == (
@@ -83,7 +83,7 @@ def test_csv_tables_and_gpus_known_only_by_datasheet_are_scored(tmp_path: Path) 
     (tmp_path / "gpus.csv").write_text(GPUS_CSV)
     folder = write(tmp_path, gemm_table("z900"), "gemm.csv")
 
-    report = evaluate(folder)
+    report = score_folder(folder)
 
     [row] = [row for row in report.rows if row.size_class == "all"]
     assert (row.gpu, row.num_rows) == ("z900", 400)
@@ -94,7 +94,7 @@ def test_gpus_that_cannot_be_priced_are_told(tmp_path: Path) -> None:
     (tmp_path / "gpus.csv").write_text(GPUS_CSV)
     both = pd.concat([gemm_table(), gemm_table("intel"), gemm_table("b200_sxm").assign(gpu="q1")])
 
-    report = evaluate(write(tmp_path, both))
+    report = score_folder(write(tmp_path, both))
 
     assert {row.gpu for row in report.rows} == {"h100_sxm"}
     assert "no CUDA compute capability" in "".join(report.left_out)
@@ -117,7 +117,7 @@ def test_a_damaged_row_of_a_datasheet_is_told(row: str, tmp_path: Path) -> None:
     (tmp_path / "gpus.csv").write_text(GPUS_CSV.splitlines()[0] + "\n" + row + "\n")
     both = pd.concat([gemm_table(count=20), gemm_table(count=20).assign(gpu="z900")])
 
-    report = evaluate(write(tmp_path, both))
+    report = score_folder(write(tmp_path, both))
 
     assert "20 rows of z900: its row in gpus.csv cannot be used" in "".join(report.left_out)
 
@@ -127,7 +127,7 @@ def test_a_datasheet_that_is_no_table_is_refused(content: bytes, tmp_path: Path)
     (tmp_path / "gpus.csv").write_bytes(content)
 
     with pytest.raises(DataError, match=r"gpus\.csv cannot be read"):
-        evaluate(write(tmp_path, gemm_table(count=20)))
+        score_folder(write(tmp_path, gemm_table(count=20)))
 
 
 def test_the_label_is_the_consensus_of_primary_rows(tmp_path: Path) -> None:
@@ -159,27 +159,27 @@ def test_impossible_durations_name_file_column_and_rows(tmp_path: Path, value: f
     frame.loc[3, "latency_us"] = value
 
     with pytest.raises(DataError, match=r"gemm\.parquet: column latency_us has 1 of 400 rows"):
-        evaluate(write(tmp_path, frame))
+        score_folder(write(tmp_path, frame))
 
 
 def test_missing_columns_and_sizes_below_one_are_named(tmp_path: Path) -> None:
     lacking = gemm_table().drop(columns=["k", "dtype"])
     with pytest.raises(DataError, match="lacks the columns dtype, k"):
-        evaluate(write(tmp_path / "a", lacking))
+        score_folder(write(tmp_path / "a", lacking))
 
     wrong = gemm_table()
     wrong.loc[0, "m"] = 0
     with pytest.raises(DataError, match="column m has 1 of 400 rows"):
-        evaluate(write(tmp_path / "b", wrong))
+        score_folder(write(tmp_path / "b", wrong))
 
     with pytest.raises(DataError, match="no folder"):
-        evaluate(tmp_path / "c")
+        score_folder(tmp_path / "c")
     (tmp_path / "d").mkdir()
     with pytest.raises(DataError, match="no table that neusight knows"):
-        evaluate(tmp_path / "d")
+        score_folder(tmp_path / "d")
     (tmp_path / "d" / "gemm.parquet").write_bytes(b"no parquet")
     with pytest.raises(DataError, match="cannot be read"):
-        evaluate(tmp_path / "d")
+        score_folder(tmp_path / "d")
 
 
 def test_without_pandas_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_without_pandas_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with pytest.raises(DataError, match=r"neusight-hooks\[data\]"):
-        evaluate(folder)
+        score_folder(folder)
 
 
 def test_the_host_overhead_of_fp32_labels_is_found_on_a_calibration_split(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_the_host_overhead_of_fp32_labels_is_found_on_a_calibration_split(tmp_pa
         }
     )
 
-    report = evaluate(write(tmp_path, frame, "kernels.csv"))
+    report = score_folder(write(tmp_path, frame, "kernels.csv"))
 
     row = next(row for row in report.rows if row.size_class == "all")
     above = next(row for row in report.rows if row.size_class == "above_floor")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from neusight.integrations.check.causes import Cause
 from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.outputs.words import own_line, state_text
 from neusight.integrations.check.result import CaseResult
-from neusight.predictors.printable import printable_text
+from neusight.predictors.terminal_text import printable_text
 from neusight.predictors.words import amount_text
 
 __all__ = [
@@ -65,6 +65,15 @@ def _findings(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
     return [(text, place) for place, text in found.items()] or [(figures, "")]
 
 
+def _made_at(growing: Sequence[Cause], totals: Mapping[str, float]) -> Sequence[str]:
+    """Where the module was made that grew most, if what grew is its size."""
+    first = max(
+        growing,
+        key=lambda cause: (_is_innermost(cause, growing), totals[cause.module], cause.amount),
+    )
+    return first.made if first.made and first.is_resized else ()
+
+
 def _add_finding(
     found: dict[str, str],
     causes: Sequence[Cause],
@@ -80,12 +89,7 @@ def _add_finding(
     totals: dict[str, float] = defaultdict(float)
     for cause in growing:
         totals[cause.module] += cause.amount
-    first = max(
-        growing,
-        key=lambda cause: (_is_innermost(cause, growing), totals[cause.module], cause.amount),
-    )
-    if first.made and first.is_resized:
-        stack = first.made
+    stack = _made_at(growing, totals) or stack
     if stack:
         named = sorted(totals, key=lambda module: -totals[module])[:3]
         modules = ", ".join(sorted(named))

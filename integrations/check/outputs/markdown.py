@@ -10,7 +10,7 @@ from neusight.integrations.check.judgement import MetricChange
 from neusight.integrations.check.outputs.terminal import explanation
 from neusight.integrations.check.outputs.words import change_text, state_text
 from neusight.integrations.check.result import CaseResult
-from neusight.predictors.printable import printable, printable_text
+from neusight.predictors.terminal_text import printable, printable_text
 from neusight.predictors.words import amount_text
 
 __all__ = [

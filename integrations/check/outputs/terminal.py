@@ -15,7 +15,7 @@ from neusight.integrations.check.outputs.words import (
     state_text,
 )
 from neusight.integrations.check.result import CaseResult
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import amount_text
 
 __all__ = [

@@ -6,8 +6,8 @@ import argparse
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried
-from neusight.predictors.printable import printable
 from neusight.predictors.registry import require_predictor
+from neusight.predictors.terminal_text import printable
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 

@@ -19,7 +19,7 @@ from typing import Literal
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.program.guard.landlock import guard_words, is_available
-from neusight.predictors.printable import printable_text
+from neusight.predictors.terminal_text import printable_text
 
 __all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
 

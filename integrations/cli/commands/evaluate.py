@@ -6,8 +6,8 @@ import argparse
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
-from neusight.predictors.printable import printable
 from neusight.predictors.registry import DEFAULT_PREDICTOR, require_predictor
+from neusight.predictors.terminal_text import printable
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
@@ -26,12 +26,12 @@ def add_arguments(evaluate: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the scores and writes them where asked; the exit code."""
-    from neusight.predictors.training.evaluate import evaluate, table_of
+    from neusight.predictors.training.evaluate import score_folder, table_of
 
     names = options.predictor or [DEFAULT_PREDICTOR]
     for name in names:
         require_predictor(name)
-    report = evaluate(options.data, predictors=names)
+    report = score_folder(options.data, predictors=names)
     print(table_of(report.rows, every_size=options.sizes))
     for reason in report.left_out:
         print(printable(f"left out: {reason}"))

@@ -26,11 +26,11 @@ def add_arguments(fit: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the weights and prints what they miss on held-out shapes; the exit code."""
-    from neusight.predictors.training.fit import fit
+    from neusight.predictors.training.fit import fit_folder
 
     networks: dict[str, Network] = {}
     for folder in options.data:
-        networks |= fit(folder, options.out, date=options.date, seed=options.seed)
+        networks |= fit_folder(folder, options.out, date=options.date, seed=options.seed)
     for family, network in networks.items():
         print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
         for name, error in network.provenance["mape"].items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from neusight.exit_codes import ExitCode
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 

@@ -19,7 +19,7 @@ from neusight.integrations.profiles.measuring import (
     worker_command,
 )
 from neusight.predictors.errors import DataError
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 

@@ -33,7 +33,7 @@ from neusight.integrations.report.side_by_side import lay_side_by_side, parse_pr
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
 from neusight.predictors.gpu import GPU, find_gpu
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -11,7 +11,7 @@ from neusight.integrations.profiles.comparison.rows import (
     StepRow,
     error_of,
 )
-from neusight.predictors.printable import printable
+from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import aligned, bytes_text, percent_text, time_text
 
 if TYPE_CHECKING:
@@ -38,40 +38,39 @@ Format = Callable[[str, Table], str]
 
 def sections(comparison: Comparison, limit: int, show: Format) -> list[str]:
     """The comparison's tables, each as `show` puts it; of long ones `limit` rows."""
-    sections = []
+    rows = comparison.rows
+    shown = []
     if comparison.warnings:
         lines = ((text,) for text in comparison.warnings)
-        sections.append(show("Not the same program", [("warning",), *lines]))
-    sections += [
+        shown.append(show("Not the same program", [("warning",), *lines]))
+    shown += [
         show("A step", _totals(comparison)),
         show("By kernel class", _row_table(comparison.classes, ("class",))),
         show(
-            f"The largest errors ({min(limit, len(comparison.rows))} of {len(comparison.rows)})",
-            _row_table(comparison.rows[:limit], ("class", "operator", "size")),
+            f"The largest errors ({min(limit, len(rows))} of {len(rows)})",
+            _row_table(rows[:limit], ("class", "operator", "size")),
         ),
+        *_unmatched("Measured, not forecast", comparison.unmatched_measured, show),
+        *_unmatched("Forecast, not measured", comparison.unmatched_forecast, show),
     ]
-    for title, rows in (
-        ("Measured, not forecast", comparison.unmatched_measured),
-        ("Forecast, not measured", comparison.unmatched_forecast),
-    ):
-        if rows:
-            total_us = sum(row.measured_us + row.forecast_us for row in rows)
-            sections.append(
-                show(
-                    f"{title}: {total_us:,.1f} µs",
-                    _row_table(rows[:_UNMATCHED_SHOWN], ("class", "operator", "size")),
-                )
-            )
     if len(comparison.steps) > 1:
-        sections.append(show("Steps", _step_table(comparison.steps[:limit])))
+        shown.append(show("Steps", _step_table(comparison.steps[:limit])))
     both = [row for row in comparison.operators if row.num_measured and row.num_forecast]
     if both:
-        shown = both[:_OPERATORS_SHOWN]
-        title = f"Operators on the host ({len(shown)} of {len(both)} that both have)"
-        sections.append(show(title, _operator_table(shown)))
+        most = both[:_OPERATORS_SHOWN]
+        title = f"Operators on the host ({len(most)} of {len(both)} that both have)"
+        shown.append(show(title, _operator_table(most)))
     if comparison.notes:
-        sections.append(show("Notes", [("note",), *((note,) for note in comparison.notes)]))
-    return sections
+        shown.append(show("Notes", [("note",), *((note,) for note in comparison.notes)]))
+    return shown
+
+
+def _unmatched(title: str, rows: Sequence[ComparisonRow], show: Format) -> list[str]:
+    if not rows:
+        return []
+    total_us = sum(row.measured_us + row.forecast_us for row in rows)
+    table = _row_table(rows[:_UNMATCHED_SHOWN], ("class", "operator", "size"))
+    return [show(f"{title}: {total_us:,.1f} µs", table)]
 
 
 def _totals(comparison: Comparison) -> Table:
@@ -161,6 +160,19 @@ def _operator_table(rows: Sequence[OperatorRow]) -> Table:
     return table
 
 
+def _total_row(comparison: Comparison) -> tuple[str, ...]:
+    measured, forecast = comparison.measured, comparison.forecast
+    return (
+        measured.gpu,
+        *_compared(measured.kernel_us, forecast.kernel_us),
+        *_compared(measured.step_us, forecast.step_us),
+        measured.bound,
+        forecast.bound,
+        f"{comparison.matched_share:.1%}",
+        f"{comparison.score:.1%}",
+    )
+
+
 def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
     """Several comparisons by name as Markdown: a table of their totals, one of kernel classes."""
     totals: Table = [
@@ -169,30 +181,18 @@ def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
     ]  # fmt: skip
     classes: Table = [("profile", "class", "kernels", "measured µs", "forecast µs", "error")]
     for name, comparison in comparisons.items():
-        measured, forecast = comparison.measured, comparison.forecast
-        totals.append(
+        totals.append((name, *_total_row(comparison)))
+        classes += [
             (
                 name,
-                measured.gpu,
-                *_compared(measured.kernel_us, forecast.kernel_us),
-                *_compared(measured.step_us, forecast.step_us),
-                measured.bound,
-                forecast.bound,
-                f"{comparison.matched_share:.1%}",
-                f"{comparison.score:.1%}",
+                row.kernel_class,
+                str(row.num_measured),
+                f"{row.measured_us:,.1f}",
+                f"{row.forecast_us:,.1f}",
+                percent_text(row.error),
             )
-        )
-        for row in comparison.classes:
-            classes.append(
-                (
-                    name,
-                    row.kernel_class,
-                    str(row.num_measured),
-                    f"{row.measured_us:,.1f}",
-                    f"{row.forecast_us:,.1f}",
-                    percent_text(row.error),
-                )
-            )
+            for row in comparison.classes
+        ]
     return "\n".join(
         [markdown_table("A step of each", totals), markdown_table("By kernel class", classes)]
     )

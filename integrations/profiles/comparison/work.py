@@ -115,20 +115,29 @@ def matched(
         lambda work: work.kind,
     ]
     for turn, key in enumerate(keys):
-        waiting: dict[object, deque[int]] = defaultdict(deque)
-        for index, work in enumerate(forecast):
-            waiting[key(work)].append(index)
-        taken: set[int] = set()
-        left = []
-        for work in measured:
-            queue = waiting[key(work)]
-            needs_size = turn >= _TURNS_BY_SIZE and work.has_size
-            if not queue or needs_size or work.kind is KernelClass.UNKNOWN:
-                left.append(work)
-                continue
-            index = queue.popleft()
-            taken.add(index)
-            pairs.append((work, forecast[index]))
-        measured = left
-        forecast = [work for index, work in enumerate(forecast) if index not in taken]
+        found, measured, forecast = _paired(
+            measured, forecast, key, sized_stay=turn >= _TURNS_BY_SIZE
+        )
+        pairs += found
     return pairs, measured, forecast
+
+
+def _paired(
+    measured: list[Work], forecast: list[Work], key: Callable[[Work], object], *, sized_stay: bool
+) -> tuple[list[tuple[Work, Work]], list[Work], list[Work]]:
+    """Pairs of equal key, each in order, and the rest; `sized_stay` leaves out what has a size."""
+    waiting: dict[object, deque[int]] = defaultdict(deque)
+    for index, work in enumerate(forecast):
+        waiting[key(work)].append(index)
+    pairs: list[tuple[Work, Work]] = []
+    taken: set[int] = set()
+    left = []
+    for work in measured:
+        queue = waiting[key(work)]
+        if not queue or (sized_stay and work.has_size) or work.kind is KernelClass.UNKNOWN:
+            left.append(work)
+            continue
+        index = queue.popleft()
+        taken.add(index)
+        pairs.append((work, forecast[index]))
+    return pairs, left, [work for index, work in enumerate(forecast) if index not in taken]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from neusight.integrations.profiles.reading.fields import (
@@ -119,6 +119,11 @@ class Builder:
             for event, launch, op in zip(self.events, launches, owners, strict=True)
         ]
         self.early = self._launched_before()
+        self._note_what_is_untied(launches, owners, notes)
+
+    def _note_what_is_untied(
+        self, launches: Sequence[int], owners: Sequence[int], notes: Notes
+    ) -> None:
         if self.early:
             early_ms = sum(self.events[i].duration_ns for i in self.early) / 1e6
             notes.add(

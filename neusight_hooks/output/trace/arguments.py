@@ -9,7 +9,7 @@ from neusight.predictors.kernel import (
     Kernel,
     RowsSize,
 )
-from neusight.predictors.physics.launch_geometry import launch_geometry
+from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
@@ -66,7 +66,7 @@ def num_elements(kernel: Kernel) -> int:
 
 def launch_arguments(kernel: Kernel, estimate: Estimate, gpu: GPU) -> dict[str, object]:
     """Grid, block and occupancy, as the price has them."""
-    launch = launch_geometry(
+    launch = geometry_of(
         kernel.kernel_class,
         gpu,
         num_ctas=_num_blocks(kernel, estimate),

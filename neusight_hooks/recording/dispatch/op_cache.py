@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,6 @@ from neusight.recording.dispatch.math_switches import needs_math
 from neusight.recording.recording import OpSignature, TensorSpec
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
-from neusight.recording.values.known import may_be_known
 
 __all__ = ["Answer", "KnownOp", "OpCache", "Output", "cache_key", "tensors_of"]
 
@@ -45,9 +44,13 @@ class KnownOp(NamedTuple):
 
 
 class OpCache:
-    """Ops by what they were called with, as far as that decides what they return."""
+    """Ops by what they were called with, as far as that decides what they return.
 
-    def __init__(self) -> None:
+    `may_be_known` says whether the value of an op of a signature is worth following.
+    """
+
+    def __init__(self, may_be_known: Callable[[OpSignature], bool]) -> None:
+        self._may_be_known = may_be_known
         self._known: dict[Any, KnownOp] = {}
         self._handled: dict[Any, KnownOp] = {}
 
@@ -67,7 +70,7 @@ class OpCache:
             outputs=_outputs_of(out) if answer == "new" else (),
             container=list if isinstance(out, list) else tuple if isinstance(out, tuple) else None,
             needs_math=needs_math(signature),
-            may_be_known=may_be_known(signature),
+            may_be_known=self._may_be_known(signature),
         )
         if key is not None:
             self._known[key] = known

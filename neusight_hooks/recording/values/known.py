@@ -62,7 +62,7 @@ def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
     return found
 
 
-class _Watch(weakref.ref):  # type: ignore[type-arg]
+class _ValueRef(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("key",)
     key: int
 
@@ -72,7 +72,7 @@ class KnownValues:
 
     def __init__(self) -> None:
         self._flat: dict[int, torch.Tensor] = {}
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _ValueRef] = {}
         self._invented: set[int] = set()
 
     def __contains__(self, tensor: ForecastTensor) -> bool:
@@ -95,7 +95,7 @@ class KnownValues:
         key = storage._cdata
         flat = self._flat[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
         self._invented.discard(key)
-        watch = _Watch(storage, lambda reference: self.forget(reference.key))
+        watch = _ValueRef(storage, lambda reference: self.forget(reference.key))
         watch.key = key
         self._watches[key] = watch
         return _view(tensor, flat)

@@ -14,6 +14,7 @@ import neusight
 from neusight.recording.dispatch.op_cache import OpCache, cache_key
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Entry, OpCall, TensorSpec
+from neusight.recording.values.known import may_be_known
 
 aten = torch.ops.aten
 
@@ -120,7 +121,7 @@ def test_calls_that_return_the_same_have_the_same_key() -> None:
     ],
 )
 def test_a_known_op_says_how_it_is_answered_the_next_time(func: Any, answer: str) -> None:
-    cache = OpCache()
+    cache = OpCache(may_be_known)
     x = Recorder().mode.new_tensor((4,), (1,), torch.float32, torch.device("cuda", 0))
     out = Recorder().mode.new_tensor((4,), (1,), torch.float32, torch.device("cuda", 0))
     result = x if func._schema.name.endswith("_") else out
@@ -135,7 +136,7 @@ def test_a_known_op_says_how_it_is_answered_the_next_time(func: Any, answer: str
 
 
 def test_pinned_arguments_are_part_of_what_was_called() -> None:
-    cache = OpCache()
+    cache = OpCache(may_be_known)
     x = torch.ones(2)
 
     plain, pinned = (

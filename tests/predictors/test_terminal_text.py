@@ -27,7 +27,7 @@ from neusight.integrations.profiles.comparison.tables import plain as compared_t
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.printable import printable, printable_lines, printable_text
+from neusight.predictors.terminal_text import printable, printable_lines, printable_text
 
 #: Red, the title of the window, a bell, a new line, a line over the one before, text turned round,
 #: nothing wide, a byte that is no UTF-8, a line of Unicode's own.
