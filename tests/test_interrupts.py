@@ -207,7 +207,9 @@ def test_ctrl_c_at_any_op_ends_the_block_and_keeps_what_was_recorded(reference: 
 
     for position in range(1, whole.recording.num_ops + 1):
         with pytest.raises(KeyboardInterrupt), neusight.forecast_on("H100") as forecast:
-            tape: Any = forecast._recorder.tape
+            recorder = forecast._recorder
+            assert recorder is not None
+            tape: Any = recorder.tape
             add_op = tape.add_op
 
             def counted(op: Any, tape: Any = tape, add_op: Any = add_op) -> None:
@@ -439,7 +441,7 @@ def test_run_sums_up_what_was_recorded(folder: Path, capsys: pytest.CaptureFixtu
                  script(folder, STEPS.format(at_step_3=PRESS))])  # fmt: skip
 
     told = capsys.readouterr()
-    assert code == ExitCode.INTERRUPTED == 130
+    assert (code, int(ExitCode.INTERRUPTED)) == (ExitCode.INTERRUPTED, 130)
     assert "ms a step" in told.out and "A100-SXM4-80GB" in told.out
     assert "neusight: interrupted; the forecast covers what it did before" in told.err
     assert "Traceback" not in told.err

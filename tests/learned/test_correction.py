@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
+from neusight.predictors.kernel import Variant
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
@@ -52,7 +53,7 @@ def test_fp32_products_are_trained_where_they_were_measured() -> None:
 
 
 def test_attention_is_trained_where_its_library_was_measured() -> None:
-    def origin(name: str, gpu_name: str, *, backward: bool = False) -> str:
+    def origin(name: Variant, gpu_name: str, *, backward: bool = False) -> str:
         kernel = Kernel.attention(
             4, 16, 16, 1024, 1024, 64, causal=True, dtype="bfloat16", name=name, backward=backward
         )

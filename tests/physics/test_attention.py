@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import AttentionSize, Kernel
+from neusight.predictors.kernel import AttentionSize, Kernel, Variant
 from neusight.predictors.physics.attention import attention_timing, visible_tile_pairs
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
@@ -20,7 +20,7 @@ SEQUENCES = st.one_of(st.integers(0, 300), st.integers(0, 40_000))
 
 
 def timing_of(
-    name: str,
+    name: Variant,
     gpu_name: str,
     batch: int,
     heads: int,
