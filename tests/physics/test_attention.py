@@ -43,7 +43,7 @@ def timing_of(
     st.integers(1, 256)), st.booleans(), st.integers(0, 4), st.integers(1, 1000),
 )  # fmt: skip
 def test_more_work_is_never_faster(
-    name: str, gpu_name: str, size: tuple[int, ...], backward: bool, axis: int, more: int
+    name: Variant, gpu_name: str, size: tuple[int, ...], backward: bool, axis: int, more: int
 ) -> None:
     def time_us(sizes: Sequence[int]) -> float:
         batch, heads, seq_q, seq_kv, head_dim = sizes
@@ -61,7 +61,7 @@ def test_more_work_is_never_faster(
     st.integers(1, 256), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_finite_and_above_the_flop_bound(
-    name: str,
+    name: Variant,
     gpu_name: str,
     batch: int,
     heads: int,
@@ -102,8 +102,8 @@ def test_causal_computes_the_lower_triangle_of_tiles() -> None:
 
 def test_causal_is_faster_and_backward_slower() -> None:
     def time_us(causal: bool, backward: bool) -> float:
-        arguments = ("flash_attention", "A100", 8, 16, 4096, 4096, 128, causal, backward)
-        return timing_of(*arguments)[1].time_us
+        shape = (8, 16, 4096, 4096, 128)
+        return timing_of("flash_attention", "A100", *shape, causal, backward)[1].time_us
 
     assert time_us(True, False) < 0.6 * time_us(False, False)
     assert 2.5 < time_us(True, True) / time_us(True, False) < 4
