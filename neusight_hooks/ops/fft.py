@@ -27,7 +27,7 @@ _FLOPS_A_BUTTERFLY = 5
 
 
 @register_op("aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r")
-def fft(
+def fourier_transform(
     call: OpSignature,
     math: MathMode,
     *,

@@ -69,7 +69,7 @@ def _dense(spec: TensorSpec) -> TensorSpec:
 
 
 @register_op("aten::copy")
-def copy(
+def copy_into(
     call: OpSignature, math: MathMode, *, self: TensorSpec, src: Argument, **others: Argument
 ) -> list[Kernel]:
     """A copy into an existing tensor (copy_), on the GPU or across the bus."""

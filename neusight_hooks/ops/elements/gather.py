@@ -329,7 +329,7 @@ def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 @register_op("aten::gather", "aten::index_select", "aten::take")
-def gather(
+def gather_elements(
     call: OpSignature, math: MathMode, *, self: TensorSpec, index: TensorSpec
 ) -> list[Kernel]:
     """One gather."""

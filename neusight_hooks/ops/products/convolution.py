@@ -149,7 +149,7 @@ def _convolution_kernels(
 
 
 @register_op("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
-def convolution(
+def convolution_forward(
     call: OpSignature,
     math: MathMode,
     *,

@@ -55,7 +55,7 @@ _CHOLESKY_UNITS = {
 
 
 @register_op(*(f"aten::{name}" for name in _CHOLESKY_UNITS))
-def factorization(call: OpSignature, math: MathMode) -> list[Kernel]:
+def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
     """A dense factorization or solve, roughly: panels on their own, then products for the rest."""
     matrix = max(
         (spec for spec in call.input_tensors if len(spec.shape) >= 2),

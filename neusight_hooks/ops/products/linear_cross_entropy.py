@@ -20,7 +20,7 @@ def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = Fal
     "torch_nn::_linear_cross_entropy_batch_chunked",
     "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
 )
-def linear_cross_entropy(
+def chunked_linear_cross_entropy(
     call: OpSignature,
     math: MathMode,
     *,

@@ -72,7 +72,7 @@ _SAME_KERNEL = {"linalg_vector_norm": "norm", "native_norm": "norm"}
 
 
 @register_op(*(f"aten::{name}" for name in REDUCTIONS))
-def reduction(
+def reduce_elements(
     call: OpSignature,
     math: MathMode,
     *,

@@ -55,7 +55,9 @@ def _kind_of(call: OpSignature) -> Variant:
 
 
 @register_op("aten::_softmax", "aten::_log_softmax", "aten::softmax", "aten::log_softmax")
-def softmax(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
+def softmax_forward(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int
+) -> list[Kernel]:
     """One kernel forward, also where it is seen before it is decomposed."""
     return _softmax_kernel(
         kernel_name(call), (self,), written_tensors(call), dim, variant=_kind_of(call)

@@ -146,7 +146,9 @@ def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
 
 
 @register_op("aten::sort", "aten::argsort", "aten::msort")
-def sort(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
+def sort_values(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1
+) -> list[Kernel]:
     """A sort of values with their indices."""
     return _sort_rows(self, *_rows_and_width(self, dim))
 
