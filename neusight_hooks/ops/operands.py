@@ -129,6 +129,26 @@ def wrap_dim(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 
 
+def new_tensor(shape: Iterable[int], dtype: str, device: str) -> TensorSpec:
+    """A tensor of that shape, stored without gaps in the order of its dimensions."""
+    sizes = tuple(shape)
+    return TensorSpec(sizes, _strides(sizes), dtype, device)
+
+
+def contiguous(spec: TensorSpec) -> TensorSpec:
+    """The same tensor, stored without gaps in the order of its dimensions."""
+    return spec._replace(stride=_strides(spec.shape))
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
 def is_dense(spec: TensorSpec) -> bool:
     """Without gaps or overlap, in whatever order of dimensions."""
     expected = 1

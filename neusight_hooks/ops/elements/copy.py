@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
+    contiguous,
     copy_kernel,
     gpu_tensors,
     kernel_name,
@@ -10,6 +11,7 @@ from neusight.ops.operands import (
     memcpy_d2h,
     memcpy_h2d,
     memory_kernel,
+    new_tensor,
     op_names,
     output,
     pointwise_kernel,
@@ -53,19 +55,10 @@ def move(source: TensorSpec, target: TensorSpec) -> list[Kernel]:
         return [memcpy_h2d(target), *staged]
     if target.device == "cpu":
         plain = source.dtype == target.dtype and layout_of((source,)) == "contiguous"
-        ready = _dense(target)._replace(device=source.device)
+        ready = contiguous(target)._replace(device=source.device)
         staged = [] if plain else copy_kernel(source, ready, "copy")
         return [*staged, memcpy_d2h(target)]
     return copy_kernel(source, target)
-
-
-def _dense(spec: TensorSpec) -> TensorSpec:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(spec.shape):
-        strides.append(step)
-        step *= max(1, size)
-    return spec._replace(stride=tuple(reversed(strides)))
 
 
 @register_op("aten::copy")
@@ -94,7 +87,7 @@ def to_copy(
     if call.output_tensors:
         return move(self, call.output_tensors[0])
     # The result left the GPU and was not written down: what was asked for says what it is.
-    target = _dense(self)._replace(device=device or self.device)
+    target = contiguous(self)._replace(device=device or self.device)
     return move(self, target._replace(dtype=dtype or self.dtype))
 
 
@@ -219,7 +212,7 @@ def constant_pad(
 def _shrunk(first: TensorSpec, second: TensorSpec) -> TensorSpec:
     """The common part of two shapes, contiguous."""
     shape = tuple(min(a, b) for a, b in zip(first.shape, second.shape, strict=True))
-    return _dense(first._replace(shape=shape, stride=shape))
+    return new_tensor(shape, first.dtype, first.device)
 
 
 _PADS = [f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)]

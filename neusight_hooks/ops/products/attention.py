@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from neusight.ops.operands import (
     ceil_div,
     flags,
     memory_kernel,
+    new_tensor,
     output,
     pointwise_kernel,
     written_tensors,
@@ -35,6 +35,10 @@ class _Problem(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return 0 in self[:7]
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.heads * self.seq_q
 
 
 def _heads_first(query: TensorSpec, key: TensorSpec, value: TensorSpec) -> _Problem:
@@ -109,15 +113,6 @@ def _forward(
     return [_attention(problem, name, causal=causal, bias_bytes=bias_bytes)]
 
 
-def _dense(shape: Sequence[int], dtype: str, device: str) -> TensorSpec:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return TensorSpec(tuple(shape), tuple(reversed(strides)), dtype, device)
-
-
 def _backward(
     problem: _Problem,
     name: Variant,
@@ -135,44 +130,53 @@ def _backward(
     """
     if problem.is_empty:
         return []
-    batch, heads, kv_heads, seq_q, seq_kv, head_dim, head_dim_v, dtype, device = problem
-    rows = batch * heads * seq_q
-    grad_out = _dense((rows, head_dim_v), dtype, device)
-    sums = _dense((rows,), "float32", device)
-    delta = memory_kernel(
-        KernelClass.REDUCTION,
-        "attention_delta",
-        reads=(grad_out, grad_out),
-        writes=(sums,),
-        rows=rows,
-        width=head_dim_v,
-        flops=2 * rows * head_dim_v,
-    )
     bias_bytes = bias.num_bytes if bias is not None else 0
     kernels = [
-        delta,
+        _delta(problem),
         _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes),
     ]
     if accumulates_query:
-        query = _dense((rows, head_dim), dtype, device)
-        kernels += pointwise_kernel(
-            "attention_convert_dq", (query._replace(dtype="float32"),), (query,)
-        )
-    if sums_groups and kv_heads and heads != kv_heads:
-        for width in (head_dim, head_dim_v):
-            expanded = _dense((batch, seq_kv, heads, width), dtype, device)
-            summed = _dense((batch, seq_kv, kv_heads, width), dtype, device)
-            kernels.append(
-                memory_kernel(
-                    KernelClass.REDUCTION,
-                    "sum",
-                    reads=(expanded,),
-                    writes=(summed,),
-                    rows=summed.numel,
-                    width=heads // kv_heads,
-                )
-            )
+        kernels += _converted_query_gradient(problem)
+    if sums_groups and problem.kv_heads and problem.heads != problem.kv_heads:
+        kernels += [_head_sums(problem, problem.head_dim), _head_sums(problem, problem.head_dim_v)]
     return kernels
+
+
+def _delta(problem: _Problem) -> Kernel:
+    """rowsum(dO · O), a number a query and head."""
+    rows, width = problem.rows, problem.head_dim_v
+    grad_out = new_tensor((rows, width), problem.dtype, problem.device)
+    return memory_kernel(
+        KernelClass.REDUCTION,
+        "attention_delta",
+        reads=(grad_out, grad_out),
+        writes=(new_tensor((rows,), "float32", problem.device),),
+        rows=rows,
+        width=width,
+        flops=2 * rows * width,
+    )
+
+
+def _converted_query_gradient(problem: _Problem) -> list[Kernel]:
+    """The query's gradient out of its fp32 sums."""
+    query = new_tensor((problem.rows, problem.head_dim), problem.dtype, problem.device)
+    sums = query._replace(dtype="float32")
+    return pointwise_kernel("attention_convert_dq", (sums,), (query,))
+
+
+def _head_sums(problem: _Problem, width: int) -> Kernel:
+    """The gradient of a key or value head, summed over the query heads that share it."""
+    batch, length, heads = problem.batch, problem.seq_kv, problem.kv_heads
+    expanded = new_tensor((batch, length, problem.heads, width), problem.dtype, problem.device)
+    summed = new_tensor((batch, length, heads, width), problem.dtype, problem.device)
+    return memory_kernel(
+        KernelClass.REDUCTION,
+        "sum",
+        reads=(expanded,),
+        writes=(summed,),
+        rows=summed.numel,
+        width=problem.heads // heads,
+    )
 
 
 @register_op("aten::_scaled_dot_product_flash_attention")
@@ -284,7 +288,7 @@ def sdpa_efficient_backward(
 
 def _bias_gradient(query: TensorSpec, key: TensorSpec, bias: TensorSpec) -> list[Kernel]:
     """The gradient of the whole score matrix, summed to the shape of a broadcast bias."""
-    scores = _dense(
+    scores = new_tensor(
         (query.shape[0], query.shape[1], query.shape[2], key.shape[2]), bias.dtype, "cuda"
     )
     if not scores.numel:
@@ -416,8 +420,8 @@ def _project(
 ) -> tuple[list[Kernel], TensorSpec]:
     """A Linear with bias on [..., in]: its kernels and its output."""
     rows, columns = source.numel // max(1, source.shape[-1]), weight.shape[0]
-    result = _dense((*source.shape[:-1], columns), source.dtype, source.device)
-    left = _dense((rows, source.shape[-1]), source.dtype, source.device)
+    result = new_tensor((*source.shape[:-1], columns), source.dtype, source.device)
+    left = new_tensor((rows, source.shape[-1]), source.dtype, source.device)
     right = TensorSpec(
         (weight.shape[1], columns), (1, weight.shape[1]), weight.dtype, weight.device
     )
@@ -468,18 +472,22 @@ def transformer_encoder_layer(
     **others: Argument,
 ) -> list[Kernel]:
     """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears."""
-    kernels = _self_attention(src, num_heads, qkv_weight, proj_weight, math)
-    norm = memory_kernel(
-        KernelClass.NORMALIZATION,
-        "layer_norm",
-        reads=(src,),
-        writes=(output(call),),
-        rows=src.numel // max(1, src.shape[-1]),
-        width=src.shape[-1],
-        variant="layer_norm",
-    )
+    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math)
+    norm = _layer_norm(src, output(call))
     add = pointwise_kernel("add", (src, src), (src,))
     up, hidden = _project(src, ffn_weight_1, math)
     activation = pointwise_kernel("gelu" if use_gelu else "relu", (hidden,), (hidden,))
     down, _ = _project(hidden, ffn_weight_2, math)
-    return [*kernels, *add, norm, *up, *activation, *down, *add, norm]
+    return [*attention, *add, norm, *up, *activation, *down, *add, norm]
+
+
+def _layer_norm(source: TensorSpec, result: TensorSpec) -> Kernel:
+    return memory_kernel(
+        KernelClass.NORMALIZATION,
+        "layer_norm",
+        reads=(source,),
+        writes=(result,),
+        rows=source.numel // max(1, source.shape[-1]),
+        width=source.shape[-1],
+        variant="layer_norm",
+    )

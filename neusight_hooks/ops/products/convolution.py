@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neusight.ops.operands import (
+    contiguous,
     copy_kernel,
     flags,
     is_dense,
     is_dense_channels_last,
     memory_kernel,
+    new_tensor,
     output,
     per_dim,
     pointwise_kernel,
@@ -83,18 +85,9 @@ def _operand_copies(specs: tuple[TensorSpec, ...], channels_last: bool) -> list[
     for spec in specs:
         ready = is_dense_channels_last(spec) if channels_last else spec.is_contiguous
         if not ready:
-            target = spec if is_dense(spec) else _dense(spec)
+            target = spec if is_dense(spec) else contiguous(spec)
             kernels += [_relayout(target, "copy")]
     return kernels
-
-
-def _dense(spec: TensorSpec) -> TensorSpec:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(spec.shape):
-        strides.append(step)
-        step *= max(1, size)
-    return TensorSpec(spec.shape, tuple(reversed(strides)), spec.dtype, spec.device)
 
 
 def _relayout(spec: TensorSpec, name: str) -> Kernel:
@@ -131,20 +124,13 @@ def _convolution_kernels(
     channels_last = _is_channels_last(*operands)
     transforms = _needs_transforms(size, dtype, channels_last)
     layout: Layout = "channels_last" if channels_last or transforms else "contiguous"
+    compute = compute_for_convolution(dtype, math)
     kernels = _operand_copies(operands, channels_last)
     if transforms:
-        kernels += [_relayout(_dense(spec), "nchw_to_nhwc") for spec in operands]
-    kernels.append(
-        Kernel.convolution(
-            size,
-            dtype=dtype,
-            compute=compute_for_convolution(dtype, math),
-            layout=layout,
-            bias=bias,
-        )
-    )
+        kernels += [_relayout(contiguous(spec), "nchw_to_nhwc") for spec in operands]
+    kernels += [Kernel.convolution(size, dtype=dtype, compute=compute, layout=layout, bias=bias)]
     if transforms:
-        kernels.append(_relayout(_dense(result), "nhwc_to_nchw"))
+        kernels += [_relayout(contiguous(result), "nhwc_to_nchw")]
     return kernels
 
 
@@ -321,14 +307,15 @@ def _gradients(
         size = forward._replace(direction="weight_gradient")
         kernels += _convolution_kernels(size, math, operands=(grad, image), result=weight)
     if wants_bias and grad.numel:
-        channels = grad.shape[1]
-        bias = TensorSpec((channels,), (1,), grad.dtype, grad.device)
-        kernels.append(
-            memory_kernel(
-                KernelClass.REDUCTION, "sum", reads=(grad,), writes=(bias,), rows=channels
-            )
-        )
+        kernels.append(_bias_gradient(grad))
     return kernels
+
+
+def _bias_gradient(grad: TensorSpec) -> Kernel:
+    """A sum a channel."""
+    channels = grad.shape[1]
+    bias = new_tensor((channels,), grad.dtype, grad.device)
+    return memory_kernel(KernelClass.REDUCTION, "sum", reads=(grad,), writes=(bias,), rows=channels)
 
 
 @register_op("aten::conv_tbc")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from neusight.ops.operands import (
     ceil_div,
+    contiguous,
     copy_kernel,
     is_in_place,
     itemsize,
@@ -67,13 +68,7 @@ def _layout(left: str, right: str) -> Layout:
 
 def _dense_copy(spec: TensorSpec) -> list[Kernel]:
     """The copy that cuBLAS needs of an operand with gaps in both dimensions."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(spec.shape):
-        strides.append(step)
-        step *= max(1, size)
-    dense = TensorSpec(spec.shape, tuple(reversed(strides)), spec.dtype, spec.device)
-    return copy_kernel(spec, dense)
+    return copy_kernel(spec, contiguous(spec))
 
 
 def matmul_kernels(
