@@ -9,6 +9,7 @@ from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 __all__ = [
     "ceil_div",
+    "contiguous",
     "copy_kernel",
     "flags",
     "gpu_tensors",
@@ -21,6 +22,7 @@ __all__ = [
     "memcpy_d2h",
     "memcpy_h2d",
     "memory_kernel",
+    "new_tensor",
     "num_bytes",
     "op_names",
     "output",
@@ -29,6 +31,7 @@ __all__ = [
     "product",
     "read_tensors",
     "same_storage_order",
+    "sum_kernel",
     "wrap_dim",
     "written_tensors",
 ]
@@ -266,6 +269,12 @@ def pointwise_kernel(
             scatters=scatters,
         )
     ]
+
+
+def sum_kernel(source: TensorSpec, result: TensorSpec) -> Kernel:
+    """One kernel that sums `source` to the elements of `result`."""
+    rows = max(1, result.numel)
+    return memory_kernel(KernelClass.REDUCTION, "sum", reads=(source,), writes=(result,), rows=rows)
 
 
 def copy_kernel(source: TensorSpec, target: TensorSpec, name: str = "copy") -> list[Kernel]:

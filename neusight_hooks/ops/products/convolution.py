@@ -16,6 +16,7 @@ from neusight.ops.operands import (
     per_dim,
     pointwise_kernel,
     product,
+    sum_kernel,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import (
@@ -313,9 +314,7 @@ def _gradients(
 
 def _bias_gradient(grad: TensorSpec) -> Kernel:
     """A sum a channel."""
-    channels = grad.shape[1]
-    bias = new_tensor((channels,), grad.dtype, grad.device)
-    return memory_kernel(KernelClass.REDUCTION, "sum", reads=(grad,), writes=(bias,), rows=channels)
+    return sum_kernel(grad, new_tensor(grad.shape[1:2], grad.dtype, grad.device))
 
 
 @register_op("aten::conv_tbc")

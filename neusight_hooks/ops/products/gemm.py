@@ -17,6 +17,7 @@ from neusight.ops.operands import (
     output,
     pointwise_kernel,
     product,
+    sum_kernel,
     wrap_dim,
     written_tensors,
 )
@@ -24,7 +25,7 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, compute_of
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["compute_for_matmul", "matmul_kernels"]
+__all__ = ["compute_for_matmul", "matmul_kernels", "matrix"]
 
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
@@ -61,14 +62,10 @@ def _orientation(spec: TensorSpec) -> str:
     return "n" if row else "t" if column else ""
 
 
-def _layout(left: str, right: str) -> Layout:
+def _layout(left: TensorSpec, right: TensorSpec) -> Layout:
+    """How the operands are stored; one that is copied first is stored as written."""
     layouts: dict[str, Layout] = {"nn": "nn", "nt": "nt", "tn": "tn", "tt": "tt"}
-    return layouts[(left or "n") + (right or "n")]
-
-
-def _dense_copy(spec: TensorSpec) -> list[Kernel]:
-    """The copy that cuBLAS needs of an operand with gaps in both dimensions."""
-    return copy_kernel(spec, contiguous(spec))
+    return layouts[(_orientation(left) or "n") + (_orientation(right) or "n")]
 
 
 def matmul_kernels(
@@ -91,26 +88,39 @@ def matmul_kernels(
         return []
     if k == 0:
         return pointwise_kernel("fill", (), (result,))
-    orientations = _orientation(left), _orientation(right)
-    copies = [] if orientations[0] else _dense_copy(left)
-    copies += [] if orientations[1] else _dense_copy(right)
+    unfit = [spec for spec in (left, right) if not _orientation(spec)]
+    copies = [kernel for spec in unfit for kernel in copy_kernel(spec, contiguous(spec))]
+    gemm = _gemm(left, right, result, math, bias=bias, name=name)
+    if accumulate:
+        gemm = replace(gemm, bytes_read=gemm.bytes_read + gemm.bytes_written)
+    return [*copies, gemm]
+
+
+def _gemm(
+    left: TensorSpec,
+    right: TensorSpec,
+    result: TensorSpec,
+    math: MathMode,
+    *,
+    bias: bool,
+    name: str,
+) -> Kernel:
+    """cuBLAS's kernel for two operands that it can read."""
     gemm = Kernel.gemm(
-        m,
-        n,
-        k,
-        batch=batch,
+        left.shape[-2],
+        right.shape[-1],
+        left.shape[-1],
+        batch=product(left.shape[:-2]),
         dtype=left.dtype,
         out_dtype=result.dtype,
         compute=compute_for_matmul(left.dtype, math),
-        layout=_layout(*orientations),
+        layout=_layout(left, right),
         bias=bias,
         name=name,
     )
-    if accumulate:
-        gemm = replace(gemm, bytes_read=gemm.bytes_read + gemm.bytes_written)
     if left.dtype in ("complex64", "complex128"):  # four real products to the complex one
         gemm = replace(gemm, flops=4 * gemm.flops)
-    return [*copies, gemm]
+    return gemm
 
 
 @register_op("aten::mm", "aten::bmm", "aten::_int_mm")
@@ -195,7 +205,8 @@ def _without_batch(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape[1:], spec.stride[1:], spec.dtype, spec.device)
 
 
-def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = False) -> TensorSpec:
+def matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = False) -> TensorSpec:
+    """A matrix of the type of another tensor, stored by rows, or by columns where transposed."""
     stride = (1, rows) if transposed else (columns, 1)
     return TensorSpec((rows, columns), stride, like.dtype, like.device)
 
@@ -211,8 +222,8 @@ def linear(
 ) -> list[Kernel]:
     """A Linear seen whole (inference mode): x times the transposed weight, bias in the epilogue."""
     n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
-    left = _matrix(product(input.shape[:-1]), k, input)
-    right = _matrix(k, n, weight, transposed=True)
+    left = matrix(product(input.shape[:-1]), k, input)
+    right = matrix(k, n, weight, transposed=True)
     return matmul_kernels(left, right, output(call), math, bias=bias is not None)
 
 
@@ -228,10 +239,10 @@ def linear_backward(
     """The gradients of input (grad W), weight (gradᵀ x) and bias (a column sum)."""
     n, k = weight.shape
     rows = product(self.shape[:-1])
-    grad = _matrix(rows, n, grad_output)
-    turned = _matrix(n, rows, grad_output, transposed=True)
-    kernels = matmul_kernels(grad, _matrix(n, k, weight), self, math)
-    kernels += matmul_kernels(turned, _matrix(rows, k, self), weight, math)
+    grad = matrix(rows, n, grad_output)
+    turned = matrix(n, rows, grad_output, transposed=True)
+    kernels = matmul_kernels(grad, matrix(n, k, weight), self, math)
+    kernels += matmul_kernels(turned, matrix(rows, k, self), weight, math)
     bias = TensorSpec((n,), (1,), grad.dtype, grad.device)
     kernels.append(
         memory_kernel(
@@ -324,7 +335,7 @@ def scaled_mm(
         dtype=self.dtype,
         out_dtype=output(call).dtype,
         compute=compute_for_matmul(self.dtype, math),
-        layout=_layout(_orientation(self), _orientation(mat2)),
+        layout=_layout(self, mat2),
         bias=bias is not None,
         name="scaled_gemm",
     )
@@ -350,36 +361,23 @@ def grouped_mm(
 
     The groups are taken as equal; FLOPs and bytes are those of the whole.
     """
-    groups = max(1, offs.shape[-1] if offs else self.shape[0])
-    problem = _grouped_problem(self, mat2, groups)
+    problem = _grouped_problem(self, mat2, max(1, offs.shape[-1] if offs else self.shape[0]))
     if problem.flops == 0:
         return []
-    result = output(call)
-    gemm = Kernel.gemm(
-        problem.m,
-        problem.n,
-        problem.k,
-        batch=groups,
-        dtype=self.dtype,
-        out_dtype=result.dtype,
-        compute=compute_for_matmul(self.dtype, math),
-        layout=_layout(_orientation(self), _orientation(mat2)),
-        name="grouped_gemm",
-    )
-    read = num_bytes((self, mat2, *scale_a, *scale_b))
-    gemm = replace(gemm, flops=problem.flops, bytes_read=read, bytes_written=result.num_bytes)
     setup = memory_kernel(
-        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=groups
+        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=problem.groups
     )
-    return [setup, gemm]
+    gemm = _grouped_gemm(problem, self, mat2, output(call), math)
+    return [setup, replace(gemm, bytes_read=num_bytes((self, mat2, *scale_a, *scale_b)))]
 
 
 class _GroupedProblem(NamedTuple):
-    """The product of one group, and the FLOPs of all."""
+    """The product of one group, the number of groups and the FLOPs of all."""
 
     m: int
     n: int
     k: int
+    groups: int
     flops: int
 
 
@@ -389,12 +387,34 @@ def _grouped_problem(left: TensorSpec, right: TensorSpec, groups: int) -> _Group
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     flops = 2 * m * n * k
     if len(left.shape) == 2 and len(right.shape) == 2:
-        return _GroupedProblem(m, n, ceil_div(k, groups), flops)
+        return _GroupedProblem(m, n, ceil_div(k, groups), groups, flops)
     if len(left.shape) == 2:
-        return _GroupedProblem(ceil_div(m, groups), n, k, flops)
+        return _GroupedProblem(ceil_div(m, groups), n, k, groups, flops)
     if len(right.shape) == 2:
-        return _GroupedProblem(m, ceil_div(n, groups), k, flops)
-    return _GroupedProblem(m, n, k, groups * flops)
+        return _GroupedProblem(m, ceil_div(n, groups), k, groups, flops)
+    return _GroupedProblem(m, n, k, groups, groups * flops)
+
+
+def _grouped_gemm(
+    problem: _GroupedProblem,
+    left: TensorSpec,
+    right: TensorSpec,
+    result: TensorSpec,
+    math: MathMode,
+) -> Kernel:
+    """All groups as one batch, with the FLOPs and the output of the whole."""
+    gemm = Kernel.gemm(
+        problem.m,
+        problem.n,
+        problem.k,
+        batch=problem.groups,
+        dtype=left.dtype,
+        out_dtype=result.dtype,
+        compute=compute_for_matmul(left.dtype, math),
+        layout=_layout(left, right),
+        name="grouped_gemm",
+    )
+    return replace(gemm, flops=problem.flops, bytes_written=result.num_bytes)
 
 
 @register_op("aten::_foreach_mm")
@@ -479,13 +499,10 @@ def trilinear(
     elements = product(sizes) // max(1, slices)
     slab = TensorSpec((elements,), (1,), i1.dtype, i1.device)
     result = output(call)
-    total = memory_kernel(
-        KernelClass.REDUCTION, "sum", reads=(slab,), writes=(result,), rows=max(1, result.numel)
-    )
     a_slice = [
         *pointwise_kernel("mul", (i1, i3), (slab,)),
         *pointwise_kernel("mul", (slab, i2), (slab,)),
-        total,
+        sum_kernel(slab, result),
         *pointwise_kernel("add", (result, result), (result,)),
     ]
     return pointwise_kernel("fill", (), (result,)) + a_slice * slices
@@ -513,15 +530,7 @@ def euclidean_dist(
     for operand in (x1, x2):
         norms = TensorSpec(operand.shape[:-1], operand.stride[:-1], operand.dtype, operand.device)
         kernels += pointwise_kernel("pow", (operand,), (operand,))
-        kernels.append(
-            memory_kernel(
-                KernelClass.REDUCTION,
-                "sum",
-                reads=(operand,),
-                writes=(norms,),
-                rows=max(1, norms.numel),
-            )
-        )
+        kernels.append(sum_kernel(operand, norms))
         kernels += copy_kernel(operand, operand, "cat")
     kernels += matmul_kernels(x1, _transposed(x2), result, math)
     kernels += pointwise_kernel("clamp_min", (result,), (result,))
@@ -583,7 +592,7 @@ def cslt_sparse_mm(
     values and metadata."""
     k, n = dense_B.shape
     result = output(call)
-    stored = _matrix(result.numel // max(1, n), k // 2, compressed_A)
+    stored = matrix(result.numel // max(1, n), k // 2, compressed_A)
     return _sparse_product(stored, (compressed_A, dense_B, bias, alpha), result)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from neusight.ops.operands import memory_kernel, pointwise_kernel
-from neusight.ops.products.gemm import matmul_kernels
+from typing import NamedTuple
+
+from neusight.ops.operands import memory_kernel, new_tensor, pointwise_kernel, sum_kernel
+from neusight.ops.products.gemm import matmul_kernels, matrix
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
-
-
-def _matrix(rows: int, columns: int, like: TensorSpec, *, transposed: bool = False) -> TensorSpec:
-    stride = (1, rows) if transposed else (columns, 1)
-    return TensorSpec((rows, columns), stride, like.dtype, like.device)
 
 
 @register_op(
@@ -39,19 +36,39 @@ def chunked_linear_cross_entropy(
     """
     rows, (classes, depth) = input.shape[0], linear_weight.shape
     size = batch_chunk_size or rows
+    wants = _Wanted(compute_input_grad, compute_linear_weight_grad, compute_linear_bias_grad)
     kernels: list[Kernel] = []
     for start in range(0, rows, max(1, size)):
-        part = _matrix(min(size, rows - start), depth, input)
-        logits = _matrix(part.shape[0], classes, input)
+        part = matrix(min(size, rows - start), depth, input)
+        logits = matrix(part.shape[0], classes, input)
         kernels += _loss(part, linear_weight, logits, math, bias=linear_bias is not None)
-        if compute_input_grad or compute_linear_weight_grad:
-            kernels += pointwise_kernel("softmax_gradient", (logits,), (logits,))
-        if compute_input_grad:
-            kernels += matmul_kernels(logits, _matrix(classes, depth, linear_weight), part, math)
-        if compute_linear_weight_grad:
-            kernels += _weight_gradient(part, linear_weight, math)
-        if compute_linear_bias_grad:
-            kernels.append(_bias_gradient(logits))
+        kernels += _gradients(part, linear_weight, logits, math, wants)
+    return kernels
+
+
+class _Wanted(NamedTuple):
+    """The gradients that the program will ask for."""
+
+    input: bool
+    weight: bool
+    bias: bool
+
+
+def _gradients(
+    part: TensorSpec, weight: TensorSpec, logits: TensorSpec, math: MathMode, wants: _Wanted
+) -> list[Kernel]:
+    """What some rows give to each gradient."""
+    kernels: list[Kernel] = []
+    if wants.input or wants.weight:
+        kernels += pointwise_kernel("softmax_gradient", (logits,), (logits,))
+    if wants.input:
+        kernels += matmul_kernels(
+            logits, matrix(weight.shape[0], weight.shape[1], weight), part, math
+        )
+    if wants.weight:
+        kernels += _weight_gradient(part, weight, math)
+    if wants.bias:
+        kernels.append(_bias_gradient(logits))
     return kernels
 
 
@@ -60,7 +77,7 @@ def _loss(
 ) -> list[Kernel]:
     """The logits of some rows, their log softmax and their losses."""
     rows, classes = logits.shape
-    transposed = _matrix(part.shape[1], classes, weight, transposed=True)
+    transposed = matrix(part.shape[1], classes, weight, transposed=True)
     losses = TensorSpec((rows,), (1,), "float32", part.device)
     return [
         *matmul_kernels(part, transposed, logits, math, bias=bias),
@@ -80,13 +97,9 @@ def _loss(
 def _weight_gradient(part: TensorSpec, weight: TensorSpec, math: MathMode) -> list[Kernel]:
     """The transposed gradient of the logits times the rows, on top of what is there."""
     classes, depth = weight.shape
-    columns = _matrix(classes, part.shape[0], part, transposed=True)
-    return matmul_kernels(columns, part, _matrix(classes, depth, weight), math, accumulate=True)
+    columns = matrix(classes, part.shape[0], part, transposed=True)
+    return matmul_kernels(columns, part, matrix(classes, depth, weight), math, accumulate=True)
 
 
 def _bias_gradient(logits: TensorSpec) -> Kernel:
-    classes = logits.shape[1]
-    bias = TensorSpec((classes,), (1,), logits.dtype, logits.device)
-    return memory_kernel(
-        KernelClass.REDUCTION, "sum", reads=(logits,), writes=(bias,), rows=classes
-    )
+    return sum_kernel(logits, new_tensor(logits.shape[1:], logits.dtype, logits.device))

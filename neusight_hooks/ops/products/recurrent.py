@@ -7,14 +7,15 @@ from typing import NamedTuple
 from neusight.ops.operands import (
     flags,
     kernel_name,
-    memory_kernel,
+    new_tensor,
     pointwise_kernel,
     read_tensors,
+    sum_kernel,
     written_tensors,
 )
 from neusight.ops.products.convolution import compute_for_convolution
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -23,74 +24,72 @@ __all__: list[str] = []
 _CELLS = {0: ("rnn_cell", 1), 1: ("rnn_cell", 1), 2: ("lstm_cell", 4), 3: ("gru_cell", 3)}
 
 
+class _Cell(NamedTuple):
+    """What is done at each step; with a projection the output is narrower than the state."""
+
+    name: str
+    gates: int
+    hidden_size: int
+    output_size: int
+
+    @property
+    def width(self) -> int:
+        """The columns of all gates together."""
+        return self.gates * self.hidden_size
+
+    @property
+    def is_projected(self) -> bool:
+        return self.output_size != self.hidden_size
+
+
+def _cell(mode: int, hidden_size: int, proj_size: int) -> _Cell:
+    name, gates = _CELLS[mode]
+    return _Cell(name, gates, hidden_size, proj_size or hidden_size)
+
+
 class _Network(NamedTuple):
     """The shape of a recurrent network; `steps` has the batch size of each time step."""
 
+    input: TensorSpec
+    math: MathMode
+    cell: _Cell
     steps: tuple[int, ...]
-    input_size: int
-    hidden_size: int
-    output_size: int
-    layers: int
-    directions: int
-    cell: str
-    gates: int
-    dropout: float
-    dtype: str
-    device: str
-    compute: str
+    is_bidirectional: bool
 
     @property
     def rows(self) -> int:
         return sum(self.steps)
 
+    @property
+    def directions(self) -> int:
+        return 2 if self.is_bidirectional else 1
+
     def input_of(self, layer: int) -> int:
-        return self.input_size if layer == 0 else self.output_size * self.directions
+        return self.input.shape[-1] if layer == 0 else self.cell.output_size * self.directions
 
     def gemm(self, m: int, n: int, k: int) -> list[Kernel]:
         if m * n * k == 0:
             return []
-        return [Kernel.gemm(m, n, k, dtype=self.dtype, compute=self.compute)]
+        dtype = self.input.dtype
+        compute = compute_for_convolution(dtype, self.math)
+        return [Kernel.gemm(m, n, k, dtype=dtype, compute=compute)]
 
     def matrix(self, rows: int, columns: int) -> TensorSpec:
-        return TensorSpec((rows, columns), (max(1, columns), 1), self.dtype, self.device)
+        return new_tensor((rows, columns), self.input.dtype, self.input.device)
 
 
-def _network(
-    source: TensorSpec,
-    math: MathMode,
-    *,
-    mode: int,
-    hidden_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: tuple[int, ...],
-    proj_size: int,
-) -> _Network:
+def _steps(
+    source: TensorSpec, batch_sizes: tuple[int, ...], *, batch_first: bool
+) -> tuple[int, ...]:
+    """The batch size of each time step, which differs in packed sequences."""
     batch, length = source.shape[:2] if batch_first else source.shape[1::-1]
-    cell, gates = _CELLS[mode]
-    return _Network(
-        steps=batch_sizes or (batch,) * length,
-        input_size=source.shape[-1],
-        hidden_size=hidden_size,
-        output_size=proj_size or hidden_size,
-        layers=num_layers,
-        directions=2 if bidirectional else 1,
-        cell=cell,
-        gates=gates,
-        dropout=dropout if train else 0.0,
-        dtype=source.dtype,
-        device=source.device,
-        compute=compute_for_convolution(source.dtype, math),
-    )
+    return batch_sizes or (batch,) * length
 
 
 def _gates(network: _Network, name: str, batch: int) -> list[Kernel]:
     """The pointwise part of a cell: gates and state in, state out."""
-    gates = network.matrix(batch, network.gates * network.hidden_size)
-    state = network.matrix(batch, network.hidden_size)
+    gates = network.matrix(batch, network.cell.width)
+    state = network.matrix(batch, network.cell.hidden_size)
     return pointwise_kernel(name, (gates, gates, state), (state, state))
 
 
@@ -111,33 +110,28 @@ def cudnn_rnn(
     proj_size: int = 0,
     **others: Argument,
 ) -> list[Kernel]:
-    """A layer and direction: one product for all inputs, then a product and the gates a step."""
-    network = _network(
-        input,
-        math,
-        mode=mode,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        batch_first=batch_first,
-        dropout=dropout,
-        train=train,
-        bidirectional=bidirectional,
-        batch_sizes=batch_sizes,
-        proj_size=proj_size,
-    )
-    width = network.gates * network.hidden_size
+    """The layers one after the other, with dropout in between."""
+    cell = _cell(mode, hidden_size, proj_size)
+    steps = _steps(input, batch_sizes, batch_first=batch_first)
+    network = _Network(input, math, cell, steps, bidirectional)
     kernels: list[Kernel] = []
-    for layer in range(network.layers):
-        for _ in range(network.directions):
-            kernels += network.gemm(network.rows, width, network.input_of(layer))
-            for batch in network.steps:
-                kernels += network.gemm(batch, width, network.output_size)
-                kernels += _gates(network, network.cell, batch)
-                if network.output_size != network.hidden_size:
-                    kernels += network.gemm(batch, network.output_size, network.hidden_size)
-        if network.dropout and layer + 1 < network.layers:
+    for layer in range(num_layers):
+        kernels += _forward(network, layer) * network.directions
+        if dropout and train and layer + 1 < num_layers:
             between = network.matrix(network.rows, network.input_of(layer + 1))
             kernels += pointwise_kernel("dropout", (between,), (between, between))
+    return kernels
+
+
+def _forward(network: _Network, layer: int) -> list[Kernel]:
+    """One direction of a layer: a product for all inputs, then a product and the gates a step."""
+    cell = network.cell
+    kernels = network.gemm(network.rows, cell.width, network.input_of(layer))
+    for batch in network.steps:
+        kernels += network.gemm(batch, cell.width, cell.output_size)
+        kernels += _gates(network, cell.name, batch)
+        if cell.is_projected:
+            kernels += network.gemm(batch, cell.output_size, cell.hidden_size)
     return kernels
 
 
@@ -159,48 +153,45 @@ def cudnn_rnn_backward(
     output_mask: tuple[bool, ...],
     **others: Argument,
 ) -> list[Kernel]:
-    """Gates and a product a step, then products for input and weight gradients of all steps."""
-    network = _network(
-        input,
-        math,
-        mode=mode,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        batch_first=batch_first,
-        dropout=dropout,
-        train=train,
-        bidirectional=bidirectional,
-        batch_sizes=batch_sizes,
-        proj_size=proj_size,
-    )
-    width = network.gates * network.hidden_size
-    wants_input, wants_weight = (flags(output_mask, 4)[i] for i in (0, 3))
+    """The layers from the last to the first, with dropout's gradient in between."""
+    cell = _cell(mode, hidden_size, proj_size)
+    steps = _steps(input, batch_sizes, batch_first=batch_first)
+    network = _Network(input, math, cell, steps, bidirectional)
+    wants_input, _, _, wants_weight = flags(output_mask, 4)
     kernels: list[Kernel] = []
-    for layer in reversed(range(network.layers)):
-        inputs = network.input_of(layer)
-        for _ in range(network.directions):
-            for batch in reversed(network.steps):
-                if network.output_size != network.hidden_size:
-                    kernels += network.gemm(batch, network.hidden_size, network.output_size)
-                kernels += _gates(network, f"{network.cell}_backward", batch)
-                kernels += network.gemm(batch, network.output_size, width)
-            if wants_input or layer > 0:
-                kernels += network.gemm(network.rows, inputs, width)
-            if wants_weight:
-                kernels += network.gemm(width, inputs, network.rows)
-                kernels += network.gemm(width, network.output_size, network.rows)
-                kernels += _bias_gradient(network, width)
-        if network.dropout and layer > 0:
-            between = network.matrix(network.rows, inputs)
+    for layer in reversed(range(num_layers)):
+        direction = _backward_steps(network)
+        if wants_input or layer > 0:
+            direction += network.gemm(network.rows, network.input_of(layer), cell.width)
+        if wants_weight:
+            direction += _weight_gradients(network, layer)
+        kernels += direction * network.directions
+        if dropout and train and layer > 0:
+            between = network.matrix(network.rows, network.input_of(layer))
             kernels += pointwise_kernel("dropout_backward", (between, between), (between,))
     return kernels
 
 
-def _bias_gradient(network: _Network, width: int) -> list[Kernel]:
-    gates, bias = network.matrix(network.rows, width), network.matrix(1, width)
-    if not gates.numel:
-        return []
-    return [memory_kernel(KernelClass.REDUCTION, "sum", reads=(gates,), writes=(bias,), rows=width)]
+def _backward_steps(network: _Network) -> list[Kernel]:
+    """The gates and a product a step, from the last to the first."""
+    cell = network.cell
+    kernels: list[Kernel] = []
+    for batch in reversed(network.steps):
+        if cell.is_projected:
+            kernels += network.gemm(batch, cell.hidden_size, cell.output_size)
+        kernels += _gates(network, f"{cell.name}_backward", batch)
+        kernels += network.gemm(batch, cell.output_size, cell.width)
+    return kernels
+
+
+def _weight_gradients(network: _Network, layer: int) -> list[Kernel]:
+    """Products over all steps for both weights, and a sum for the bias."""
+    width, rows = network.cell.width, network.rows
+    kernels = network.gemm(width, network.input_of(layer), rows)
+    kernels += network.gemm(width, network.cell.output_size, rows)
+    if width * rows:
+        kernels.append(sum_kernel(network.matrix(rows, width), network.matrix(1, width)))
+    return kernels
 
 
 _FUSED_CELLS = ("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell")
@@ -219,13 +210,8 @@ def fused_cell(call: OpSignature, math: MathMode, *, has_bias: bool = False) -> 
     kernels = pointwise_kernel(name, read_tensors(call), writes)
     if "lstm_cell_backward" in name and has_bias and writes:
         gates = max(writes, key=lambda spec: spec.numel)
-        columns = gates.shape[-1]
-        bias = TensorSpec((columns,), (1,), gates.dtype, gates.device)
-        kernels.append(
-            memory_kernel(
-                KernelClass.REDUCTION, "sum", reads=(gates,), writes=(bias,), rows=max(1, columns)
-            )
-        )
+        bias = new_tensor(gates.shape[-1:], gates.dtype, gates.device)
+        kernels.append(sum_kernel(gates, bias))
     return kernels
 
 
