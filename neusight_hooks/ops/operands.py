@@ -32,6 +32,7 @@ __all__ = [
     "read_tensors",
     "same_storage_order",
     "sum_kernel",
+    "vector",
     "wrap_dim",
     "written_tensors",
 ]
@@ -136,6 +137,11 @@ def new_tensor(shape: Iterable[int], dtype: str, device: str) -> TensorSpec:
     """A tensor of that shape, stored without gaps in the order of its dimensions."""
     sizes = tuple(shape)
     return TensorSpec(sizes, _strides(sizes), dtype, device)
+
+
+def vector(size: int, dtype: str, device: str = "cuda") -> TensorSpec:
+    """A contiguous vector."""
+    return TensorSpec((size,), (1,), dtype, device)
 
 
 def contiguous(spec: TensorSpec) -> TensorSpec:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import pytest
 
 from neusight.ops.operands import (
+    contiguous,
     copy_kernel,
     flags,
     is_dense,
     is_dense_channels_last,
     layout_of,
     memory_kernel,
+    new_tensor,
     output,
     per_dim,
     pointwise_kernel,
     read_tensors,
+    sum_kernel,
+    vector,
     wrap_dim,
     written_tensors,
 )
@@ -113,3 +117,24 @@ def test_one_value_stands_for_every_dimension() -> None:
 def test_flags_that_are_not_given_are_set() -> None:
     assert flags((False,), 3) == (False, True, True)
     assert flags((True, False, True, True), 3) == (True, False, True)
+
+
+def test_a_contiguous_tensor_has_its_last_dimension_together() -> None:
+    assert new_tensor((2, 3, 4), "float16", "cpu") == TensorSpec(
+        (2, 3, 4), (12, 4, 1), "float16", "cpu"
+    )
+    assert new_tensor((2, 0, 4), "float32", "cuda").stride == (4, 4, 1)
+    assert vector(5, "int64") == new_tensor((5,), "int64", "cuda")
+
+
+def test_a_tensor_made_contiguous_keeps_all_but_its_strides() -> None:
+    pinned = TensorSpec((4, 8), (1, 4), "float32", "cpu", is_pinned=True)
+
+    assert contiguous(pinned) == TensorSpec((4, 8), (8, 1), "float32", "cpu", is_pinned=True)
+
+
+def test_a_sum_has_a_row_for_each_element_that_it_gives() -> None:
+    kernel = sum_kernel(spec(4, 64), vector(64, "float32"))
+
+    assert (kernel.name, kernel.size) == ("sum", (64, 4))
+    assert (kernel.bytes_read, kernel.bytes_written) == (1024, 256)

@@ -18,11 +18,12 @@ from neusight.ops.operands import (
     pointwise_kernel,
     product,
     read_tensors,
+    vector,
     written_tensors,
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
-from neusight.ops.rows.sort import deterministic_order, select_flagged, vector
+from neusight.ops.rows.sort import deterministic_order, select_flagged
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 

@@ -11,12 +11,12 @@ from neusight.ops.operands import (
     is_dense,
     is_dense_channels_last,
     memory_kernel,
-    new_tensor,
     output,
     per_dim,
     pointwise_kernel,
     product,
     sum_kernel,
+    vector,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import (
@@ -314,7 +314,7 @@ def _gradients(
 
 def _bias_gradient(grad: TensorSpec) -> Kernel:
     """A sum a channel."""
-    return sum_kernel(grad, new_tensor(grad.shape[1:2], grad.dtype, grad.device))
+    return sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
 
 
 @register_op("aten::conv_tbc")

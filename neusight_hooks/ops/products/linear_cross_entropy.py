@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neusight.ops.operands import memory_kernel, new_tensor, pointwise_kernel, sum_kernel
+from neusight.ops.operands import memory_kernel, pointwise_kernel, sum_kernel, vector
 from neusight.ops.products.gemm import matmul_kernels, matrix
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -102,4 +102,4 @@ def _weight_gradient(part: TensorSpec, weight: TensorSpec, math: MathMode) -> li
 
 
 def _bias_gradient(logits: TensorSpec) -> Kernel:
-    return sum_kernel(logits, new_tensor(logits.shape[1:], logits.dtype, logits.device))
+    return sum_kernel(logits, vector(logits.shape[1], logits.dtype, logits.device))

@@ -11,6 +11,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
     read_tensors,
     sum_kernel,
+    vector,
     written_tensors,
 )
 from neusight.ops.products.convolution import compute_for_convolution
@@ -210,7 +211,7 @@ def fused_cell(call: OpSignature, math: MathMode, *, has_bias: bool = False) -> 
     kernels = pointwise_kernel(name, read_tensors(call), writes)
     if "lstm_cell_backward" in name and has_bias and writes:
         gates = max(writes, key=lambda spec: spec.numel)
-        bias = new_tensor(gates.shape[-1:], gates.dtype, gates.device)
+        bias = vector(gates.shape[-1], gates.dtype, gates.device)
         kernels.append(sum_kernel(gates, bias))
     return kernels
 

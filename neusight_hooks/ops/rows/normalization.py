@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from neusight.ops.operands import (
     flags,
     gpu_tensors,
@@ -11,6 +13,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
     product,
     read_tensors,
+    vector,
     written_tensors,
 )
 from neusight.ops.registry import register_op
@@ -18,10 +21,6 @@ from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
-
-
-def _vector(size: int, dtype: str, device: str) -> TensorSpec:
-    return TensorSpec((size,), (1,), dtype, device)
 
 
 def _norm_kernel(
@@ -93,37 +92,52 @@ def layer_norm_backward(
     **others: Argument,
 ) -> list[Kernel]:
     """A kernel along the rows for the input, one along the columns for weight and bias."""
-    statistics = (mean, rstd)
     kind = _kind_of(call)
     rows, width = _rows_and_width(input, normalized_shape)
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     wants_bias = wants_bias and kind == "layer_norm"
+    reads = (grad_out, input, mean, rstd)
     kernels: list[Kernel] = []
     if wants_input:
-        kernels += _norm_kernel(
-            f"{kind}_backward",
-            (grad_out, input, *statistics, weight),
-            (input,),
-            rows,
-            width,
-            variant=kind,
-            is_backward=True,
-        )
+        kernels += _gradients(kind, (*reads, weight), (input,), rows, width)
     if wants_weight or wants_bias:
-        column = _vector(width, weight.dtype if weight else input.dtype, input.device)
+        column = vector(width, (weight or input).dtype, input.device)
         writes = (column,) * (wants_weight + wants_bias)
-        reads = (grad_out, input, *statistics)
-        kernels += _norm_kernel(
-            f"{kind}_backward_weight",
-            reads,
-            writes,
-            width,
-            rows,
-            variant=kind,
-            is_backward=True,
-            along_columns=True,
-        )
+        kernels += _weight_gradients(kind, reads, writes, rows, width)
     return kernels
+
+
+def _gradients(
+    kind: Variant,
+    reads: tuple[TensorSpec | None, ...],
+    writes: tuple[TensorSpec | None, ...],
+    rows: int,
+    width: int,
+) -> list[Kernel]:
+    """The kernel along the rows that gives the input's gradient, if not all."""
+    return _norm_kernel(
+        f"{kind}_backward", reads, writes, rows, width, variant=kind, is_backward=True
+    )
+
+
+def _weight_gradients(
+    kind: Variant,
+    reads: tuple[TensorSpec | None, ...],
+    writes: tuple[TensorSpec, ...],
+    rows: int,
+    width: int,
+) -> list[Kernel]:
+    """The kernel along the columns that gives the gradients of weight and bias."""
+    return _norm_kernel(
+        f"{kind}_backward_weight",
+        reads,
+        writes,
+        width,
+        rows,
+        variant=kind,
+        is_backward=True,
+        along_columns=True,
+    )
 
 
 @register_op("aten::native_group_norm")
@@ -143,22 +157,16 @@ def group_norm(
     rows = N * group
     if not input.numel or not rows:
         return []
-    statistics = _vector(rows, "float32", input.device)
-    moments = _norm_kernel(
-        "group_norm_moments",
-        (input,),
-        (statistics,) * 2,
-        rows,
-        input.numel // rows,
-        variant="group_norm",
+    moments = (vector(rows, "float32", input.device),) * 2
+    width = input.numel // rows
+    kernels = _norm_kernel(
+        "group_norm_moments", (input,), moments, rows, width, variant="group_norm"
     )
-    factors = _vector(N * C, "float32", input.device)
-    affine = weight is not None or bias is not None
-    fused = pointwise_kernel(
-        "group_norm_factors", (statistics, statistics, weight, bias), (factors, factors)
-    )
-    applied = (input, factors, factors) if affine else (input, statistics, statistics)
-    return [*moments, *(fused if affine else []), *_apply("group_norm", applied, result)]
+    if weight is None and bias is None:
+        return kernels + _apply("group_norm", (input, *moments), result)
+    factors = (vector(N * C, "float32", input.device),) * 2
+    kernels += pointwise_kernel("group_norm_factors", (*moments, weight, bias), factors)
+    return kernels + _apply("group_norm", (input, *factors), result)
 
 
 def _apply(name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec) -> list[Kernel]:
@@ -185,47 +193,62 @@ def group_norm_backward(
     **others: Argument,
 ) -> list[Kernel]:
     """Two sums a channel over the image, small kernels on them, then one pass for the input."""
-    wants_input, wants_weight, wants_bias = flags(output_mask, 3)
-    rows = N * C
-    if not input.numel or not rows:
+    if not input.numel or not N * C:
         return []
-    sums = _vector(rows, "float32", input.device)
-    kernels = _norm_kernel(
+    wants_input, wants_weight, wants_bias = flags(output_mask, 3)
+    groups = _Groups(N, C, group)
+    sums = vector(N * C, "float32", input.device)
+    kernels = _sums_a_channel(grad_out, input, sums)
+    if wants_input:
+        kernels += _group_factors(weight, sums, groups)
+        moments = (groups.vector(input.device),) * 2
+        kernels += _apply("group_norm_backward", (grad_out, input, sums, *moments), input)
+    if wants_weight or wants_bias:
+        columns = (vector(C, input.dtype, input.device),) * (wants_weight + wants_bias)
+        kernels += _weight_gradients("group_norm", (sums, sums), columns, N, C)
+    return kernels
+
+
+class _Groups(NamedTuple):
+    """What a group norm takes apart: images, their channels, and the groups of these."""
+
+    images: int
+    channels: int
+    groups: int
+
+    def vector(self, device: str) -> TensorSpec:
+        """A number a group of each image."""
+        return vector(self.images * self.groups, "float32", device)
+
+
+def _sums_a_channel(grad: TensorSpec, source: TensorSpec, sums: TensorSpec) -> list[Kernel]:
+    """Gradient, and gradient times input, summed over each channel's image."""
+    return _norm_kernel(
         "group_norm_backward_sums",
-        (grad_out, input),
+        (grad, source),
         (sums, sums),
-        rows,
-        input.numel // rows,
+        sums.numel,
+        source.numel // sums.numel,
         variant="group_norm",
         is_backward=True,
     )
-    if wants_input:
-        grouped = _vector(N * group, "float32", input.device)
-        if weight is not None:
-            kernels += pointwise_kernel("group_norm_factors", (grouped, weight), (sums,))
-        kernels += _norm_kernel(
-            "group_norm_backward_factors",
-            (sums, sums, weight, grouped, grouped),
-            (grouped, grouped),
-            N * group,
-            max(1, C // max(1, group)),
-            variant="group_norm",
-            is_backward=True,
-        )
-        kernels += _apply("group_norm_backward", (grad_out, input, sums, grouped, grouped), input)
-    if wants_weight or wants_bias:
-        column = _vector(C, input.dtype, input.device)
-        kernels += _norm_kernel(
-            "group_norm_backward_weight",
-            (sums, sums),
-            (column,) * (wants_weight + wants_bias),
-            C,
-            N,
-            variant="group_norm",
-            is_backward=True,
-            along_columns=True,
-        )
-    return kernels
+
+
+def _group_factors(weight: TensorSpec | None, sums: TensorSpec, groups: _Groups) -> list[Kernel]:
+    """What gradient and input are multiplied with, out of the sums of each channel."""
+    grouped = groups.vector(sums.device)
+    scaled: list[Kernel] = []
+    if weight is not None:
+        scaled = pointwise_kernel("group_norm_factors", (grouped, weight), (sums,))
+    return scaled + _norm_kernel(
+        "group_norm_backward_factors",
+        (sums, sums, weight, grouped, grouped),
+        (grouped, grouped),
+        grouped.numel,
+        max(1, groups.channels // max(1, groups.groups)),
+        variant="group_norm",
+        is_backward=True,
+    )
 
 
 def _channels(source: TensorSpec) -> int:
@@ -266,17 +289,10 @@ def cudnn_batch_norm_backward(
     **others: Argument,
 ) -> list[Kernel]:
     """One cuDNN kernel for all three gradients."""
-    saved = (save_mean, save_var)
     channels = _channels(input)
-    return _norm_kernel(
-        "batch_norm_backward",
-        (input, grad_output, weight, *saved),
-        (input, weight, weight),
-        channels,
-        input.numel // max(1, channels),
-        variant="batch_norm",
-        is_backward=True,
-    )
+    reads = (input, grad_output, weight, save_mean, save_var)
+    width = input.numel // max(1, channels)
+    return _gradients("batch_norm", reads, (input, weight, weight), channels, width)
 
 
 @register_op(
@@ -300,26 +316,31 @@ def native_batch_norm(
     training: bool | None = None,
 ) -> list[Kernel]:
     """Training: statistics, running averages, one pass. Inference: the pass alone."""
-    result, channels = output(call), _channels(input)
+    result = output(call)
     if not input.numel:
         return []
     running = (running_mean, running_var)
     trains = "with_update" in call.op if training is None else training
     if not trains:
         return _apply("batch_norm", (input, weight, bias, *running), result)
-    statistics = _vector(channels, "float32", input.device)
-    kernels = _norm_kernel(
+    statistics = (vector(_channels(input), "float32", input.device),) * 2
+    kernels = _batch_statistics(input, statistics)
+    if running_mean is not None:
+        kernels += pointwise_kernel("batch_norm_update", (*statistics, *running), running)
+    return kernels + _apply("batch_norm", (input, weight, bias, *statistics), result)
+
+
+def _batch_statistics(source: TensorSpec, writes: tuple[TensorSpec, ...]) -> list[Kernel]:
+    """The moments of each channel over a batch."""
+    channels = _channels(source)
+    return _norm_kernel(
         "batch_norm_statistics",
-        (input,),
-        (statistics,) * 2,
+        (source,),
+        writes,
         channels,
-        input.numel // channels,
+        source.numel // max(1, channels),
         variant="batch_norm_sums",
     )
-    if running_mean is not None:
-        reads = (statistics, statistics, *running)
-        kernels += pointwise_kernel("batch_norm_update", reads, running)
-    return kernels + _apply("batch_norm", (input, weight, bias, statistics, statistics), result)
 
 
 @register_op("aten::native_batch_norm_backward", "aten::batch_norm_backward")
@@ -344,14 +365,14 @@ def native_batch_norm_backward(
         return []
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     trains = update if train is None else train
-    columns = (_vector(_channels(input), "float32", input.device),) * (wants_weight + wants_bias)
+    columns = (vector(_channels(input), "float32", input.device),) * (wants_weight + wants_bias)
     if trains and not input.is_channels_last:
         return _joint_gradients(grad_out, input, weight, columns, wants_input=wants_input)
     kernels: list[Kernel] = []
     if trains or columns:
         kernels += _gradient_sums(grad_out, input, columns)
     if wants_input:
-        statistics = (_vector(_channels(input), "float32", input.device),) * 2
+        statistics = (vector(_channels(input), "float32", input.device),) * 2
         reads = (grad_out, *((input,) if trains else ()), weight, *statistics)
         kernels += _apply("batch_norm_backward", reads, input)
     return kernels
@@ -367,18 +388,10 @@ def _joint_gradients(
 ) -> list[Kernel]:
     """All gradients in one kernel."""
     channels = _channels(source)
-    statistics = (_vector(channels, "float32", source.device),) * 2
+    statistics = (vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return _norm_kernel(
-        "batch_norm_backward",
-        reads,
-        writes,
-        channels,
-        source.numel // channels,
-        variant="batch_norm",
-        is_backward=True,
-    )
+    return _gradients("batch_norm", reads, writes, channels, source.numel // channels)
 
 
 def _gradient_sums(
@@ -386,7 +399,7 @@ def _gradient_sums(
 ) -> list[Kernel]:
     """The sums a channel that the gradients need."""
     channels = _channels(source)
-    statistics = (_vector(channels, "float32", source.device),) * 2
+    statistics = (vector(channels, "float32", source.device),) * 2
     return _norm_kernel(
         "batch_norm_backward_sums",
         (grad, source, *statistics),
@@ -403,15 +416,7 @@ def batch_norm_stats(
     call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Synchronized batch norm: the statistics of this GPU."""
-    channels = _channels(input)
-    return _norm_kernel(
-        "batch_norm_statistics",
-        (input,),
-        written_tensors(call),
-        channels,
-        input.numel // max(1, channels),
-        variant="batch_norm_sums",
-    )
+    return _batch_statistics(input, written_tensors(call))
 
 
 @register_op("aten::batch_norm_elemt", "aten::batch_norm_backward_elemt")

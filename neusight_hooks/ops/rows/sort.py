@@ -11,6 +11,7 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
+    vector,
     wrap_dim,
     written_tensors,
 )
@@ -19,10 +20,13 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["deterministic_order", "radix_sort", "select_flagged", "vector"]
+__all__ = ["deterministic_order", "radix_sort", "select_flagged"]
 
 #: Bits that one pass of CUB's onesweep radix sort orders (cub/device/dispatch/tuning, 8 on sm_70+).
 _BITS_A_PASS = 8
+
+#: Counters of one digit, a value each.
+_COUNTERS = 2**_BITS_A_PASS
 
 #: Keys that CUB sorts in one thread block (256 threads, about 19 keys each; single-tile policy).
 _SINGLE_TILE = 4096
@@ -37,11 +41,6 @@ _LARGE_SEGMENT = 1_000_000
 _FEW_SEGMENTS = 128
 
 
-def vector(size: int, dtype: str, device: str = "cuda") -> TensorSpec:
-    """A contiguous vector."""
-    return TensorSpec((size,), (1,), dtype, device)
-
-
 def radix_sort(
     num_keys: int, *, key: str, value: str | None = None, bits: int | None = None
 ) -> list[Kernel]:
@@ -51,22 +50,22 @@ def radix_sort(
     keys = vector(num_keys, key)
     pairs = (keys, vector(num_keys, value)) if value else (keys,)
     if num_keys <= _SINGLE_TILE:
-        return [
-            memory_kernel(KernelClass.SORT, "radix_sort_single_tile", reads=pairs, writes=pairs)
-        ]
+        return [_sort_in_place("radix_sort_single_tile", pairs, 1, num_keys)]
     width = min(bits, 8 * itemsize(key)) if bits else 8 * itemsize(key)
     passes = max(1, ceil_div(width, _BITS_A_PASS))
-    counts = vector(256 * passes, "int64")
+    counts = vector(_COUNTERS * passes, "int64")
     histogram = memory_kernel(
         KernelClass.SORT, "radix_sort_histogram", reads=(keys,), writes=(counts,), width=num_keys
     )
-    scan = memory_kernel(
-        KernelClass.SORT, "radix_sort_scan", reads=(counts,), writes=(counts,), width=counts.numel
+    scan = _sort_in_place("radix_sort_scan", (counts,), 1, counts.numel)
+    return [histogram, scan] + [_sort_in_place("radix_sort_pass", pairs, 1, num_keys)] * passes
+
+
+def _sort_in_place(name: str, tensors: tuple[TensorSpec, ...], rows: int, width: int) -> Kernel:
+    """A step of a sort that reads and writes the same tensors, or a copy of them."""
+    return memory_kernel(
+        KernelClass.SORT, name, reads=tensors, writes=tensors, rows=rows, width=width
     )
-    step = memory_kernel(
-        KernelClass.SORT, "radix_sort_pass", reads=pairs, writes=pairs, width=num_keys
-    )
-    return [histogram, scan] + [step] * passes
 
 
 def select_flagged(flags: TensorSpec, num_selected: int) -> list[Kernel]:
@@ -107,42 +106,23 @@ def _rows_and_width(source: TensorSpec, dim: int) -> tuple[int, int]:
 
 def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
     """Values with their positions, a row at a time (sort_stable_kernel)."""
-    device = source.device
-    values, positions = vector(rows * width, source.dtype, device), vector(rows * width, "int64")
     if rows * width == 0:
         return []
+    values = vector(rows * width, source.dtype, source.device)
+    positions = vector(rows * width, "int64")
+    pairs = (values, positions)
+    numbered = pointwise_kernel("arange", (), (positions,))
     if width <= _SMALL_SORT:
-        in_place = memory_kernel(
-            KernelClass.SORT,
-            "sort_rows",
-            reads=(values, positions),
-            writes=(values, positions),
-            rows=rows,
-            width=width,
-        )
-        return [
-            *copy_kernel(source, values),
-            *pointwise_kernel("arange", (), (positions,)),
-            in_place,
-        ]
-    setup = pointwise_kernel("arange", (), (positions,))
+        copies = copy_kernel(source, values)
+        return copies + numbered + [_sort_in_place("sort_rows", pairs, rows, width)]
     if rows == 1 or width >= _LARGE_SEGMENT:
-        return setup + radix_sort(width, key=source.dtype, value="int64") * rows
+        return numbered + radix_sort(width, key=source.dtype, value="int64") * rows
     if rows < _FEW_SEGMENTS:
         passes = ceil_div(8 * itemsize(source.dtype), _BITS_A_PASS)
-        step = memory_kernel(
-            KernelClass.SORT,
-            "segmented_sort",
-            reads=(values, positions),
-            writes=(values, positions),
-            rows=rows,
-            width=width,
-        )
-        return setup + [step] * passes
+        return numbered + [_sort_in_place("segmented_sort", pairs, rows, width)] * passes
     by_key = radix_sort(rows * width, key=source.dtype, value="int64")
     by_segment = radix_sort(rows * width, key="int32", value="int64", bits=rows.bit_length())
-    gather = pointwise_kernel("sort_gather", (values, positions), (values, positions))
-    return setup + by_key + by_segment + gather
+    return numbered + by_key + by_segment + pointwise_kernel("sort_gather", pairs, pairs)
 
 
 @register_op("aten::sort", "aten::argsort", "aten::msort")
@@ -230,25 +210,24 @@ def _topk(
     if source.dtype != "bool" and rows <= _SORT_SLICES and width >= _SORT_LENGTH:
         parts = [k for part in writes for k in copy_kernel(part, part)]
         return _sort_rows(source, rows, width) + parts
-    kernels: list[Kernel] = []
-    if _is_multi_block(rows, width):
-        counts = vector(256 * rows, "int32", source.device)
-        kernels += pointwise_kernel("fill", (), (counts,))
-        for _ in range(itemsize(source.dtype)):
-            kernels += _select("topk_digit", source, (counts,), rows, width)
-            kernels += _select("topk_digit_counts", counts, (counts,), rows, 256)
-        kernels.append(
-            memory_kernel(KernelClass.REDUCTION, "topk_scan", reads=(counts,), writes=(counts,))
-        )
+    kernels = _digit_counts(source, rows, width) if _is_multi_block(rows, width) else []
     kernels += _select("topk", source, writes, rows, width)
     if is_sorted and writes[0].numel > rows:
-        kept = writes[0].numel // rows
-        kernels.append(
-            memory_kernel(
-                KernelClass.SORT, "sort_rows", reads=writes, writes=writes, rows=rows, width=kept
-            )
-        )
+        kernels.append(_sort_in_place("sort_rows", writes, rows, writes[0].numel // rows))
     return kernels
+
+
+def _digit_counts(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
+    """The multi-block search of the k-th value: its digits one after the other, by counting."""
+    counts = vector(_COUNTERS * rows, "int32", source.device)
+    a_digit = _select("topk_digit", source, (counts,), rows, width)
+    a_digit += _select("topk_digit_counts", counts, (counts,), rows, _COUNTERS)
+    scan = memory_kernel(KernelClass.REDUCTION, "topk_scan", reads=(counts,), writes=(counts,))
+    return [
+        *pointwise_kernel("fill", (), (counts,)),
+        *a_digit * itemsize(source.dtype),
+        scan,
+    ]
 
 
 @register_op("aten::_unique2", "aten::_unique")
@@ -350,43 +329,59 @@ def multinomial(
     With replacement and several draws: normalized, scanned and searched.
     """
     result = output(call)
-    rows, width = _rows_and_width(self, -1)
-    flag = vector(1, "bool", self.device)
-    sums = vector(rows, self.dtype, self.device)
     if not self.numel:
         return []
     if replacement and num_samples > 1:
-        return [
-            *reduce_kernel("sum", (self,), (sums,)),
-            *pointwise_kernel("div", (self, sums), (self,)),
-            memory_kernel(
-                KernelClass.REDUCTION,
-                "cumsum",
-                reads=(self,),
-                writes=(self,),
-                rows=rows,
-                width=width,
-            ),
-            *pointwise_kernel("uniform", (), (result,)),
-            *pointwise_kernel("multinomial", (self, result), (result,)),
-        ]
-    checks = [
-        *reduce_kernel("max", (self,), (vector(1, self.dtype),)),
-        *pointwise_kernel("lt", (flag,), (flag,)),
-        *reduce_kernel("min", (self,), (vector(1, self.dtype),)),
-        *pointwise_kernel("ge", (flag,), (flag,)),
-        *pointwise_kernel("bitwise_and", (flag, flag), (flag,)),
-        memcpy_d2h(flag),
-        *reduce_kernel("sum", (self,), (sums,)),
-        *pointwise_kernel("eq", (sums,), (vector(rows, "bool"),)),
-        *(reduce_kernel("sum", (vector(rows, "bool"),), (flag,)) if len(self.shape) > 1 else []),
-        memcpy_d2h(flag),
-    ]
-    draw = [
+        return _searched_draws(self, result)
+    kernels = [
+        *_probability_checks(self),
         *pointwise_kernel("exponential", (), (self,)),
         *pointwise_kernel("div", (self, self), (self,)),
     ]
     if num_samples == 1:
-        return checks + draw + reduce_kernel("argmax", (self,), (result,))
+        return kernels + reduce_kernel("argmax", (self,), (result,))
+    rows, width = _rows_and_width(self, -1)
     values = result._replace(dtype=self.dtype)
-    return checks + draw + _topk(self, (values, result), rows, width, is_sorted=True)
+    return kernels + _topk(self, (values, result), rows, width, is_sorted=True)
+
+
+def _searched_draws(weights: TensorSpec, result: TensorSpec) -> list[Kernel]:
+    """Uniform numbers, searched in the cumulated probabilities of each row."""
+    rows, width = _rows_and_width(weights, -1)
+    sums = vector(rows, weights.dtype, weights.device)
+    cumulated = memory_kernel(
+        KernelClass.REDUCTION,
+        "cumsum",
+        reads=(weights,),
+        writes=(weights,),
+        rows=rows,
+        width=width,
+    )
+    return [
+        *reduce_kernel("sum", (weights,), (sums,)),
+        *pointwise_kernel("div", (weights, sums), (weights,)),
+        cumulated,
+        *pointwise_kernel("uniform", (), (result,)),
+        *pointwise_kernel("multinomial", (weights, result), (result,)),
+    ]
+
+
+def _probability_checks(weights: TensorSpec) -> list[Kernel]:
+    """Whether all are finite and none is negative, then whether a row is zero: the host reads
+    both answers."""
+    rows, _ = _rows_and_width(weights, -1)
+    flag = vector(1, "bool", weights.device)
+    sums = vector(rows, weights.dtype, weights.device)
+    zeros = vector(rows, "bool")
+    return [
+        *reduce_kernel("max", (weights,), (vector(1, weights.dtype),)),
+        *pointwise_kernel("lt", (flag,), (flag,)),
+        *reduce_kernel("min", (weights,), (vector(1, weights.dtype),)),
+        *pointwise_kernel("ge", (flag,), (flag,)),
+        *pointwise_kernel("bitwise_and", (flag, flag), (flag,)),
+        memcpy_d2h(flag),
+        *reduce_kernel("sum", (weights,), (sums,)),
+        *pointwise_kernel("eq", (sums,), (zeros,)),
+        *(reduce_kernel("sum", (zeros,), (flag,)) if len(weights.shape) > 1 else []),
+        memcpy_d2h(flag),
+    ]
