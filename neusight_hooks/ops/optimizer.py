@@ -13,6 +13,7 @@ from neusight.ops.operands import (
     is_in_place,
     itemsize,
     memory_kernel,
+    new_tensor,
     op_names,
     pointwise_kernel,
     same_storage_order,
@@ -258,39 +259,36 @@ def foreach_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
         results = written_tensors(call)
         pairs = zip(sources, results, strict=True)
         return [k for source, result in pairs for k in reduce_kernel("norm", (source,), (result,))]
-    chunks = [ceil_div(spec.numel, _CHUNK) for spec in sources]
-    most = max(chunks)
-    device = sources[0].device
-    partial = TensorSpec((len(sources), most), (most, 1), "float32", device)
-    kernels = pointwise_kernel("fill", (), (partial,))
-    sizes = [spec.numel for spec in sources]
-    for launch in launches(sizes, 1):
-        elements = sum(count for _, count in launch.parts)
-        blocks = sum(ceil_div(count, _CHUNK) for _, count in launch.parts)
-        kernels.append(
-            Kernel.rows(
-                KernelClass.REDUCTION,
-                name,
-                max(1, blocks),
-                ceil_div(elements, max(1, blocks)),
-                dtype=sources[launch.parts[0][0]].dtype,
-                bytes_read=_part_bytes((sources,), launch),
-                bytes_written=4 * blocks,
-                flops=2 * elements,
-            )
-        )
-    kernels.append(
-        memory_kernel(
-            KernelClass.REDUCTION,
-            f"{name}_cleanup",
-            reads=(partial,),
-            writes=written_tensors(call),
-            rows=len(sources),
-            width=most,
-            layout="contiguous",
-        )
+    most = max(ceil_div(spec.numel, _CHUNK) for spec in sources)
+    partial = new_tensor((len(sources), most), "float32", sources[0].device)
+    cleanup = memory_kernel(
+        KernelClass.REDUCTION,
+        f"{name}_cleanup",
+        reads=(partial,),
+        writes=written_tensors(call),
+        rows=len(sources),
+        width=most,
+        layout="contiguous",
     )
-    return kernels
+    sizes = [spec.numel for spec in sources]
+    norms = [_norm_a_chunk(name, sources, launch) for launch in launches(sizes, 1)]
+    return [*pointwise_kernel("fill", (), (partial,)), *norms, cleanup]
+
+
+def _norm_a_chunk(name: str, sources: tuple[TensorSpec, ...], launch: _Launch) -> Kernel:
+    """A launch that takes the norm of each of its chunks."""
+    elements = sum(count for _, count in launch.parts)
+    blocks = sum(ceil_div(count, _CHUNK) for _, count in launch.parts)
+    return Kernel.rows(
+        KernelClass.REDUCTION,
+        name,
+        max(1, blocks),
+        ceil_div(elements, max(1, blocks)),
+        dtype=sources[launch.parts[0][0]].dtype,
+        bytes_read=_part_bytes((sources,), launch),
+        bytes_written=blocks * itemsize("float32"),
+        flops=2 * elements,
+    )
 
 
 def _fused(

@@ -124,10 +124,17 @@ def _embedding_gradient(
                 KernelClass.REDUCTION, "index_counts", reads=(positions,), writes=(positions,)
             )
         )
-    # embedding_backward_cuda_kernel (EmbeddingBackwardKernel.cu): segments of equal indices, split
-    # into parts of bounded length, summed in parts and then a segment.
     segments = vector(min(count, max(1, num_weights)), "int64", indices.device)
-    kernels += [
+    return kernels + _summed_segments(grad, weight, positions, segments)
+
+
+def _summed_segments(
+    grad: TensorSpec, weight: TensorSpec, positions: TensorSpec, segments: TensorSpec
+) -> list[Kernel]:
+    """embedding_backward_cuda_kernel (EmbeddingBackwardKernel.cu): segments of equal indices, split
+    into parts of bounded length, summed in parts and then a segment."""
+    count = positions.numel
+    kernels = [
         memory_kernel(KernelClass.REDUCTION, "scan_init", width=1),
         memory_kernel(
             KernelClass.REDUCTION, "unique", reads=(positions,), writes=(segments,), width=count
@@ -279,23 +286,29 @@ def index_put(
         return kernels
     if accumulate or math.deterministic:
         order = _linear_order(self, count, len(positions))
-        linear = vector(count, "int64", self.device)
-        return [
-            *kernels,
-            *order,
-            *_gather_kernel(
-                "index_put_accumulate",
-                moved,
-                (linear, linear),
-                reads_target=accumulate,
-                scatters=True,
-            ),
-        ]
+        return kernels + order + _put_in_order(moved, accumulates=accumulate)
+    return kernels + _put(moved, positions, values)
+
+
+def _put(moved: TensorSpec, positions: tuple[TensorSpec, ...], values: TensorSpec) -> list[Kernel]:
+    """Values into their places, in any order."""
     put = _gather_kernel("index_put", moved, positions, scatters=True)
     if values.numel < moved.numel:  # one value for many places
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
         put = [_reading_less(kernel, saved) for kernel in put]
-    return kernels + put
+    return put
+
+
+def _put_in_order(moved: TensorSpec, *, accumulates: bool) -> list[Kernel]:
+    """Values into their places, those of one place after one another."""
+    linear = vector(moved.shape[0], "int64", moved.device)
+    return _gather_kernel(
+        "index_put_accumulate",
+        moved,
+        (linear, linear),
+        reads_target=accumulates,
+        scatters=True,
+    )
 
 
 def _elements_an_index(shape: tuple[int, ...], indices: Sequence[TensorSpec | None]) -> int:
