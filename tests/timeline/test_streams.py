@@ -1,0 +1,126 @@
+"""Streams of the GPU: kernels in order, events between streams, queues that fill."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.predictor import Estimate
+from neusight.timeline.launches import Launch
+from neusight.timeline.streams import COMMUNICATION_STREAM, Streams
+
+
+def launch(duration_ns: int, *, is_collective: bool = False) -> Launch:
+    kernel = Kernel.elementwise("relu", 1024, dtype="float32")
+    us = duration_ns / 1000
+    estimate = Estimate(us, us, us, "memory", "physics", "test")
+    return Launch(kernel, estimate, duration_ns, 1, "cudaLaunchKernel", is_collective, False)
+
+
+def run(streams: Streams, duration_ns: int, *, at_ns: int = 0, stream: int = 0) -> int:
+    return streams.run(launch(duration_ns), stream=stream, launched_ns=at_ns, asynchronous=False)
+
+
+def test_a_kernel_starts_one_latency_after_its_launch() -> None:
+    streams = Streams(latency_ns=7, gap_ns=3)
+
+    assert run(streams, 100, at_ns=1000) == 1007
+    assert streams.done_ns() == streams.free_ns(0) == 1107
+    assert streams.gaps_ns == 0
+
+
+def test_queued_kernels_follow_each_other_after_a_gap() -> None:
+    streams = Streams(latency_ns=7, gap_ns=3)
+
+    assert run(streams, 100) == 7
+    assert run(streams, 100) == 110
+    assert streams.gaps_ns == 3
+
+
+def test_a_kernel_that_comes_within_the_gap_waits_for_what_is_left_of_it() -> None:
+    streams = Streams(latency_ns=0, gap_ns=10)
+    run(streams, 100)
+
+    assert run(streams, 5, at_ns=106) == 110
+    assert streams.gaps_ns == 4
+
+
+def test_streams_run_beside_each_other() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+
+    assert run(streams, 100, stream=1) == 0
+    assert run(streams, 30, stream=2) == 0
+    assert (streams.free_ns(1), streams.free_ns(2), streams.done_ns()) == (100, 30, 100)
+
+
+def test_a_stream_holds_1024_launches() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+
+    for number in range(1023):
+        streams.enqueue(0, 1000 + number)
+    assert streams.accepts_ns(0) == 0
+    streams.enqueue(0, 5000)
+
+    assert streams.accepts_ns(0) == 1000
+    streams.enqueue(0, 6000)
+    assert streams.accepts_ns(0) == 1001
+    assert streams.accepts_ns(1) == 0
+
+
+def test_a_collective_runs_on_its_own_stream_after_what_its_stream_holds() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+    run(streams, 100)
+
+    started = streams.run(
+        launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=False
+    )
+
+    assert started == 100
+    assert streams.free_ns(COMMUNICATION_STREAM) == streams.free_ns(0) == 150
+
+
+@pytest.mark.parametrize(("is_asked", "held_ns"), [(False, 50), (True, 50)])
+def test_an_asynchronous_collective_holds_who_waits_for_it(is_asked: bool, held_ns: int) -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+    streams.run(launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=True)
+    assert streams.free_ns(0) == 0
+
+    streams.wait_for_collectives(0, is_asked=is_asked)
+
+    assert streams.free_ns(0) == held_ns
+
+
+def test_only_who_asks_waits_for_a_collective_that_was_waited_for() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+    streams.run(launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=True)
+    streams.wait_for_collectives(0, is_asked=False)
+
+    streams.wait_for_collectives(1, is_asked=False)
+    assert streams.free_ns(1) == 0
+
+    streams.wait_for_collectives(1, is_asked=True)
+    assert streams.free_ns(1) == 50
+
+
+def test_an_event_happens_when_its_stream_has_run_what_it_holds() -> None:
+    streams = Streams(latency_ns=5, gap_ns=0)
+    run(streams, 100)
+
+    streams.record_event(1, stream=0, host_ns=0)
+    streams.record_event(2, stream=1, host_ns=40)
+    streams.wait_for_event(1, stream=2)
+
+    assert (streams.event_ns(1), streams.event_ns(2)) == (105, 45)
+    assert streams.free_ns(2) == 105
+    with pytest.raises(KeyError):
+        streams.event_ns(3)
+
+
+def test_events_of_earlier_steps_are_numbered_backwards_from_zero() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+    for number, host_ns in ((1, 10), (2, 20)):
+        streams.record_event(number, stream=0, host_ns=host_ns)
+    streams.end_step()
+    streams.record_event(1, stream=0, host_ns=90)
+
+    assert [streams.happens_ns(number) for number in (-1, 0, 1, 2)] == [10, 20, 90, 0]
