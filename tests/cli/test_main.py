@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli import main as cli
-from neusight.integrations.cli.commands import doctor
+from neusight.integrations.cli.commands import compare, doctor
 from neusight.integrations.cli.main import _split, main
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
@@ -447,7 +446,7 @@ def test_the_exit_code_tells_whose_fault_it_was(
         raise error
 
     monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
-    monkeypatch.setattr(cli, "_compare", fails)
+    monkeypatch.setattr(compare, "run", fails)
 
     assert main(["compare", "forecast.json", "real.json"]) == code
     said = capsys.readouterr().err
