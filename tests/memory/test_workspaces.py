@@ -41,7 +41,8 @@ def convolution(
     arguments: tuple[tuple[str, Argument], ...]
     if backward:
         arguments = (("grad_output", result), ("input", image), ("weight", weight), *shared,
-                     ("transposed", False), ("output_mask", (True, True, False)))  # fmt: skip
+                     ("transposed", False), ("groups", 1),
+                     ("output_mask", (True, True, False)))  # fmt: skip
         return OpSignature("aten::convolution_backward", "default", arguments, (image, weight))
     arguments = (("input", image), ("weight", weight), ("bias", None), *shared,
                  ("transposed", False), ("groups", 1))  # fmt: skip
