@@ -298,6 +298,8 @@ def _check(candidate: GPU) -> None:
         value = getattr(candidate, name)
         if not is_count(value) or not 0 < value <= _MOST:
             refuse(name, value, "a whole number above 0")
+    if candidate.max_threads_per_sm < candidate.warp_size:
+        refuse("max_threads_per_sm", candidate.max_threads_per_sm, "at least one warp (warp_size)")
     for name, least, most, wanted in _LIMITS:
         value = getattr(candidate, name)
         if not is_number(value) or not least <= value <= most:

@@ -206,6 +206,7 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
         ("bandwidth_gbps", math.nan),
         ("bandwidth_gbps", -1.0),
         ("tdp_w", math.inf),
+        ("max_threads_per_sm", 16),
         ("gemm_utilization", 1.2),
         ("vendor", "acme"),
         ("matrix_units", ["bf17"]),
