@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def test_behind_the_guard_it_is_another_process(
     found = recorded(program(tmp_path, text), H100, options)
 
     assert capfd.readouterr().out != f"{os.getpid()}\n"
+    assert found.recording is not None
+    assert found.recording.num_ops == 2
+
+
+@guarded
+def test_behind_the_guard_nobody_waits_for_processes_of_this_one(tmp_path: Path) -> None:
+    text = "import torch\ntorch.ones(64, device='cuda').sum()\n"
+    options = ProgramOptions(quiet=True, is_guarded=True)
+    held, stay = multiprocessing.get_context("fork").Pipe(duplex=False)
+    other = multiprocessing.get_context("fork").Process(target=held.recv)
+    other.start()
+    try:
+        found = recorded(program(tmp_path, text), H100, options)
+    finally:
+        stay.send("go")
+        other.join()
+
     assert found.recording is not None
     assert found.recording.num_ops == 2
 

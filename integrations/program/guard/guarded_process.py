@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing.process
 import os
 import pickle
 import select
@@ -366,7 +367,9 @@ def _be_child(
 
 
 def _leave_exit_to_parent() -> None:
-    """What the parent would remove at its end (temporary folders) is not this process's to."""
+    """What the parent would remove at its end (temporary folders) is not this process's to, nor are
+    the processes that it would wait for."""
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # as its own forks do
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
 
