@@ -94,7 +94,7 @@ def memory_bound() -> Iterator[Kernel]:
             num_bytes = 4 * rows * width
             yield Kernel.rows(
                 kernel_class, name, rows, width, dtype="float32",
-                bytes_read=num_bytes, bytes_written=num_bytes, **options,  # type: ignore[arg-type]
+                bytes_read=num_bytes, bytes_written=num_bytes, **options,
             )  # fmt: skip
 
 
