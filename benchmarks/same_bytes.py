@@ -2,7 +2,7 @@
 
     python benchmarks/same_bytes.py [REVISION]
 
-Builds the package as it was at REVISION (default: the branch point from main, or HEAD there),
+Builds the package as it was at REVISION (default: HEAD, so what is not committed yet is compared),
 runs each program with that package and with this checkout's, and compares what each writes, byte
 for byte: the recording, the figures as JSON, the trace, the HTML report and the printed summary.
 """

@@ -195,7 +195,7 @@ def test_constants_workloads_and_the_gpu_are_read_back(tmp_path: Path) -> None:
         ("environment.json", b'{"schema_version": 1}', "'gpu' is missing"),
         ("quick.json", b'{"schema_version": 1}', "quick.json is damaged: 'samples' is missing"),
         ("gemm.csv.gz", b"no gzip", "gemm.csv.gz cannot be read"),
-        ("gemm.csv.gz", gzip.compress(b"gpu,kernels\nx,y\n"), "a row that cannot be read"),
+        ("gemm.csv.gz", gzip.compress(b"gpu,kernels\nx,y\n", mtime=0), "a row that cannot be read"),
         ("journal.jsonl", b'{"op": "x"}\n', "'kernels' is missing; it must be a list"),
         ("workloads/x.json", b'{"schema_version": 1}', "'step_us' is missing"),
     ],
