@@ -706,13 +706,20 @@ def test_a_pretrained_model_is_saved_elsewhere_and_loads_back(tmp_path: Path) ->
     assert {path: digest(path) for path in tmp_path.iterdir()} == before
 
 
-def test_the_temporary_place_is_gone_afterwards(tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("neusight-*"))
+def test_the_temporary_place_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "temporary"  # of this test alone: others run beside it
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    seen = []
 
     with neusight.forecast_on("H100"):
         torch.save(nn.Linear(8, 4).cuda().state_dict(), tmp_path / "x.pt")
+        seen.extend(place.glob("neusight-*"))
 
-    assert set(Path(tempfile.gettempdir()).glob("neusight-*")) <= before
+    assert seen
+    assert not list(place.glob("neusight-*"))
 
 
 def test_what_another_program_changes_all_the_same_is_named(
