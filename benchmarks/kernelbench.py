@@ -1,0 +1,92 @@
+"""Small public PyTorch programs with measured times: data/kernelbench (see its README).
+
+306 programs, eager, FP32, `model(*inputs)` under no_grad, on six GPUs. Two ways of timing by CUDA
+events: "warm_l2" on an idle stream, so that the host's time is inside; "cold_l2" behind a fill of
+256 MB, which clears the L2 and hides the launches.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any, Literal, cast
+
+import torch
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "kernelbench"
+
+Method = Literal["warm_l2", "cold_l2"]
+
+#: What clears the L2 before each timed call under "cold_l2", bytes.
+FILL_BYTES = 256 * 2**20
+
+#: Rows that were timed in another precision than the rest (the data's README): GPU and program.
+_OTHER_PRECISION = {("L40S", 1, 97)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program timed on a GPU: `blob` names its file, `measured_us` is the median of its runs."""
+
+    blob: str
+    problem: str
+    level: int
+    version: str
+    gpu: str
+    method: Method
+    measured_us: float
+
+    @property
+    def program(self) -> str:
+        """What is recorded: the file, and what runs before the first event."""
+        return f"{self.blob}_{self.method}"
+
+
+def cases(folder: Path = DATA, mode: str = "eager") -> list[Case]:
+    """Every measured program of that mode, runs on the same GPU joined by their median."""
+    with (folder / "timings.csv").open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["mode"] == mode]
+    runs: dict[Case, list[float]] = defaultdict(list)
+    for row in rows:
+        number = int(row["problem"].split("_")[0])
+        if (row["gpu"], int(row["level"]), number) in _OTHER_PRECISION:
+            continue
+        method = cast(Method, row["method"])
+        level, version = int(row["level"]), row["version"]
+        case = Case(row["blob"], row["problem"], level, version, row["gpu"], method, 0.0)
+        runs[case].append(float(row["mean_ms"]) * 1e3)
+    return [
+        Case(**{**vars(case), "measured_us": median(times)})
+        for case, times in sorted(
+            runs.items(), key=lambda item: (item[0].blob, item[0].gpu, item[0].method)
+        )
+    ]
+
+
+def run(case: Case, steps: int, found: Any, folder: Path = DATA) -> None:
+    """Calls the program `steps` times as its authors timed it, inside the forecast `found`."""
+    problem = _loaded(folder / "problems" / f"{case.blob}.py")
+    torch.manual_seed(42)
+    with torch.device("cuda"), torch.no_grad():
+        model = problem.Model(*problem.get_init_inputs()).cuda()
+        inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.get_inputs()]
+        torch.cuda.synchronize()
+        for _ in range(steps):
+            if case.method == "cold_l2":
+                torch.empty(FILL_BYTES // 8, dtype=torch.int64).fill_(42)
+            model(*inputs)
+            torch.cuda.synchronize()
+            found.step()
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"kernelbench_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

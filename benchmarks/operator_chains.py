@@ -1,0 +1,212 @@
+"""Chains of PyTorch operators with measured times and memory: data/fused_ops_baselines.
+
+The plain eager side of Liger-Kernel's public benchmark, written anew after what its scripts say
+they ran: forward, backward (the graph kept) and full passes, behind a flush of the L2 (triton's
+do_bench), and the peak of memory that is allocated during a full pass, MiB.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "fused_ops_baselines"
+
+Mode = Literal["forward", "backward", "full"]
+
+#: What do_bench zeroes before each timed call, bytes.
+FLUSH_BYTES = 256 * 2**20
+
+_GPUS = {
+    "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
+    "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
+    "NVIDIA GeForce RTX 3090": "RTX-3090",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured chain: `settings` are the script's as JSON, `measured` is µs or MiB."""
+
+    chain: str
+    mode: Mode
+    metric: Literal["speed", "memory"]
+    gpu: str
+    settings: str
+    measured: float
+
+    @property
+    def program(self) -> str:
+        """What is recorded, in words that a file name can hold."""
+        words = "_".join(str(value) for value in json.loads(self.settings).values())
+        return f"{self.chain}_{self.mode}_{words}".replace(".", "_")
+
+
+def cases(folder: Path = DATA) -> list[Case]:
+    """Every measured row, in the order of the table."""
+    with (folder / "timings.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    return [_case(row) for row in rows]
+
+
+def _case(row: dict[str, str]) -> Case:
+    settings = json.loads(row["extra_benchmark_config_str"])
+    settings[row["x_name"]] = int(float(row["x_value"]))
+    metric = cast(Literal["speed", "memory"], row["metric_name"])
+    scale = 1e3 if metric == "speed" else 1.0
+    return Case(
+        row["kernel_name"],
+        cast(Mode, row["kernel_operation_mode"]),
+        metric,
+        _GPUS[row["gpu_name"]],
+        json.dumps(settings),
+        float(row["y_value_50"]) * scale,
+    )
+
+
+class Chain(NamedTuple):
+    """A chain to run: its forward pass, its backward pass over what forward gave, and the tensors
+    whose gradients are dropped before each timed call."""
+
+    forward: Callable[[], Any]
+    backward: Callable[[Any], object]
+    grads: tuple[Tensor, ...]
+
+
+def run(case: Case, steps: int, found: Any) -> None:
+    """Runs the chain `steps` times as its authors timed it, inside the forecast `found`."""
+    with torch.device("cuda"):
+        chain = _CHAINS[case.chain](json.loads(case.settings))
+        kept = chain.forward() if case.mode == "backward" else None
+        torch.cuda.synchronize()
+        for _ in range(steps):
+            if case.metric == "speed":
+                for tensor in chain.grads:
+                    tensor.grad = None
+                torch.empty(FLUSH_BYTES // 4, dtype=torch.int32).zero_()
+            if case.mode == "backward":
+                chain.backward(kept)
+            elif case.mode == "full":
+                chain.backward(chain.forward())
+            else:
+                chain.forward()
+            found.step()
+
+
+def _dtype(settings: dict[str, Any]) -> torch.dtype:
+    name = settings.get("dtype", "torch.float32").removeprefix("torch.")
+    return cast(torch.dtype, getattr(torch, name))
+
+
+def _keeping(gradient: Tensor) -> Callable[[Tensor], None]:
+    return lambda found: found.backward(gradient, retain_graph=True)
+
+
+def _cross_entropy(settings: dict[str, Any]) -> Chain:
+    rows, vocabulary = settings["B"] * settings["T"], settings["V"]
+    logits = torch.randn(rows, vocabulary, requires_grad=True)
+    target = torch.randint(vocabulary, (rows, 1)).squeeze(1)
+    return Chain(lambda: F.cross_entropy(logits, target), lambda loss: loss.backward(), ())
+
+
+def _embedding(settings: dict[str, Any]) -> Chain:
+    table = nn.Embedding(settings["V"], settings["D"]).to(_dtype(settings))
+    tokens = torch.randint(settings["V"], (settings["B"], settings["T"]))
+    return Chain(lambda: table(tokens), lambda found: found.backward(torch.randn_like(found)), ())
+
+
+def _fused_linear_cross_entropy(settings: dict[str, Any]) -> Chain:
+    rows, width, vocabulary, dtype = (
+        settings["BT"], settings["H"], settings["V"], _dtype(settings)
+    )  # fmt: skip
+    head = nn.Linear(width, vocabulary, bias=False, dtype=dtype)
+    hidden = torch.randn(rows, width, requires_grad=True, dtype=dtype)
+    target = torch.randint(vocabulary, (rows, 1), dtype=torch.long).squeeze(1)
+
+    def loss() -> Tensor:
+        return F.cross_entropy(head(hidden).to(torch.float32), target)
+
+    return Chain(loss, lambda found: found.backward(), ())
+
+
+def _geglu(settings: dict[str, Any]) -> Chain:
+    width, inner, dtype = settings["hidden_size"], settings["intermediate_size"], _dtype(settings)
+    gate, up = (nn.Linear(width, inner, bias=False, dtype=dtype) for _ in range(2))
+    down = nn.Linear(inner, width, bias=False, dtype=dtype)
+    hidden = torch.randn(settings["bsz"], settings["T"], width, dtype=dtype, requires_grad=True)
+
+    def forward() -> Tensor:
+        found: Tensor = down(F.gelu(gate(hidden), approximate="tanh") * up(hidden))
+        return found
+
+    return Chain(forward, _keeping(torch.randn_like(hidden)), (hidden,))
+
+
+def _layer_norm(settings: dict[str, Any]) -> Chain:
+    shape, dtype = (settings["M"], settings["N"]), _dtype(settings)
+    rows = torch.randn(shape, dtype=dtype, requires_grad=True)
+    norm = nn.LayerNorm(settings["N"], eps=settings["eps"], dtype=dtype)
+    return Chain(lambda: norm(rows), _keeping(torch.randn_like(rows)), (rows,))
+
+
+def _rms_norm(settings: dict[str, Any]) -> Chain:
+    rows = torch.randn(settings["M"], settings["H"], dtype=_dtype(settings), requires_grad=True)
+    weight = nn.Parameter(torch.ones(settings["H"]))
+
+    def forward() -> Tensor:
+        wide = rows.to(torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        return weight * (wide * torch.rsqrt(variance + settings["eps"])).to(rows.dtype)
+
+    return Chain(forward, _keeping(torch.randn_like(rows)), (rows,))
+
+
+def _rope(settings: dict[str, Any]) -> Chain:
+    heads, dtype = (settings["num_q_heads"], settings["num_kv_heads"]), _dtype(settings)
+    width = settings.get("hidden_size") or settings["H"]
+    length = settings.get("seq_len") or settings["T"]
+    depth = width // heads[0]
+    query, key = (
+        torch.randn(1, length, count, depth, dtype=dtype, requires_grad=True).transpose(1, 2)
+        for count in heads
+    )
+    gradients = (torch.randn_like(query), torch.randn_like(key))
+    cos, sin = (torch.randn(1, length, depth, dtype=dtype) for _ in range(2))
+
+    def rotated(states: Tensor) -> Tensor:
+        left, right = states[..., : depth // 2], states[..., depth // 2 :]
+        turned = torch.cat((-right, left), dim=-1)
+        return (states * cos.unsqueeze(1)) + (turned * sin.unsqueeze(1))
+
+    def backward(found: tuple[Tensor, Tensor]) -> object:
+        return torch.autograd.grad(
+            found, (query, key), gradients, allow_unused=True, retain_graph=True
+        )
+
+    return Chain(lambda: (rotated(query), rotated(key)), backward, ())
+
+
+def _softmax(settings: dict[str, Any]) -> Chain:
+    shape, dtype = (settings["M"], settings["N"]), _dtype(settings)
+    rows = torch.randn(shape, dtype=dtype, requires_grad=True)
+    return Chain(lambda: rows.softmax(-1), _keeping(torch.randn_like(rows)), (rows,))
+
+
+_CHAINS: dict[str, Callable[[dict[str, Any]], Chain]] = {
+    "cross_entropy": _cross_entropy,
+    "embedding": _embedding,
+    "fused_linear_cross_entropy": _fused_linear_cross_entropy,
+    "geglu": _geglu,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "softmax": _softmax,
+}

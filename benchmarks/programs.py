@@ -1,0 +1,328 @@
+"""Whole small programs against measured times: data/kernelbench and data/fused_ops_baselines.
+
+    python benchmarks/programs.py                      all: a table by GPU, level and class
+    python benchmarks/programs.py --gpu L40S --list    a line for each case
+    python benchmarks/programs.py --only 56_conv       those with this in their names
+    python benchmarks/programs.py --kernels --only X   and the kernels of each
+    python benchmarks/programs.py --update             stores better scores; worse with --worse
+
+Each program is recorded once, inside a forecast, as its authors timed it; recordings are kept under
+`--recordings` and priced again, so that a change of prices is seen in a minute (delete the folder
+after a change of recording). A program that cannot be forecast is listed with its reason. The time
+is that between the label's own events: from the first to the end of the last kernel. Programs
+whose name hashes odd (`half`) judge what was chosen on the even ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import kernelbench
+import operator_chains
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.predictors.errors import ForecastStateError
+from neusight.timeline.spans import KernelSpan, StepSpan
+
+STORED = Path(__file__).with_name("program_scores.json")
+RECORDINGS = Path(tempfile.gettempdir()) / "neusight-program-recordings"
+
+#: Steps recorded: the first takes workspaces and caches.
+STEPS = 3
+
+#: What a group's median error may grow by before it counts as worse.
+TOLERANCE = 0.003
+
+Case = kernelbench.Case | operator_chains.Case
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case and its forecast, µs; `low_us` to `high_us` is the 80 % interval; `reason` says why
+    there is none."""
+
+    name: str
+    gpu: str
+    level: str
+    half: Literal["even", "odd"]
+    measured_us: float
+    forecast_us: float = 0.0
+    low_us: float = 0.0
+    high_us: float = 0.0
+    bound: str = ""
+    dominant: str = ""
+    dominant_share: float = 0.0
+    reason: str = ""
+
+    @property
+    def error(self) -> float:
+        """The signed error, a share."""
+        return self.forecast_us / self.measured_us - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measurement lies in the interval."""
+        return self.low_us <= self.measured_us <= self.high_us
+
+
+def cases() -> list[Case]:
+    """Every measured time."""
+    chains = [case for case in operator_chains.cases() if case.metric == "speed"]
+    return [*kernelbench.cases(), *chains]
+
+
+def name_of(case: Case) -> str:
+    """How lists name a case."""
+    if isinstance(case, kernelbench.Case):
+        return f"{case.level}/{case.problem.removesuffix('.py')}.{case.blob}"
+    return case.program
+
+
+def level_of(case: Case) -> str:
+    """The group of a case beside its GPU: what was timed and how."""
+    if isinstance(case, kernelbench.Case):
+        return f"level {case.level} {case.version} {case.method}"
+    return "chains"
+
+
+def half_of(program: str) -> Literal["even", "odd"]:
+    """Which half a program is in, by the hash of its name without sizes."""
+    return "odd" if sha256(program.encode()).digest()[0] % 2 else "even"
+
+
+def recorded(case: Case, folder: Path, gpu: str) -> Forecast:
+    """The program's forecast on a GPU, from its recording where there is one."""
+    path = folder / f"{case.program}.json"
+    if not path.exists():
+        _record(case, path, "H100")
+    found = Forecast.load(path)
+    try:
+        return found.on(gpu)
+    except ForecastStateError:  # it asked the GPU something that this one answers otherwise
+        path = folder / f"{case.program}.{gpu}.json"
+        if not path.exists():
+            _record(case, path, gpu)
+        return Forecast.load(path)
+
+
+def _record(case: Case, path: Path, gpu: str) -> None:
+    with warnings.catch_warnings(), neusight.forecast_on(gpu) as found:
+        warnings.simplefilter("ignore")
+        if isinstance(case, kernelbench.Case):
+            kernelbench.run(case, STEPS, found)
+        else:
+            operator_chains.run(case, STEPS, found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found.save(path)
+
+
+def between_events_us(found: Forecast, case: Case) -> float:
+    """What the label's events enclose: the host from an idle stream on, or behind what hid it."""
+    timeline = found.timeline
+    step = timeline.steps[-1]
+    kernels = timeline.kernels[step.first_kernel : step.last_kernel]
+    if not kernels:
+        return 0.0
+    last_ns = max(kernel.end_ns for kernel in kernels)
+    if _is_behind_a_fill(case):
+        return (last_ns - kernels[0].end_ns) / 1e3
+    return (last_ns - timeline.steps[-2].done_ns) / 1e3
+
+
+def _is_behind_a_fill(case: Case) -> bool:
+    return isinstance(case, operator_chains.Case) or case.method == "cold_l2"
+
+
+def kernels_of(found: Forecast, case: Case) -> list[KernelSpan]:
+    """The kernels of the last step that the label's events enclose."""
+    step: StepSpan = found.timeline.steps[-1]
+    kernels = list(found.timeline.kernels[step.first_kernel : step.last_kernel])
+    return kernels[1:] if _is_behind_a_fill(case) else kernels
+
+
+def result_of(case: Case, folder: Path) -> Result:
+    """Forecasts one case."""
+    measured = case.measured_us if isinstance(case, kernelbench.Case) else case.measured
+    program = case.problem if isinstance(case, kernelbench.Case) else case.program
+    empty = Result(name_of(case), case.gpu, level_of(case), half_of(program), measured)
+    try:
+        found = recorded(case, folder, case.gpu)
+        time_us = between_events_us(found, case)
+    except Exception as error:
+        return Result(**{**asdict(empty), "reason": f"{type(error).__name__}: {error}"[:300]})
+    latency = found.step_latency_us
+    by_class: dict[str, float] = {}
+    for kernel in kernels_of(found, case):
+        name = kernel.kernel.kernel_class.value
+        by_class[name] = by_class.get(name, 0.0) + kernel.duration_ns / 1e3
+    dominant = max(by_class, key=lambda name: by_class[name], default="")
+    scale = time_us / latency.median if latency.median else 0.0
+    return Result(
+        **{
+            **asdict(empty),
+            "forecast_us": time_us,
+            "low_us": latency.low * scale,
+            "high_us": latency.high * scale,
+            "bound": found.bound,
+            "dominant": dominant,
+            "dominant_share": by_class.get(dominant, 0.0) / max(sum(by_class.values()), 1e-9),
+            "reason": "" if time_us else "launches no kernel",
+        }
+    )
+
+
+def table(results: list[Result]) -> str:
+    """Errors by GPU and level, and by GPU and dominant class; of each half too."""
+    forecast = [result for result in results if not result.reason]
+    lines = [_HEAD]
+    for title, key in _GROUPINGS:
+        for name in sorted({key(result) for result in forecast}):
+            lines.append(_line(f"{title}{name}", [r for r in forecast if key(r) == name]))
+    lines.append(_line("all", forecast))
+    return "\n".join(lines)
+
+
+_HEAD = (
+    f"{'group':<52} {'cases':>5} {'median':>7} {'even':>6} {'odd':>6} {'<20 %':>6}"
+    f" {'bias':>7} {'in 80 %':>7}"
+)
+
+_GROUPINGS = (
+    ("", lambda result: f"{result.gpu} {result.level}"),
+    ("", lambda result: f"{result.gpu} {_what(result)}"),
+    ("all GPUs, ", lambda result: _what(result)),
+    ("all of ", lambda result: result.gpu),
+)
+
+
+def _what(result: Result) -> str:
+    if result.level == "chains":
+        return f"chain {result.name.split('_')[0]}"
+    return "host" if result.bound == "host" else result.dominant
+
+
+def _line(name: str, group: list[Result]) -> str:
+    errors = [abs(result.error) for result in group]
+    halves = [_median(abs(r.error) for r in group if r.half == half) for half in ("even", "odd")]
+    within = sum(error < 0.2 for error in errors) / len(errors)
+    inside = sum(result.is_inside for result in group) / len(errors)
+    bias = median(result.error for result in group)
+    return (
+        f"{name:<52} {len(group):>5} {median(errors):>7.1%} {halves[0]:>6.1%} {halves[1]:>6.1%}"
+        f" {within:>6.0%} {bias:>+7.1%} {inside:>7.0%}"
+    )
+
+
+def _median(values: Iterable[float]) -> float:
+    found = list(values)
+    return median(found) if found else float("nan")
+
+
+def scores(results: list[Result]) -> dict[str, float]:
+    """The median error of each GPU and level: what the ratchet holds."""
+    groups: dict[str, list[float]] = {}
+    for result in results:
+        if not result.reason:
+            groups.setdefault(f"{result.gpu} {result.level}", []).append(abs(result.error))
+    return {name: round(median(errors), 4) for name, errors in sorted(groups.items())}
+
+
+def worse(now: dict[str, float], stored: dict[str, float]) -> list[str]:
+    """What got worse, in words."""
+    return [
+        f"{name}: {stored[name]:.1%} -> {error:.1%}"
+        for name, error in now.items()
+        if name in stored and error > stored[name] + TOLERANCE
+    ]
+
+
+def show_case(result: Result, case: Case, options: argparse.Namespace) -> None:
+    """A line of a case, and one for each of its kernels where asked."""
+    print(
+        f"{result.gpu:<15} {result.half:<4} {result.name:<70} {result.measured_us:>11.1f}"
+        f" {result.forecast_us:>11.1f} {result.error:>+7.1%} {result.bound:<6} {result.dominant}",
+        flush=True,
+    )
+    if not options.kernels:
+        return
+    for kernel in kernels_of(recorded(case, options.recordings, case.gpu), case):
+        estimate = kernel.estimate
+        print(f"    {estimate.latency_us:>11.1f} {estimate.origin:<8} {kernel.kernel.key}")
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpu", default="", help="only GPUs with this in their name")
+    parser.add_argument("--only", default="", help="only programs with this in their name")
+    parser.add_argument("--level", default="", help="only groups that start with this")
+    parser.add_argument("--half", default="", help="only this half: even or odd")
+    parser.add_argument("--list", action="store_true", help="a line for each case")
+    parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
+    parser.add_argument("--csv", type=Path, help="write a row for each case")
+    parser.add_argument("--update", action="store_true", help="store the scores")
+    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    options = parser.parse_args()
+    if not kernelbench.DATA.exists():
+        print(f"skipped: there are no measured programs at {kernelbench.DATA}")
+        return 0
+    results = []
+    for case in cases():
+        if options.gpu.lower() not in case.gpu.lower() or options.only not in name_of(case):
+            continue
+        if not level_of(case).startswith(options.level):
+            continue
+        result = result_of(case, options.recordings)
+        if options.half not in ("", result.half):
+            continue
+        results.append(result)
+        if options.list or options.kernels:
+            show_case(result, case, options)
+    return report(results, options)
+
+
+def report(results: list[Result], options: argparse.Namespace) -> int:
+    """Prints the table, what could not be forecast and what got worse; stores what is asked."""
+    if not results:
+        print("no such program")
+        return 2
+    print(table(results))
+    for name, reason in sorted({(r.name, r.reason) for r in results if r.reason}):
+        print(f"not forecast: {name}: {reason}")
+    if options.csv:
+        write_csv(results, options.csv)
+    if options.gpu or options.only or options.level or options.half:
+        return 0
+    now = scores(results)
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    lines = worse(now, stored)
+    print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
+    if options.update and (not lines or options.worse):
+        STORED.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
+        return 0
+    return 1 if lines else 0
+
+
+def write_csv(results: list[Result], path: Path) -> None:
+    """Every case as a row."""
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(asdict(results[0])))
+        writer.writeheader()
+        writer.writerows(asdict(result) for result in results)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
