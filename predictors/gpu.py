@@ -110,9 +110,7 @@ class GPU:
                 return self.peak_tflops[unit] * 1e12
         if compute in _EMULATED_BY:
             return self.peak_flops(_EMULATED_BY[compute], matrix=matrix)
-        having = [name for name in gpus() if compute in find_gpu(name).peak_tflops]
-        hint = f"GPUs that have it: {', '.join(having)}." if having else "No known GPU has it."
-        raise UnsupportedKernelError(f"{self.name} has no {compute} unit. {hint}")
+        raise UnsupportedKernelError(f"{self.name} has no {compute} unit. {_having(compute)}")
 
     def has_matrix_unit(self, compute: str) -> bool:
         """Whether tensor (matrix) cores run GEMMs of this precision.
@@ -427,6 +425,16 @@ def _names_of(item: GPU) -> tuple[str, ...]:
 
 def _normal(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _having(compute: str) -> str:
+    """Which GPUs have that unit, in a sentence: those that were measured, and how many more."""
+    able = [item for item in map(find_gpu, gpus()) if compute in item.peak_tflops]
+    named = [item.name for item in able if not item.constants_origin.startswith("prior")]
+    if not able:
+        return "No known GPU has it."
+    more = len(able) - len(named)
+    return f"GPUs that have it: {', '.join(named)}{f' and {more} more' if more else ''}."
 
 
 def _near_miss(name: str) -> str:

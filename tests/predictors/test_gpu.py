@@ -85,6 +85,113 @@ def test_every_gpu_states_sources_and_known_units(name: str) -> None:
     assert one.peak_flops("bf16") >= one.peak_flops("fp32") * 0.99
 
 
+#: FP32 cores of an SM (NVIDIA) or a compute unit (AMD, twice from CDNA 3 on: packed FP32), by
+#: compute capability: the vendors' white papers.
+CORES = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64}
+AMD_CORES = {"CDNA": 64, "CDNA2": 64, "CDNA3": 128, "CDNA4": 128}
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_the_fp32_peak_is_two_flops_for_each_core_and_clock(name: str) -> None:
+    gpu = find_gpu(name)
+    if gpu.vendor == "amd":
+        cores = AMD_CORES[gpu.architecture]
+    else:
+        cores = CORES.get(gpu.compute_capability, 128)
+
+    at_boost = 2 * cores * gpu.num_sms * gpu.clock_hz
+
+    # Hopper's and Blackwell's FP32 is stated at the highest clock, up to 8 % above their boost
+    assert 0.97 < gpu.peak_flops("fp32") / at_boost < 1.09
+
+
+#: 16-bit FLOP (FP32 accumulation) a clock and SM by compute capability: the vendors' white papers.
+MATRIX_FLOPS = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 7): 2048, (8, 9): 1024,
+                (9, 0): 4096, (10, 0): 8192, (10, 3): 8192, (11, 0): 8192, (12, 0): 1024,
+                (12, 1): 1024}  # fmt: skip
+
+#: Cards whose tensor cores run 16-bit products with FP32 accumulation at half rate.
+HALF_RATE = ("RTX-2080", "RTX-30", "RTX-40", "RTX-50", "A10G", "L40", "L20")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        one
+        for one in gpus()
+        if find_gpu(one).has_matrix_unit("fp16")
+        and find_gpu(one).vendor == "nvidia"
+        and not one.startswith("H20-")  # tensor cores cut down
+    ],
+)
+def test_the_matrix_peak_follows_from_sms_and_clock(name: str) -> None:
+    gpu = find_gpu(name)
+    flops = MATRIX_FLOPS[gpu.compute_capability] * gpu.num_sms * gpu.clock_hz
+    is_half = name.startswith(HALF_RATE) and name not in ("L40S", "RTX-5000-Ada")
+
+    # H100 PCIe and NVL state their peak below their boost clock
+    assert 0.85 < gpu.peak_flops("fp16") / (flops / 2 if is_half else flops) < 1.02
+
+
+#: Width of the memory bus in bits and rate of a pin in Gbit/s, of cards with GDDR or LPDDR memory:
+#: their product is the bandwidth.
+MEMORY_BUS = {
+    "RTX-2080-Ti": (352, 14), "Quadro-RTX-8000": (384, 14), "T4": (256, 10), "T4G": (256, 10),
+    "RTX-3060": (192, 15), "RTX-3060-Ti": (256, 14), "RTX-3070": (256, 14),
+    "RTX-3070-Ti": (256, 19), "RTX-3080": (320, 19), "RTX-3080-12GB": (384, 19),
+    "RTX-3080-Ti": (384, 19), "RTX-3090": (384, 19.5), "RTX-3090-Ti": (384, 21),
+    "RTX-4060": (128, 17), "RTX-4060-Ti": (128, 18), "RTX-4060-Ti-16GB": (128, 18),
+    "RTX-4070": (192, 21), "RTX-4070-SUPER": (192, 21), "RTX-4070-Ti": (192, 21),
+    "RTX-4070-Ti-SUPER": (256, 21), "RTX-4080": (256, 22.4), "RTX-4080-SUPER": (256, 23),
+    "RTX-4090": (384, 21), "RTX-4090-D": (384, 21), "RTX-5060-Ti": (128, 28),
+    "RTX-5060-Ti-16GB": (128, 28), "RTX-5070": (192, 28), "RTX-5070-Ti": (256, 28),
+    "RTX-5080": (256, 30), "RTX-5090": (512, 28), "RTX-A4000": (256, 14), "RTX-A5000": (384, 16),
+    "RTX-A6000": (384, 16), "A40": (384, 14.5), "A10": (384, 12.5), "A10G": (384, 12.5),
+    "RTX-5000-Ada": (256, 18), "RTX-6000-Ada": (384, 20), "L4": (192, 12.5), "L40": (384, 18),
+    "L40S": (384, 18), "L20": (384, 18), "RTX-PRO-6000-Workstation": (512, 28),
+    "RTX-PRO-6000-Max-Q": (512, 28), "RTX-PRO-6000-Server": (512, 25),
+    "DGX-Spark-GB10": (256, 8.533), "Jetson-AGX-Thor": (256, 8.533),
+    "Jetson-AGX-Orin-64GB": (256, 6.4), "Jetson-AGX-Orin-32GB": (256, 6.4),
+    "Jetson-Orin-NX-16GB": (128, 6.4),
+    "Jetson-Orin-Nano-8GB": (128, 6.4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEMORY_BUS)
+def test_the_bandwidth_is_the_width_of_the_bus_times_the_rate_of_a_pin(name: str) -> None:
+    width_bits, rate_gbps = MEMORY_BUS[name]
+
+    assert find_gpu(name).bandwidth_gbps == pytest.approx(width_bits / 8 * rate_gbps, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("A30", "A30"),
+        ("A40-PCIE", "A40"),
+        ("RTX 2080 Ti", "RTX-2080-Ti"),
+        ("3060", "RTX-3060"),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX-3090-Ti"),
+        ("4070 ti super", "RTX-4070-Ti-SUPER"),
+        ("rtx5080", "RTX-5080"),
+        ("RTX 8000", "Quadro-RTX-8000"),
+        ("H20", "H20-SXM5-96GB"),
+        ("H800", "H800-SXM5-80GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800-SXM4-80GB"),
+        ("NVIDIA GB10", "DGX-Spark-GB10"),
+        ("DGX Spark", "DGX-Spark-GB10"),
+        ("Jetson Orin", "Jetson-AGX-Orin-64GB"),
+        ("Jetson Thor", "Jetson-AGX-Thor"),
+        ("AMD Instinct MI325X", "MI325X"),
+        ("mi355x", "MI355X"),
+        ("H100-96GB", "H100-SXM5-96GB-HBM2E"),
+        ("RTX PRO 6000 Blackwell Workstation", "RTX-PRO-6000-Workstation"),
+    ],
+)
+def test_names_that_people_type_are_known(typed: str, canonical: str) -> None:
+    assert find_gpu(typed).name == canonical
+
+
 def test_missing_units_fall_back_as_pytorch_does() -> None:
     v100 = find_gpu("V100")
 
@@ -99,16 +206,20 @@ def test_missing_units_fall_back_as_pytorch_does() -> None:
 MATRIX_UNITS = {
     "P100 P4": set(),
     "V100": {"fp16"},
-    "T4": {"fp16", "int8"},
-    "A100": {"fp64", "tf32", "fp16", "bf16", "int8"},
-    "A10 A10G A40 RTX-3090 RTX-A6000": {"tf32", "fp16", "bf16", "int8"},
-    "L4 L40S RTX-4090 RTX-5090 RTX-6000 RTX-PRO-6000 B300 GB300": {
+    "T4 T4G RTX-2080 Quadro-RTX-8000": {"fp16", "int8"},
+    "A100 A800 A30": {"fp64", "tf32", "fp16", "bf16", "int8"},
+    "A10 A10G A40 RTX-3090 RTX-A6000 RTX-3060 RTX-3080 Jetson-AGX-Orin": {
+        *("tf32", "fp16", "bf16", "int8")
+    },
+    "L4 L20 L40 L40S RTX-4090 RTX-5090 RTX-6000 RTX-PRO-6000": {
         *("tf32", "fp16", "bf16", "fp8", "int8")
     },
-    "H100 H200 GH200 B200 GB200": {"fp64", "tf32", "fp16", "bf16", "fp8", "int8"},
+    "B300 GB300 DGX-Spark Jetson-AGX-Thor": {"tf32", "fp16", "bf16", "fp8", "int8"},
+    "H100 H200 H20 H800 GH200 B200 GB200": {"fp64", "tf32", "fp16", "bf16", "fp8", "int8"},
     "MI100": {"fp32", "fp16", "bf16", "int8"},
-    "MI210 MI250": {"fp64", "fp32", "fp16", "bf16", "int8"},
-    "MI300X": {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"},
+    "MI210 MI250 MI250X": {"fp64", "fp32", "fp16", "bf16", "int8"},
+    "MI350X MI355X": {"fp64", "fp32", "fp16", "bf16", "fp8", "int8"},
+    "MI300X MI300A MI325X": {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"},
 }
 
 
