@@ -240,6 +240,7 @@ class Placement:
             return
         signature, math, phase, module = self._pending
         self._pending = None
+        ended: list[Hashable] = []
         for need in self.workspaces.of(signature, math):
             key = ("workspace", need.name, thread_of(phase), self._stream)
             if key in self._kept:
@@ -252,7 +253,9 @@ class Placement:
             if need.is_kept:
                 self._kept.add(key)
             else:
-                self.take_away(key)
+                ended.append(key)
+        for key in ended:
+            self.take_away(key)
 
     def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Where every allocation passes."""

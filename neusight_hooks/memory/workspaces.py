@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from neusight.memory.allocator import round_up
+from neusight.memory.temporaries import operand_copies, temporaries_of
 from neusight.ops import map_op
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
@@ -135,7 +136,7 @@ class Workspaces:
         if attention is not None:
             num_bytes = attention(signature)
             return (Need("attention", num_bytes),) if num_bytes else ()
-        return ()
+        return _temporary(temporaries_of(signature))
 
     def _of_product(self, signature: OpSignature) -> tuple[Need, ...]:
         if self._version < _COUNTED_SINCE or not any(
@@ -145,7 +146,7 @@ class Workspaces:
         needs = [self._product] if self._product.num_bytes else []
         if self._lt is not None and _is_lt_product(signature):
             needs.append(self._lt)
-        return tuple(needs)
+        return (*_temporary(temporaries_of(signature)), *needs)
 
 
 def _version_of(text: str) -> tuple[int, int]:
@@ -198,7 +199,13 @@ def _of_convolution(kernels: tuple[Kernel, ...], fp32: tuple[str, ...]) -> tuple
         ),
         default=0,
     )
-    return (Need("cuDNN", largest),) if largest else ()
+    workspace = (Need("cuDNN", largest),) if largest else ()
+    return (*_temporary(operand_copies(kernels)), *workspace)
+
+
+def _temporary(sizes: tuple[int, ...]) -> tuple[Need, ...]:
+    """Tensors of an op's own, told apart by their number."""
+    return tuple(Need(f"temporary {number}", size) for number, size in enumerate(sizes) if size)
 
 
 def _transformed_bytes(kernel: Kernel, size: ConvolutionSize) -> int:

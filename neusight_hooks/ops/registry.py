@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from neusight.ops.formula import Formula, Parameters, bound, parameters_of
+from neusight.ops.made_contiguous import copied_operands, copies_before, with_copies
 from neusight.ops.schema import misfits
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -35,8 +36,11 @@ class _Registered(NamedTuple):
     parameters: Parameters
 
     def kernels(self, signature: OpSignature, math: MathMode) -> tuple[Kernel, ...]:
-        """What it says of the call."""
-        return tuple(self.formula(signature, math, **bound(self.parameters, signature)))
+        """What it says of the call, after the copies of operands that are made contiguous."""
+        copied = copied_operands(signature)
+        call = with_copies(signature, copied) if copied else signature
+        kernels = tuple(self.formula(call, math, **bound(self.parameters, call)))
+        return copies_before(copied) + kernels if kernels else kernels
 
 
 _formulas: dict[str, _Registered] = {}

@@ -25,7 +25,7 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, compute_of
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["compute_for_matmul", "matmul_kernels", "matrix"]
+__all__ = ["compute_for_matmul", "matmul_kernels", "matrix", "unfit_operands"]
 
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
@@ -68,6 +68,11 @@ def _layout(left: TensorSpec, right: TensorSpec) -> Layout:
     return layouts[(_orientation(left) or "n") + (_orientation(right) or "n")]
 
 
+def unfit_operands(operands: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Those that cuBLAS cannot read as matrices, so that they are copied first."""
+    return [spec for spec in operands if not _orientation(spec)]
+
+
 def matmul_kernels(
     left: TensorSpec,
     right: TensorSpec,
@@ -88,8 +93,11 @@ def matmul_kernels(
         return []
     if k == 0:
         return pointwise_kernel("fill", (), (result,))
-    unfit = [spec for spec in (left, right) if not _orientation(spec)]
-    copies = [kernel for spec in unfit for kernel in copy_kernel(spec, contiguous(spec))]
+    copies = [
+        kernel
+        for spec in unfit_operands((left, right))
+        for kernel in copy_kernel(spec, contiguous(spec))
+    ]
     gemm = _gemm(left, right, result, math, bias=bias, name=name)
     if accumulate:
         gemm = replace(gemm, bytes_read=gemm.bytes_read + gemm.bytes_written)
