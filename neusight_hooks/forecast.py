@@ -24,6 +24,7 @@ from neusight.predictors.terminal_text import printable
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, save_recording
 from neusight.timeline.host import (
+    CLOUD,
     OLDER,
     PLAIN,
     PROFILED,
@@ -46,7 +47,7 @@ from neusight.timeline.spans import Timeline
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 
-_HOSTS = {host.name: host for host in (PLAIN, PROFILED, OLDER, PROFILED_OLDER)}
+_HOSTS = {host.name: host for host in (PLAIN, CLOUD, OLDER, PROFILED, PROFILED_OLDER)}
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Forecast:
     @cached_property
     def verdict(self) -> Verdict:
         """The figures of the steady step, of which the properties below are parts."""
-        return verdict_of(self.recording, self.timeline, self.gpu)
+        return verdict_of(self.recording, self.timeline, self.gpu, self.host)
 
     @property
     def predictor(self) -> Predictor:

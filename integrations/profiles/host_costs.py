@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from statistics import median
 
 from neusight.integrations.profiles.aliases import class_of_name
@@ -12,7 +11,12 @@ from neusight.integrations.profiles.measurements import outermost_ops
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, RuntimeCall
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
-from neusight.timeline.host import HostProfile, profiled_host_of
+from neusight.timeline.host import (
+    HOST_COSTS,
+    OF_THE_DEVICE,
+    HostProfile,
+    profiled_host_of,
+)
 
 __all__ = ["costs_of", "merged_costs", "scaled_costs"]
 
@@ -53,8 +57,6 @@ _DEAREST = (
 _DEVICE_WORK = ("launch_us", "memcpy_us")
 #: Calls that wait where the launch queue is full or the device is busy.
 _WITH_WAITS = ("launch_us", "memcpy_us", "synchronize_us")
-#: Shares and device times: they do not follow the speed of the host.
-_OF_THE_DEVICE = frozenset({"backward_share", "launch_latency_us", "kernel_gap_us"})
 
 
 def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
@@ -74,27 +76,23 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
     ratios = [
         value / getattr(shipped, name)
         for name, value in read.items()
-        if name not in _OF_THE_DEVICE and getattr(shipped, name) > 0
+        if name not in OF_THE_DEVICE and getattr(shipped, name) > 0
     ]
     speed = median(ratios)
     if 1 / _SAME_HOST < speed < _SAME_HOST:
         speed = 1.0
     return {
-        item.name: _rounded(
-            read.get(
-                item.name,
-                getattr(shipped, item.name) * (1.0 if item.name in _OF_THE_DEVICE else speed),
-            )
+        name: _rounded(
+            read.get(name, getattr(shipped, name) * (1.0 if name in OF_THE_DEVICE else speed))
         )
-        for item in fields(HostProfile)
-        if item.name != "name"
+        for name in HOST_COSTS
     }
 
 
 def _typical(name: str, values: Sequence[float]) -> float:
     """The mean, so that totals come out right, the tail cut to where it begins; where waits for
     the device are mixed in, the median."""
-    if name in _OF_THE_DEVICE or name in _WITH_WAITS:
+    if name in OF_THE_DEVICE or name in _WITH_WAITS:
         return median(values)
     ordered = sorted(values)
     longest = ordered[max(0, int(len(ordered) * _BEFORE_TAIL) - 1)]
@@ -112,7 +110,7 @@ def merged_costs(found: Iterable[Mapping[str, float] | None]) -> dict[str, float
 def scaled_costs(costs: Mapping[str, float], factor: float) -> dict[str, float]:
     """The costs on a host that takes `factor` times as long."""
     return {
-        name: _rounded(value * (1.0 if name in _OF_THE_DEVICE else factor))
+        name: _rounded(value * (1.0 if name in OF_THE_DEVICE else factor))
         for name, value in costs.items()
     }
 

@@ -29,7 +29,7 @@ DEFAULT_STEPS = 5
 DEFAULT_MAX_OPS = 5_000_000
 
 #: What the host may be said to be.
-HOSTS = ("plain", "older", "profiled")
+HOSTS = ("plain", "cloud", "older", "profiled")
 
 #: Options that a project's settings and a baseline may state too, by name, as text.
 STATED = ("calibration", "host", "predictor", "steps")

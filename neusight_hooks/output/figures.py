@@ -11,6 +11,7 @@ from neusight.output.batch import Batch, batch_of, stated_batch
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import OpCall, Recording, Synchronize
+from neusight.timeline.host import HostProfile
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 from neusight.timeline.steady import (
     StepBound,
@@ -21,7 +22,6 @@ from neusight.timeline.steady import (
 )
 
 __all__ = [
-    "HOST_SPREAD",
     "Row",
     "StepLatency",
     "Verdict",
@@ -30,9 +30,6 @@ __all__ = [
     "step_latency_of",
     "verdict_of",
 ]
-
-#: Spread of the host's own time at 80 %: one host against another is not measured yet, so wide.
-HOST_SPREAD = 0.25
 
 #: Classes whose FLOPs count as the model's (MFU as in PaLM, arXiv 2204.02311, appendix B, but with
 #: the FLOPs that run, recomputation included).
@@ -88,7 +85,7 @@ class Verdict:
     by_op: list[Row] = field(default_factory=list)
 
 
-def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU) -> Verdict:
+def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU, host: HostProfile) -> Verdict:
     """The figures of a scheduled recording."""
     step = steady_step_of(timeline)
     if step is None:
@@ -97,7 +94,7 @@ def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU) -> Verdict:
     entries = step.replay.step.entries
     return Verdict(
         kind=step.replay.step.kind,
-        step_latency=step_latency_of(step, kernels),
+        step_latency=step_latency_of(step, kernels, host),
         steps=[_step_row(span) for span in timeline.steps],
         latency_us=sum(s.latency_ns * s.represents for s in timeline.steps) / _NS_PER_US,
         gpu_busy_us=step.gpu_busy_ns / _NS_PER_US,
@@ -117,20 +114,26 @@ def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU) -> Verdict:
     )
 
 
-def step_latency_of(step: StepSpan, kernels: Sequence[KernelSpan]) -> StepLatency:
-    """Errors of kernels taken as wholly correlated (one GPU, one predictor); the time in which the
-    GPU idles has the host's spread."""
+def step_latency_of(
+    step: StepSpan, kernels: Sequence[KernelSpan], host: HostProfile
+) -> StepLatency:
+    """Errors of kernels are taken as wholly correlated (one GPU, one predictor), the host's costs
+    as those of the fastest and the slowest host that the profile stands for; the longer of the two
+    sets the step, and what is neither (waits, latencies) stays."""
     total = sum(span.estimate.latency_us for span in kernels)
     below = total - sum(span.estimate.low_us for span in kernels)
     above = sum(span.estimate.high_us for span in kernels) - total
     latency = step.latency_ns / _NS_PER_US
     busy = min(step.gpu_busy_ns / _NS_PER_US, latency)
+    host_us = min(step.host_ns / _NS_PER_US, latency)
     overlap = busy / total if total else 0.0  # kernels that overlap count once
-    idle = (latency - busy) * HOST_SPREAD
+    waits = latency - max(busy, host_us)
+    low = waits + max(0.0, busy - below * overlap, host_us * host.fastest)
+    high = waits + max(busy + above * overlap, host_us * host.slowest)
     return StepLatency(
         median=round(latency, 3),
-        low=round(max(0.0, latency - below * overlap - idle), 3),
-        high=round(latency + above * overlap + idle, 3),
+        low=round(min(latency, low), 3),
+        high=round(max(latency, high), 3),
     )
 
 

@@ -17,7 +17,11 @@ from neusight.output.figures import (
 )
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Step, Synchronize
+from neusight.timeline.host import PLAIN
 from timelines import ROUND_GPU, kernel_span, op, recording_of, step_span, timeline
+
+#: A host that may be half or twice as fast.
+HOST = replace(PLAIN, fastest=0.5, slowest=2.0)
 
 #: 2 GFLOP.
 GEMM = Kernel.gemm(1000, 1000, 1000, dtype="bfloat16")
@@ -29,44 +33,47 @@ def test_the_interval_of_a_busy_gpu_is_that_of_its_kernels_added_up() -> None:
         kernel_span(microseconds=40.0, low=38.0, high=44.0),
     ]
 
-    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), kernels)
+    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), kernels, HOST)
 
     assert found == StepLatency(median=100.0, low=88.0, high=124.0)
 
 
-def test_the_time_in_which_the_gpu_idles_is_as_unsure_as_the_host() -> None:
-    """Kernels that are certain: what is unsure is the host's alone. Hosts with one and the same
-    GPU differ by more than a tenth; by half they do not."""
-    step = step_span(microseconds=300.0, busy=100.0)
+def test_a_step_that_the_host_sets_is_as_unsure_as_the_hosts_it_may_run_on() -> None:
+    """Kernels that are certain: what is unsure is the host's alone, and what is neither's stays."""
+    step = step_span(microseconds=300.0, busy=100.0, host=250.0)
 
-    median, low, high = step_latency_of(step, [kernel_span(microseconds=100.0)])
+    found = step_latency_of(step, [kernel_span(microseconds=100.0)], HOST)
 
-    assert median == 300.0
-    assert high - median == median - low
-    assert 20.0 < high - median < 100.0
+    assert found == StepLatency(300.0, 50.0 + 0.5 * 250.0, 50.0 + 2.0 * 250.0)
 
 
-def test_the_errors_of_kernels_and_host_add_up() -> None:
-    step = step_span(microseconds=300.0, busy=100.0)
-    certain = step_latency_of(step, [kernel_span(microseconds=100.0)])
+def test_a_slow_host_does_not_slow_a_step_that_the_gpu_sets_by_far() -> None:
+    step = step_span(microseconds=300.0, busy=300.0, host=100.0)
 
-    unsure = step_latency_of(step, [kernel_span(microseconds=100.0, low=90.0, high=130.0)])
+    found = step_latency_of(step, [kernel_span(microseconds=300.0)], HOST)
 
-    assert unsure == (300.0, certain.low - 10.0, certain.high + 30.0)
+    assert found == StepLatency(300.0, 300.0, 300.0)
+
+
+def test_of_kernels_and_host_the_longer_sets_each_end() -> None:
+    step = step_span(microseconds=300.0, busy=300.0, host=200.0)
+    kernels = [kernel_span(microseconds=300.0, low=270.0, high=330.0)]
+
+    assert step_latency_of(step, kernels, HOST) == StepLatency(300.0, 270.0, 400.0)
 
 
 def test_kernels_that_overlap_count_once() -> None:
     """Two kernels of 100 us at the same time: half of their errors is the step's."""
     both = [kernel_span(microseconds=100.0, low=80.0, high=140.0)] * 2
 
-    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), both)
+    found = step_latency_of(step_span(microseconds=100.0, busy=100.0), both, HOST)
 
     assert found == StepLatency(100.0, 80.0, 140.0)
 
 
 def test_kernels_that_run_on_past_their_step_leave_the_host_no_share() -> None:
     found = step_latency_of(
-        step_span(microseconds=50.0, busy=80.0), [kernel_span(microseconds=80.0)]
+        step_span(microseconds=50.0, busy=80.0), [kernel_span(microseconds=80.0)], HOST
     )
 
     assert found == StepLatency(50.0, 50.0, 50.0)
@@ -74,7 +81,7 @@ def test_kernels_that_run_on_past_their_step_leave_the_host_no_share() -> None:
 
 def test_no_step_takes_less_than_nothing() -> None:
     found = step_latency_of(
-        step_span(microseconds=10.0, busy=0.0), [kernel_span(microseconds=1.0, low=-99.0)]
+        step_span(microseconds=10.0, busy=0.0), [kernel_span(microseconds=1.0, low=-99.0)], HOST
     )
 
     assert found.low >= 0.0
@@ -108,7 +115,7 @@ def test_coverage_is_by_time_not_by_number() -> None:
 
 
 def test_a_verdict_of_nothing_is_zero() -> None:
-    verdict = verdict_of(recording_of(), timeline([]), ROUND_GPU)
+    verdict = verdict_of(recording_of(), timeline([]), ROUND_GPU, HOST)
 
     assert verdict == Verdict()
     assert verdict.coverage == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
@@ -132,6 +139,7 @@ def test_a_verdict_speaks_of_the_steady_step_and_counts_the_whole_block() -> Non
         recording_of(Step("train", entries, 10), options={"tokens_per_step": "4096"}),
         timeline([first, steady], kernels),
         ROUND_GPU,
+        HOST,
     )
 
     assert found.kind == "train"

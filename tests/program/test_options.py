@@ -49,7 +49,7 @@ def test_all_steps_and_no_statement_are_two_things() -> None:
     [
         ({"steps": "0"}, "--steps is '0'; it must be a number above 0, or all"),
         ({"steps": "few"}, "--steps is 'few'"),
-        ({"host": "fast"}, "unknown host 'fast'; known: plain, older, profiled"),
+        ({"host": "fast"}, "unknown host 'fast'; known: plain, cloud, older, profiled"),
         ({"predictor": "oracle"}, "Unknown predictor 'oracle'"),
     ],
 )

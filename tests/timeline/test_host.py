@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +11,8 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase, TensorSpec
 from neusight.timeline.host import (
+    CLOUD,
+    HOST_COSTS,
     OLDER,
     OLDER_HOST_FACTOR,
     PLAIN,
@@ -31,9 +33,8 @@ def call(*tensors: TensorSpec, phase: Phase = "forward") -> OpCall:
 
 
 def test_a_profiler_never_makes_the_host_faster() -> None:
-    for item in fields(PLAIN):
-        if item.name != "name":
-            assert getattr(PLAIN, item.name) <= getattr(PROFILED, item.name), item.name
+    for name in HOST_COSTS:
+        assert getattr(PLAIN, name) <= getattr(PROFILED, name), name
 
 
 def test_a_plain_simple_op_takes_four_to_six_microseconds_with_its_launch() -> None:
@@ -76,6 +77,17 @@ def test_the_dearest_kernel_decides_the_dispatch() -> None:
     assert cost == pytest.approx(PLAIN.convolution_us + PLAIN.extra_kernel_us)
 
 
+@pytest.mark.parametrize("host", [PLAIN, CLOUD, OLDER, PROFILED], ids=lambda host: host.name)
+def test_every_profile_lies_among_the_hosts_it_stands_for(host: HostProfile) -> None:
+    assert host.fastest < 1.0 < host.slowest
+
+
+def test_the_ranges_of_the_profiles_overlap() -> None:
+    """Nobody knows where a program will run: a machine of the cloud may be as fast as one's own."""
+    assert CLOUD.op_us * CLOUD.fastest < PLAIN.op_us * PLAIN.slowest
+    assert PLAIN.op_us * PLAIN.fastest < CLOUD.op_us < PLAIN.op_us * PLAIN.slowest
+
+
 def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
     assert OLDER.op_us == pytest.approx(OLDER_HOST_FACTOR * PLAIN.op_us)
     assert (OLDER.kernel_gap_us, OLDER.launch_latency_us) == (
@@ -85,9 +97,21 @@ def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("V100", OLDER), ("A100", OLDER), ("H100", PLAIN), ("B200", PLAIN)]
+    ("name", "expected"),
+    [
+        ("V100", OLDER),
+        ("T4", OLDER),
+        ("A100", CLOUD),
+        ("L40S", CLOUD),
+        ("RTX 4090", PLAIN),
+        ("RTX 2080 Ti", PLAIN),
+        ("H100", PLAIN),
+        ("B200", PLAIN),
+    ],
 )
-def test_a_gpu_comes_with_the_host_of_its_day(name: str, expected: HostProfile) -> None:
+def test_a_gpu_comes_with_the_host_that_it_is_mostly_found_in(
+    name: str, expected: HostProfile
+) -> None:
     assert host_of(find_gpu(name)) is expected
 
 
