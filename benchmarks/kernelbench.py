@@ -31,7 +31,8 @@ _OTHER_PRECISION = {("L40S", 1, 97)}
 
 @dataclass(frozen=True)
 class Case:
-    """A program timed on a GPU: `blob` names its file, `measured_us` is the median of its runs."""
+    """A program timed on a GPU: `blob` names its file, `measured_us` is the median of its runs;
+    `torch` is the version that ran it."""
 
     blob: str
     problem: str
@@ -40,6 +41,7 @@ class Case:
     gpu: str
     method: Method
     measured_us: float
+    torch: str
 
     @property
     def program(self) -> str:
@@ -58,7 +60,10 @@ def cases(folder: Path = DATA, mode: str = "eager") -> list[Case]:
             continue
         method = cast(Method, row["method"])
         level, version = int(row["level"]), row["version"]
-        case = Case(row["blob"], row["problem"], level, version, row["gpu"], method, 0.0)
+        case = Case(
+            row["blob"], row["problem"], level, version, row["gpu"], method, 0.0,
+            row["torch"].removeprefix("torch=="),
+        )  # fmt: skip
         runs[case].append(float(row["mean_ms"]) * 1e3)
     return [
         Case(**{**vars(case), "measured_us": median(times)})

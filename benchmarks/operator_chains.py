@@ -34,7 +34,8 @@ _GPUS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A measured chain: `settings` are the script's as JSON, `measured` is µs or MiB."""
+    """A measured chain: `settings` are the script's as JSON, `measured` is µs or MiB; `torch` is
+    the version taken for it (the data say 2.3 to 2.6 and not which)."""
 
     chain: str
     mode: Mode
@@ -42,6 +43,7 @@ class Case:
     gpu: str
     settings: str
     measured: float
+    torch: str = "2.5"
 
     @property
     def program(self) -> str:

@@ -106,13 +106,15 @@ def recorded(case: Case, folder: Path, gpu: str) -> Forecast:
     if not path.exists():
         _record(case, path, "H100")
     found = Forecast.load(path)
+    found = found.of(found.recording.as_torch(case.torch))
     try:
         return found.on(gpu)
     except ForecastStateError:  # it asked the GPU something that this one answers otherwise
         path = folder / f"{case.program}.{gpu}.json"
         if not path.exists():
             _record(case, path, gpu)
-        return Forecast.load(path)
+        found = Forecast.load(path)
+        return found.of(found.recording.as_torch(case.torch))
 
 
 def _record(case: Case, path: Path, gpu: str) -> None:

@@ -12,7 +12,13 @@ from neusight.memory.temporaries import operand_copies, temporaries_of
 from neusight.ops import map_op
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
-from neusight.recording.recording import MathMode, OpSignature, Phase, TensorSpec
+from neusight.recording.recording import (
+    MathMode,
+    OpSignature,
+    Phase,
+    TensorSpec,
+    release_of,
+)
 
 __all__ = ["ENVIRONMENT", "Need", "Workspaces"]
 
@@ -110,7 +116,7 @@ class Workspaces:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         environment = environment or {}
-        self._version = _version_of(torch_version)
+        self._version = release_of(torch_version)
         self._product = _product_need(gpu, environment)
         self._fp32 = ("fp32",) if gpu.has_matrix_unit("tf32") else ("fp32", "tf32")
         self._lt = _lt_need(self._version, environment) if gpu.vendor == "nvidia" else None
@@ -147,12 +153,6 @@ class Workspaces:
         if self._lt is not None and _is_lt_product(signature):
             needs.append(self._lt)
         return (*_temporary(temporaries_of(signature)), *needs)
-
-
-def _version_of(text: str) -> tuple[int, int]:
-    """(major, minor); where it is not known, as new as can be."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (99, 0)
 
 
 def _product_need(gpu: GPU, environment: Mapping[str, str]) -> Need:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
 
 __all__ = [
+    "NEWEST_TORCH",
     "STEP_OPTION",
     "Alloc",
     "EmptyCache",
@@ -33,6 +35,7 @@ __all__ = [
     "StorageRef",
     "Synchronize",
     "TensorSpec",
+    "release_of",
     "replays",
     "stepped_optimizer",
 ]
@@ -151,15 +154,31 @@ def _tensors_of(value: Argument) -> Iterator[TensorSpec]:
             yield from _tensors_of(item)
 
 
+#: The release of torch where none is known: as new as can be.
+NEWEST_TORCH = (99, 0)
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """(major, minor) of a version of torch; where it is not known, as new as can be.
+
+    >>> release_of("2.13.0+cpu")
+    (2, 13)
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else NEWEST_TORCH
+
+
 @dataclass(frozen=True)
 class MathMode:
-    """The switches of torch that decide which kernels run."""
+    """The switches of torch that decide which kernels run, and the release whose kernels these
+    are."""
 
     matmul_tf32: bool = False
     cudnn_tf32: bool = True
     cudnn_benchmark: bool = False
     deterministic: bool = False
     cudnn_enabled: bool = True
+    torch: tuple[int, int] = NEWEST_TORCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +337,22 @@ class Recording:
             step.count * sum(isinstance(entry, OpCall) for entry in step.entries)
             for step in self.steps
         )
+
+    def as_torch(self, version: str) -> Recording:
+        """The same ops with the kernels that another version of torch has for them."""
+        torch = release_of(version)
+        modes: dict[MathMode, MathMode] = {}
+
+        def changed(entry: Entry) -> Entry:
+            if not isinstance(entry, OpCall):
+                return entry
+            mode = modes.setdefault(entry.math, replace(entry.math, torch=torch))
+            return replace(entry, math=mode)
+
+        steps = tuple(
+            replace(step, entries=tuple(map(changed, step.entries))) for step in self.steps
+        )
+        return replace(self, steps=steps, torch_version=version)
 
 
 @dataclass(frozen=True)

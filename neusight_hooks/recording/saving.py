@@ -42,6 +42,7 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
     TensorSpec,
+    release_of,
 )
 
 __all__ = ["SCHEMA_VERSION", "load_recording", "save_recording"]
@@ -50,6 +51,9 @@ __all__ = ["SCHEMA_VERSION", "load_recording", "save_recording"]
 SCHEMA_VERSION = 2
 
 _VERSION_FIELD = "neusight_recording"
+
+#: What of a call's `MathMode` is its own; the release of torch is the whole recording's.
+_SWITCHES = tuple(field.name for field in fields(MathMode) if field.name != "torch")
 
 #: Elements of a tensor: a petabyte of floats is in no GPU.
 _MOST_ELEMENTS = 2**48
@@ -126,7 +130,7 @@ class _Table:
 
 def _encode(recording: Recording) -> dict[str, Any]:
     signatures = _Table(_encode_signature)
-    modes = _Table(lambda mode: list(vars(mode).values()))
+    modes = _Table(lambda mode: [getattr(mode, name) for name in _SWITCHES])
     stacks = _Table(list)
     calls = _Table(
         lambda call: [
@@ -238,7 +242,7 @@ _is_phase = _is_one_of(Phase)
 _ROWS: dict[str, tuple[_Check, ...]] = {
     "signature": (_is_text, _is_text, lambda value: True, lambda value: True),
     "argument": (_is_text, lambda value: True),
-    "mode": (_is_flag,) * len(fields(MathMode)),
+    "mode": (_is_flag,) * len(_SWITCHES),
     "call": (is_count, is_count, _is_text, _is_phase, is_count, _is_none_or(_is_whole), _is_text,
              is_count),
     "a": (_is_text, is_count, _is_text, _is_text, _is_phase, _is_one_of(StorageKind), is_count),
@@ -319,14 +323,16 @@ def _decode_signature(row: Any) -> OpSignature:
 
 def _decode(document: Fields) -> Recording:
     signatures = [_decode_signature(row) for row in document.items("signatures")]
-    modes = [MathMode(*_row("mode", row)) for row in document.items("modes")]
+    torch_version = document.text("torch_version", default="")
+    torch = release_of(torch_version)
+    modes = [MathMode(*_row("mode", row), torch=torch) for row in document.items("modes")]
     stacks = [_decode_stack(row) for row in document.items("stacks")]
     calls = [_decode_call(row, signatures, modes, stacks) for row in document.items("calls")]
     made = document.mapping("made", default={})
     return Recording(
         steps=_decode_steps(document, calls, stacks),
         gpu=document.text("gpu"),
-        torch_version=document.text("torch_version", default=""),
+        torch_version=torch_version,
         questions=tuple(
             (question, answer)
             for question, answer in (_row("question", row) for row in document.items("questions"))

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import (
+    Argument,
+    MathMode,
+    OpSignature,
+    TensorSpec,
+    release_of,
+)
 
 __all__ = ["math_mode", "signature_of", "spec_of"]
 
@@ -67,4 +73,5 @@ def math_mode() -> MathMode:
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         cudnn_enabled=torch.backends.cudnn.enabled,
+        torch=release_of(torch.__version__),
     )

@@ -9,11 +9,14 @@ from neusight.recording.recording import (
     Alloc,
     Entry,
     Free,
+    MathMode,
+    OpCall,
     OpSignature,
     Recording,
     Step,
     StorageRef,
     TensorSpec,
+    release_of,
     replays,
     stepped_optimizer,
 )
@@ -53,6 +56,24 @@ def test_a_signature_finds_its_tensors_in_lists() -> None:
     assert signature.input_tensors == (spec, spec)
     assert signature.output_tensors == (spec,)
     assert signature.optional_tensor("dim") is None
+
+
+def test_a_program_can_be_taken_as_that_of_another_torch() -> None:
+    call = OpCall(OpSignature("aten::mm", "default", (), ()), MathMode(matmul_tf32=True))
+
+    older = recording_of(Step("train", (call, Alloc(0, 1), call))).as_torch("2.5.0+cu124")
+
+    assert older.torch_version == "2.5.0+cu124"
+    first, alloc, second = older.steps[0].entries
+    assert isinstance(first, OpCall)
+    assert isinstance(second, OpCall)
+    assert first.math == MathMode(matmul_tf32=True, torch=(2, 5))
+    assert first.math is second.math  # one object: prices are kept by it
+    assert alloc == Alloc(0, 1)
+
+
+def test_an_unknown_torch_is_the_newest() -> None:
+    assert release_of("") > release_of("2.13.0a0+git1234") == (2, 13)
 
 
 def test_a_folded_step_is_replayed_a_few_times_and_counts_for_all() -> None:

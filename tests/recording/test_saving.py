@@ -39,7 +39,7 @@ CALL = OpCall(
     OpSignature(
         "aten::clamp", "default", (("self", SPEC), ("min", -math.inf), ("max", None)), (SPEC,)
     ),
-    MathMode(matmul_tf32=True),
+    MathMode(matmul_tf32=True, torch=(2, 13)),
     module="Net.0",
     sequence_nr=4,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from neusight.recording.recording import MathMode, OpSignature
+from neusight.recording.recording import MathMode, OpSignature, release_of
 
 __all__ = ["MathSwitches", "needs_math"]
 
@@ -34,7 +34,7 @@ class MathSwitches:
     much as an op; `signature.math_mode` asks those.)"""
 
     #: For ops to which they do not matter.
-    default = MathMode()
+    default = MathMode(torch=release_of(torch.__version__))
 
     def __init__(self) -> None:
         self._modes: dict[tuple[bool, ...], MathMode] = {}
@@ -51,7 +51,7 @@ class MathSwitches:
         )
         mode = self._modes.get(key)
         if mode is None:
-            mode = self._modes[key] = MathMode(*key)
+            mode = self._modes[key] = MathMode(*key, torch=self.default.torch)
         return mode
 
 

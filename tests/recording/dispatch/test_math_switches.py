@@ -8,7 +8,7 @@ import torch
 
 import neusight
 from neusight.recording.dispatch.math_switches import MathSwitches
-from neusight.recording.recording import Entry, MathMode, OpCall
+from neusight.recording.recording import Entry, MathMode, OpCall, release_of
 from neusight.recording.signature import math_mode
 
 
@@ -39,7 +39,7 @@ def test_switches_that_choose_kernels_are_kept_with_the_ops_they_matter_to() -> 
 
     found = calls(program)
     assert [call.math.matmul_tf32 for call in named(found, "mm")] == [False, True]
-    assert named(found, "add")[0].math == MathMode()
+    assert named(found, "add")[0].math == MathMode(torch=release_of(torch.__version__))
 
 
 def test_equal_switches_are_one_object() -> None:
