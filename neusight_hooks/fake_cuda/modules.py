@@ -42,6 +42,7 @@ def _install_parameters(patches: Patches, recorder: Recorder) -> None:
 
     patches.set(nn.Parameter, "__new__", staticmethod(new))
     _install_addresses(patches)
+    _install_resizing(patches, recorder)
     _install_pinned_tensors(patches, recorder)
     _install_truncated_normal(patches)
 
@@ -54,6 +55,19 @@ def _install_addresses(patches: Patches) -> None:
         return int(self._cdata) if self.device.type == "meta" else original(self)
 
     patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
+
+
+def _install_resizing(patches: Patches, recorder: Recorder) -> None:
+    original = torch.UntypedStorage.resize_
+
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        # No op does it: FSDP gives the gathered parameters of a layer back so.
+        result = original(self, size)
+        if self.device.type == "meta":
+            recorder.storages.resized(self)
+        return result
+
+    patches.set(torch.UntypedStorage, "resize_", resize_)
 
 
 def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:

@@ -45,6 +45,8 @@ class StorageWatch:
         self._alive: set[int] = set()
         self._watches: dict[int, _StorageRef] = {}
         self._kinds: dict[int, str] = {}
+        #: What the storages were for that live on without memory.
+        self._emptied: dict[int, str | None] = {}
         self._next = 0
 
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
@@ -52,7 +54,7 @@ class StorageWatch:
         if tensor._fake_device.type != "cuda":
             return
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._numbers:
+        if storage._cdata not in self._numbers and storage._cdata not in self._emptied:
             self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
 
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
@@ -68,6 +70,24 @@ class StorageWatch:
         self._kinds[self._next] = kind
         who = self._attribution
         self._follow(storage, "aten::empty", who.module, who.phase, who.stack)
+
+    def resized(self, storage: Any) -> None:
+        """A storage gave its memory back, or got some, while its tensors live on: as sharded
+        parameters do between the passes."""
+        key = storage._cdata
+        number = self._numbers.pop(key, None)
+        if number is not None:
+            self._emptied[key] = self._kinds.get(number)
+            self._alive.discard(number)
+            if self._tape.is_open:
+                self._tape.entries.append(TapedFree(number))
+        if key not in self._emptied or not storage.nbytes():
+            return
+        kind = self._emptied.pop(key)
+        if kind is not None:
+            self._kinds[self._next] = kind
+        who = self._attribution
+        self._follow(storage, "aten::resize_", who.module, who.phase, who.stack)
 
     def _follow(self, storage: Any, op: str, module: str, phase: Phase, stack: CallStack) -> None:
         number, key = self._next, storage._cdata
@@ -88,6 +108,7 @@ class StorageWatch:
         key = reference.key
         number = self._numbers.pop(key, None)
         self._watches.pop(key, None)
+        self._emptied.pop(key, None)
         self.on_death(key)
         if number is not None:
             self._alive.discard(number)

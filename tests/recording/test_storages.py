@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.recording.recording import Alloc, Entry, Free, OpCall
+from neusight.recording.recording import Alloc, Entry, Free, OpCall, StorageRef
 
 
 def entries(program: Any, **options: Any) -> list[Entry]:
@@ -61,3 +61,35 @@ def test_parameters_gradients_and_states_are_told_apart() -> None:
     assert {kind for kind, _ in sizes} >= {"parameter", "gradient", "optimizer_state"}
     kinds = {entry.kind for entry in entries(program) if isinstance(entry, Alloc)}
     assert "buffer" in kinds
+
+
+def test_memory_that_a_storage_gives_back_is_free_until_it_is_taken_again() -> None:
+    """As FSDP does with the gathered parameters of a layer."""
+
+    def program() -> None:
+        parameter = torch.empty(1000, device="cuda")
+        storage = parameter.untyped_storage()
+        storage.resize_(0)
+        torch.empty(1, device="cuda")
+        storage.resize_(4000)
+        parameter.add_(1)
+        del parameter, storage
+
+    told = [
+        f"{e.num_bytes} {e.op}" if isinstance(e, Alloc) else e
+        for e in entries(program)
+        if isinstance(e, Alloc | Free)
+    ]
+    assert told == [
+        "4000 aten::empty", Free(StorageRef(0, 0)),
+        "4 aten::empty", Free(StorageRef(0, 1)),
+        "4000 aten::resize_", Free(StorageRef(0, 2)),
+    ]  # fmt: skip
+
+
+def test_a_forecast_gives_torchs_resize_back() -> None:
+    before = torch.UntypedStorage.resize_
+
+    entries(lambda: torch.empty(1, device="cuda").untyped_storage().resize_(0))
+
+    assert torch.UntypedStorage.resize_ is before
