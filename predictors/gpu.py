@@ -37,13 +37,17 @@ class GPU:
     (`matrix_units_of_architecture`), and an empty list says that there are none. `link_gbps` is
     one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link.
 
+    `max_clock_mhz` is what the SMs run at where power allows, if that is above the datasheet's
+    boost clock (0: it is not).
+
     The measured constants: `gemm_utilization` is the share of peak that a large matrix-unit GEMM
     reaches in a short burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
     `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
     DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `gemm_floor_us` the
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
-    8 GPUs. `constants_origin` says what they were fitted on; where they
-    are not measured they are a prior ("prior").
+    8 GPUs. `constants_origin` says what they were fitted on; where they are not measured they are a
+    prior ("prior"). The first three are 0 where nobody measured them: then the power limit tells
+    (`physics/power.py`).
     """
 
     name: str
@@ -63,15 +67,16 @@ class GPU:
     warp_size: int
     tdp_w: float
     peak_tflops: dict[str, float]
+    max_clock_mhz: float = 0.0
     link_kind: str = ""
     link_gbps: float = 0.0
     pcie_gbps: float = 0.0
     aliases: tuple[str, ...] = ()
     cudnn_version: int = 92000
     gcn_arch_name: str = ""
-    gemm_utilization: float = 0.75
-    fp32_gemm_utilization: float = 0.8
-    sustained_factor: float = 0.9
+    gemm_utilization: float = 0.0
+    fp32_gemm_utilization: float = 0.0
+    sustained_factor: float = 0.0
     bandwidth_utilization: float = 0.85
     floor_us: float = 2.5
     link_floor_us: float = 15.0
@@ -239,13 +244,10 @@ _COUNT_FIELDS = (
     "warp_size",
 )
 _POSITIVE_FIELDS = ("boost_clock_mhz", "bandwidth_gbps", "tdp_w", "floor_us", "link_floor_us")
-_SHARE_FIELDS = (
-    "gemm_utilization",
-    "fp32_gemm_utilization",
-    "sustained_factor",
-    "bandwidth_utilization",
+_SHARE_FIELDS = ("gemm_utilization", "fp32_gemm_utilization", "sustained_factor")
+_NON_NEGATIVE_FIELDS = (
+    *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version", "max_clock_mhz"),
 )
-_NON_NEGATIVE_FIELDS = ("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version")
 
 #: Figures outside these are slips of the hand, in whatever unit, and would overflow.
 _LEAST, _MOST = 1e-6, 1e15
@@ -256,7 +258,8 @@ _LONG_NAME = 100
 _LIMITS = (
     *((name, _LEAST, _MOST, "a finite number above 0") for name in _POSITIVE_FIELDS),
     *((name, 0.0, _MOST, "a finite number, 0 or more") for name in _NON_NEGATIVE_FIELDS),
-    *((name, _LEAST, 1.0, "a share above 0 and at most 1") for name in _SHARE_FIELDS),
+    *((name, 0.0, 1.0, "a share of at most 1 (0: not measured)") for name in _SHARE_FIELDS),
+    ("bandwidth_utilization", _LEAST, 1.0, "a share above 0 and at most 1"),
 )
 
 

@@ -22,6 +22,7 @@ from neusight.predictors.physics.attention import exponentials_per_clock
 from neusight.predictors.physics.convolution import implicit_gemm
 from neusight.predictors.physics.gemm import GemmProblems, GemmTerms, gemm_terms, problems_of
 from neusight.predictors.physics.physical_time import PhysicalTime
+from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import is_winograd, wire_bytes
 from neusight.predictors.physics.tile import Candidates
 
@@ -429,7 +430,9 @@ def _attention_of(kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu:
     moved, flops, time_us, split = table.T[9:]
     return _Attention(
         batch, heads, kv_heads, seq_q, seq_kv, head_dim, table.T[7], moved, flops, time_us, split,
-        reached=gpu.peak_flops(kernels[0].compute, matrix=True) * 1e-6 * gpu.gemm_utilization,
+        reached=gpu.peak_flops(kernels[0].compute, matrix=True)
+        * 1e-6
+        * filled_in(gpu).gemm_utilization,
         gpu=gpu,
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from neusight.predictors.measuring.calibration import (
     variant_of,
     with_constants,
 )
+from neusight.predictors.physics.power import filled_in
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 
@@ -133,7 +134,7 @@ def fit_calibration(
     >>> fit_calibration([Measurement((kernel,), 60.0)], "H100").corrections[0].is_applied
     False
     """
-    target = find_gpu(gpu)
+    target = filled_in(find_gpu(gpu))
     base = find_predictor(predictor)
     problems, left_out = _priceable(_merged(measurements), target, base)
     if not problems and plain_host is None and profiled_host is None:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
-from neusight.predictors.physics.launch_geometry import geometry_of
+from neusight.predictors.physics.launch_geometry import effective_waves, geometry_of
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime
+from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.tile import (
     SPLITS,
     STAGE_DEPTH,
@@ -25,7 +26,6 @@ from neusight.predictors.physics.tile import (
     candidates,
     threads_of,
 )
-from neusight.predictors.physics.wave import effective_waves
 
 __all__ = [
     "CONSTANTS",
@@ -293,14 +293,16 @@ def _leaving_share(footprint: Floats, reach_bytes: float) -> Floats:
 def utilization_of(
     gpu: GPU, compute: str, *, sustained: bool, constants: GemmConstants = CONSTANTS
 ) -> float:
-    """Share of peak that a large GEMM reaches on this GPU and unit.
+    """Share of peak that a large GEMM reaches on this GPU and unit: measured, else what its power
+    limit allows.
 
     The FP32 share was measured in loops of long kernels: it is the sustained one as it is.
     """
-    share = gpu.gemm_utilization if gpu.has_matrix_unit(compute) else gpu.fp32_gemm_utilization
-    if compute == "fp8":
-        share *= constants.fp8_share
-    return share * (gpu.sustained_factor if sustained and compute != "fp32" else 1.0)
+    known = filled_in(gpu)
+    if not gpu.has_matrix_unit(compute):
+        return known.fp32_gemm_utilization
+    share = known.gemm_utilization * (constants.fp8_share if compute == "fp8" else 1.0)
+    return share * (known.sustained_factor if sustained and compute != "fp32" else 1.0)
 
 
 #: What a 16-bit product on tensor cores takes where rows of a matrix do not start at 16 bytes: wide

@@ -8,11 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.physics.tile import tile_shared_memory_bytes
 
-__all__ = ["MOST_THREADS_PER_CTA", "LaunchGeometry", "ctas_per_sm", "geometry_of"]
+__all__ = [
+    "MOST_THREADS_PER_CTA",
+    "LaunchGeometry",
+    "ctas_per_sm",
+    "effective_waves",
+    "geometry_of",
+]
+
+Floats = NDArray[np.float64]
 
 #: Threads of a CTA at most, and CTAs that one SM holds at most, whatever they need (CUDA C++
 #: Programming Guide, compute capabilities table: 32, but 16 on Turing and consumer Ampere, 24 on
@@ -132,3 +143,14 @@ def ctas_per_sm(
     )
     by_registers = gpu.registers_per_sm // max(1, registers_per_thread * threads_per_cta)
     return max(1, min(by_threads, by_memory, by_registers, MAX_CTAS_PER_SM))
+
+
+def effective_waves(waves: Floats, tail_cost: float) -> Floats:
+    """Waves as time feels them: at least one, the last partial one charged in part.
+
+    With `tail_cost` 1 a tail wave costs a whole wave (the published NeuSight form), with 0 it
+    costs its share; measured GEMMs lie between, as CTAs of a tail run faster alone. Never falls
+    as `waves` grows.
+    """
+    tail = np.ceil(waves) - waves
+    return np.maximum(1.0, waves + tail_cost * tail)

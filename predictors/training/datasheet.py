@@ -14,6 +14,7 @@ import numpy as np
 from neusight.predictors.errors import DataError, RegistrationError, UnknownGPUError
 from neusight.predictors.files import read_bytes, shown
 from neusight.predictors.gpu import GPU, find_gpu, gpus
+from neusight.predictors.physics.power import filled_in
 
 __all__ = ["KnownGPUs", "gpu_of_row", "prior_constants", "read_gpu_rows"]
 
@@ -166,50 +167,52 @@ def _nearest(version: tuple[int, int], vendor: str) -> GPU:
     )
 
 
-#: Constants whose mean over measured GPUs is the prior of another.
-_CONSTANTS = (
-    "gemm_utilization",
-    "fp32_gemm_utilization",
-    "sustained_factor",
-    "bandwidth_utilization",
-    "floor_us",
-    "gemm_floor_us",
-)
+#: What the power limit tells of a product, where nobody measured it (`physics/power.py`).
+_OF_POWER = ("gemm_utilization", "fp32_gemm_utilization", "sustained_factor")
+
+#: The other constants, whose mean over measured GPUs is the prior of another.
+_OF_KIN = ("bandwidth_utilization", "floor_us", "gemm_floor_us")
 
 
 def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None) -> GPU:
     """The GPU with constants as if it had never been measured: the mean over measured GPUs of its
-    compute capability's major number, else over all; `without` leaves GPUs out of the means."""
+    compute capability's major number, else over all; products go by the power limit.
+
+    `without` leaves GPUs out of the means, to score what is left: then products go by the means
+    too, as the power model's energies know every measured GPU.
+    """
+    chosen = _measured_kin(target, without or (lambda item: False))
+    prior: dict[str, Any] = dict.fromkeys(_OF_POWER, 0.0)
+    if not chosen:
+        return replace(target, **{**prior, "constants_origin": "prior", **_defaults()})
+    names = _OF_KIN if without is None else (*_OF_POWER, *_OF_KIN)
+    for name in names:
+        prior[name] = round(float(np.mean([_constant(item, name) for item in chosen])), 4)
+    prior["link_floor_us"] = float(np.median([item.link_floor_us for item in chosen]))
+    prior["constants_origin"] = f"prior, the mean of {len(chosen)} measured GPUs"
+    return replace(target, **prior)
+
+
+def _measured_kin(target: GPU, without: Callable[[GPU], bool]) -> list[GPU]:
+    """Measured GPUs of its compute capability's major number, else all measured ones."""
     measured = [
         item
         for item in map(find_gpu, gpus())
         if item.constants_origin.startswith("fitted on data/modern")
         and item.name != target.name
-        and not (without is not None and without(item))
+        and not without(item)
     ]
-    alike = [
-        item for item in measured if item.compute_capability[0] == target.compute_capability[0]
-    ]
-    chosen = alike or measured
-    if not chosen:
-        return replace(target, **{"constants_origin": "prior", **_defaults()})
-    means = {
-        name: float(np.mean([_constant(item, name) for item in chosen])) for name in _CONSTANTS
-    }
-    floors: dict[str, Any] = {
-        "link_floor_us": float(np.median([item.link_floor_us for item in chosen])),
-        "constants_origin": f"prior, the mean of {len(chosen)} measured GPUs",
-    }
-    return replace(target, **{name: round(value, 4) for name, value in means.items()} | floors)
+    major = target.compute_capability[0]
+    return [item for item in measured if item.compute_capability[0] == major] or measured
 
 
 def _defaults() -> dict[str, Any]:
     """What `GPU` assumes where a file says nothing."""
-    values = {item.name: item.default for item in fields(GPU) if item.name in _CONSTANTS}
+    values = {item.name: item.default for item in fields(GPU) if item.name in _OF_KIN}
     return {name: float(value) for name, value in values.items() if isinstance(value, float)}
 
 
 def _constant(item: GPU, name: str) -> float:
     if name == "gemm_floor_us":
         return item.gemm_floor_us or item.floor_us
-    return float(getattr(item, name))
+    return float(getattr(filled_in(item), name))

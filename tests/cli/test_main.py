@@ -336,7 +336,12 @@ def test_gpus_lists_all_and_shows_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert "H100-SXM5-80GB" in listed
 
     assert main(["gpus", "h100_sxm"]) == 0
-    assert "bandwidth_gbps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "bandwidth_gbps" in shown
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line}
+    peak, burst, sustained = map(float, rows["bf16"][1:4])
+    assert peak > burst > sustained > 0.5 * peak
+    assert rows["fp32"][4:] == ["by", "the", "power", "limit"]
 
 
 def test_several_gpus_are_one_table_with_costs(tmp_path: Path) -> None:

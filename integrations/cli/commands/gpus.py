@@ -29,8 +29,10 @@ def run(options: argparse.Namespace) -> int:
     from neusight.predictors.gpu import find_gpu, gpus
 
     if options.name is not None:
-        for name, value in find_gpu(options.name).to_json().items():
+        found = find_gpu(options.name)
+        for name, value in found.to_json().items():
             print(printable(f"{name:<38} {value}"))
+        print(_what_large_work_reaches(found))
         return ExitCode.OK
     families: dict[tuple[str, str], list[GPU]] = {}
     for item in sorted(map(find_gpu, gpus()), key=_newest_first):
@@ -41,6 +43,27 @@ def run(options: argparse.Namespace) -> int:
         for item in members:
             print(_row(item))
     return ExitCode.OK
+
+
+def _what_large_work_reaches(gpu: GPU) -> str:
+    """Large products in a burst and for long, and streaming: what a program can hope for."""
+    from neusight.predictors.physics.gemm import utilization_of
+
+    lines = ["", f"{'large products, TFLOP/s':<38} {'peak':>8} {'burst':>8} {'sustained':>10}"]
+    for unit in ("fp8", "bf16", "fp16", "tf32", "fp32"):
+        if unit not in gpu.peak_tflops:
+            continue
+        peak = gpu.peak_flops(unit, matrix=True) / 1e12
+        burst, lasting = (
+            peak * min(1.0, utilization_of(gpu, unit, sustained=sustained))
+            for sustained in (False, True)
+        )
+        is_known = gpu.gemm_utilization if gpu.has_matrix_unit(unit) else gpu.fp32_gemm_utilization
+        origin = "" if is_known else "   by the power limit"
+        lines.append(f"  {unit:<36} {peak:>8.1f} {burst:>8.1f} {lasting:>10.1f}{origin}")
+    reached = gpu.bandwidth_gbps * gpu.bandwidth_utilization
+    lines.append(f"{'large streams, GB/s':<38} {gpu.bandwidth_gbps:>8.0f} {reached:>8.0f}")
+    return "\n".join(lines)
 
 
 def _newest_first(item: GPU) -> tuple[bool, int, int, str]:

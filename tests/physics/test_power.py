@@ -1,0 +1,100 @@
+"""The power model: what share of its peak a GPU keeps up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neusight.predictors.gpu import find_gpu, gpus
+from neusight.predictors.physics.power import filled_in, limited_share, silicon_of
+
+
+def fp32(name: str) -> float:
+    share = limited_share(find_gpu(name), matrix=False, sustained=True)
+    assert share is not None
+    return share
+
+
+def matrix(name: str, *, sustained: bool) -> float:
+    share = limited_share(find_gpu(name), matrix=True, sustained=sustained)
+    assert share is not None
+    return share
+
+
+#: Shares of the FP32 peak that large products kept up: data/paper_fp32, data/kernelbench.
+MEASURED_FP32 = {"T4": 0.49, "P4": 0.78, "A100-PCIE-40GB": 0.82, "L40S": 0.60,
+                 "H100-PCIE-80GB": 0.72, "H100-SXM5-80GB": 0.79}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURED_FP32)
+def test_fp32_products_come_out_as_measured(name: str) -> None:
+    assert fp32(name) == pytest.approx(MEASURED_FP32[name], rel=0.06)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["A100-SXM4-80GB", "A40", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB",
+     "B300-SXM-270GB", "GB200-186GB", "L40S"],
+)  # fmt: skip
+def test_16_bit_products_come_out_as_fitted_in_bursts_and_sustained(name: str) -> None:
+    fitted = find_gpu(name)
+    lasting = fitted.gemm_utilization * fitted.sustained_factor
+
+    assert matrix(name, sustained=False) == pytest.approx(fitted.gemm_utilization, rel=0.08)
+    assert matrix(name, sustained=True) == pytest.approx(lasting, rel=0.08)
+
+
+def test_a_lower_power_limit_never_helps() -> None:
+    card = find_gpu("L40S")
+
+    shares = [
+        limited_share(replace(card, tdp_w=watts), matrix=matrix, sustained=True) or 0.0
+        for matrix in (False, True)
+        for watts in (700.0, 350.0, 200.0, 72.0, 15.0)
+    ]
+
+    assert shares == sorted(shares[:5], reverse=True) + sorted(shares[5:], reverse=True)
+    assert shares[0] > 1.5 * shares[3] > 0
+
+
+def test_a_limit_that_nothing_reaches_leaves_the_ceiling() -> None:
+    unbounded = replace(find_gpu("T4"), tdp_w=1000.0)
+
+    assert limited_share(unbounded, matrix=True, sustained=True) == pytest.approx(0.9)
+    assert limited_share(unbounded, matrix=True, sustained=False) == pytest.approx(0.9)
+
+
+def test_a_clock_above_the_boost_is_used_where_power_allows() -> None:
+    faster = replace(find_gpu("RTX-3060"), max_clock_mhz=1777 * 1.1)
+    slower = replace(faster, max_clock_mhz=0.0)
+
+    shares = [limited_share(gpu, matrix=True, sustained=True) for gpu in (faster, slower)]
+
+    assert shares == [pytest.approx(0.99), pytest.approx(0.9)]
+
+
+def test_an_unknown_architecture_is_taken_as_the_one_before() -> None:
+    newer = replace(find_gpu("RTX-5090"), compute_capability=(13, 0))
+
+    assert silicon_of(newer) == silicon_of(find_gpu("RTX-5090"))
+    assert silicon_of(replace(newer, compute_capability=(5, 2))) is None
+    assert limited_share(find_gpu("MI210"), matrix=True, sustained=True) is None
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_filling_in_keeps_what_was_measured_and_leaves_no_gap(name: str) -> None:
+    gpu = find_gpu(name)
+
+    filled = filled_in(gpu)
+
+    for constant in ("gemm_utilization", "sustained_factor", "fp32_gemm_utilization"):
+        known, found = getattr(gpu, constant), getattr(filled, constant)
+        assert 0.2 < found <= 1.0
+        assert found == (known or found)
+    assert filled_in(filled) == filled
+
+
+@pytest.mark.parametrize("name", [one for one in gpus() if not find_gpu(one).gemm_utilization])
+def test_what_the_power_model_tells_is_stated(name: str) -> None:
+    assert "power model" in find_gpu(name).constants_origin
