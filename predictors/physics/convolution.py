@@ -1,8 +1,10 @@
-"""How long a convolution takes: as an implicit GEMM, or directly with few channels a group.
+"""How long a convolution takes: the least of what cuDNN may choose for it.
 
-Forward: M = output pixels, N = output channels, K = input channels x taps. Data gradient: M = input
-pixels, K = output channels x taps. Weight gradient: M = output channels, N = input channels x taps,
-K = output pixels.
+Candidates: an implicit GEMM on tensor cores, which wants NHWC and transposes FP32 operands that are
+not; an implicit GEMM on ordinary cores, in any layout; and one thread an output where a filter
+reads few channels. Forward: M = output pixels, N = output channels, K = input channels x taps. Data
+gradient: M = input pixels, K = output channels x taps. Weight gradient: M = output channels, N =
+input channels x taps, K = output pixels.
 """
 
 from __future__ import annotations
@@ -25,27 +27,83 @@ __all__ = ["convolution_timings", "implicit_gemm"]
 #: Time of an implicit GEMM over that of a plain one: address arithmetic and halo loads. A prior.
 _IMPLICIT_FACTOR = 1.15
 
-#: cuDNN's tensor core kernels want NHWC: for NCHW it transposes inside (one read and write of image
-#: and result more); FP32 on ordinary cores has NCHW kernels of its own.
+#: cuDNN's TF32 kernels want NHWC: for NCHW it transposes inside (one read and write of image and
+#: result more).
 _TRANSPOSE_PASSES = 1.0
-
-#: Channels a group up to which no GEMM is used (PyTorch's conv_depthwise2d and cuDNN's grouped
-#: kernels run one thread an output), and the share of the ordinary cores' FLOP/s and the bytes per
-#: clock and SM that those reach. Priors.
-_DIRECT_CHANNELS = 4
-_DIRECT_ALU_SHARE = 0.25
-_DIRECT_BYTES = 8.0
-_DIRECT_FLOOR_FACTOR = 1.5
-
-#: Threads of their CTAs, one an output (conv_depthwise2d.cu).
-_DIRECT_THREADS = 256
-
-_CHANNEL_STEP = 8
 
 #: What Winograd's algorithm gains of its 2.25 after its transforms (data/paper_fp32, 5 GPUs).
 _WINOGRAD_SPEEDUP = 1.6
 
+_CHANNEL_STEP = 8
+
+#: Clocks of an SM for a tap of a pixel and 64 output channels, however few channels it reads: a tap
+#: is gathered as one vector of 16 bytes. data/profiled_kernels, patch embeddings of ViT,
+#: TimeSformer and OWLv2 in bf16 on H100: 2.7-2.9 once all SMs are busy.
+_TAP_CLOCKS = 2.7
+_GATHERED_OUTPUTS = 64
+
+#: Gradients of images read a tap in steps of 32 channels of the result's gradient, and write at
+#: least 64 channels of the image's: a tile's edges, seen in data/kernelbench (even half), where 3,
+#: 8 and 32 channels take the same time on A100, L40S, H100 and T4. Kernels without tensor cores on
+#: GPUs without TF32 have narrower tiles, and such steps with a stride only.
+_GRADIENT_CHANNEL_STEP = 32
+_GRADIENT_LEAST_COLUMNS = 64
+
+#: Those pass over the taps that a stride leaves out too, up to so many times as many, where taps
+#: overlap; and take so many times as long in three dimensions, but for gradients without a stride.
+#: data/kernelbench, even half, T4.
+_MOST_IDLE_TAPS = 4
+_VOLUME_FACTOR = 2.0
+
+#: FP32 kernels of GPUs that also have TF32, which keep NCHW: their share of the peak, and that of
+#: forward ones in three dimensions. data/kernelbench, even half: L40S 0.24-0.36.
+_ORDINARY_SHARE = 0.32
+_ORDINARY_VOLUME_SHARE = 0.16
+
+#: The same of gradients with a stride, where FP32 lanes are not shared with integers, and where
+#: half of them are (GA10x, Ada, consumer Blackwell). The even half: A100 0.55-0.65, L40S 0.15-0.3.
+_STRIDED_GRADIENT_SHARE = 0.55
+_SHARED_LANES_SHARE = 0.25
+
+#: Time of gradients in three dimensions over that of tensor cores elsewhere, where lanes are
+#: shared (data/kernelbench, even half: L40S 1.4-2.8).
+_VOLUME_GRADIENT_FACTOR = 2.0
+
+#: Tile of those kernels: pixels by channels (implicit_convolve_sgemm 128 x 64, as names have it).
+_ORDINARY_TILE = (128, 64)
+_ORDINARY_THREADS = 128
+
+#: From this compute capability on, cuDNN has tensor core kernels for strided gradients of images
+#: with fewer channels than `_TENSOR_COLUMNS`; before, ordinary ones (data/kernelbench: 16 channels
+#: take 7 times longer on A100 and L40S than on H100).
+_ANY_COLUMNS_SINCE = (9, 0)
+_TENSOR_COLUMNS = 32
+
+#: Channels a group up to which no GEMM is used (PyTorch's conv_depthwise2d and cuDNN's grouped
+#: kernels run one thread an output), and the instructions of an output and of each of its taps.
+#: data/kernelbench, depthwise 3 x 3 and 3 x 7 on H100 PCIe.
+_DIRECT_CHANNELS = 4
+_DIRECT_OUTPUT_INSTRUCTIONS = 110.0
+_DIRECT_TAP_INSTRUCTIONS = 23.0
+_DIRECT_FLOOR_FACTOR = 1.5
+
+#: Groups of more channels, of one tap: what GPUs without TF32 reach of their FP32 peak.
+#: data/kernelbench, even half: T4 0.014 in ShuffleNet's unit, where A100, H100 and L40S do as with
+#: one group. Nothing was measured of groups with more taps.
+_GROUPED_SHARE = 0.0125
+
+#: Threads of their CTAs, one an output (conv_depthwise2d.cu).
+_DIRECT_THREADS = 256
+
+#: Instructions that an SM starts a clock from this compute capability on: of four warps, for
+#: integers and floating point alike.
+_ISSUED = 128
+_FOUR_SCHEDULERS_SINCE = (7, 0)
+
+#: Half width of the 80 % interval; where cuDNN's choice follows no rule that was found (gradients
+#: with a stride, three dimensions, groups: 60-70 % of the rows of data/kernelbench lie in 0.4).
 _SPREAD = 0.4
+_WIDE_SPREAD = 0.7
 
 
 def implicit_gemm(size: ConvolutionSize) -> GemmSize:
@@ -72,58 +130,164 @@ def implicit_gemm(size: ConvolutionSize) -> GemmSize:
 def convolution_timings(
     kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool
 ) -> list[PhysicalTime]:
-    """The time of each convolution kernel, in order."""
-    rows = []
-    for kernel in kernels:
-        size = kernel.size
-        assert isinstance(size, ConvolutionSize)
-        itemsize = DTYPE_BYTES[kernel.dtype]
-        product = implicit_gemm(size)
-        if gpu.has_matrix_unit(kernel.compute) and size.direction == "forward":
-            product = product._replace(k=_padded_channels(size) * prod(size.kernel))
-        if is_winograd(kernel, gpu):
-            product = product._replace(k=math.ceil(product.k / _WINOGRAD_SPEEDUP))
-        weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
-        weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
-        rows.append(
-            (
-                *product,
-                itemsize,
-                weight_bytes,
-                kernel.num_bytes - weight_bytes,
-            )
-        )
+    """The time of each convolution kernel, in order: of its fastest algorithm."""
     products = timings_of_problems(
-        columns(rows),
+        columns([_problem_row(kernel, gpu) for kernel in kernels]),
         [kernel.compute for kernel in kernels],
         gpu,
         sustained=sustained,
         is_convolution=True,
     )
     return [
-        _direct_timing(kernel, gpu) if _is_direct(kernel) else _with_extras(kernel, timing, gpu)
-        for kernel, timing in zip(kernels, products, strict=True)
+        _fastest(kernel, product, gpu) for kernel, product in zip(kernels, products, strict=True)
     ]
 
 
-def _padded_channels(size: ConvolutionSize) -> int:
-    """Input channels of a group as the tensor cores take them (cuDNN developer guide: padded to a
-    multiple of 8 in 16 bit), which matters for images of three."""
-    channels = size.in_channels // size.groups
-    return -(-channels // _CHANNEL_STEP) * _CHANNEL_STEP
+def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
+    """The product that a library's tiles make of a convolution, with its bytes."""
+    size = _size_of(kernel)
+    itemsize = DTYPE_BYTES[kernel.dtype]
+    product = _padded_product(kernel, gpu)
+    if _gains_by_winograd(kernel, gpu):
+        product = product._replace(k=math.ceil(product.k / _WINOGRAD_SPEEDUP))
+    weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
+    weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
+    return (*product, itemsize, weight_bytes, kernel.num_bytes - weight_bytes)
+
+
+def _size_of(kernel: Kernel) -> ConvolutionSize:
+    assert isinstance(kernel.size, ConvolutionSize)
+    return kernel.size
+
+
+def _gains_by_winograd(kernel: Kernel, gpu: GPU) -> bool:
+    """Forward: 3 x 3 gradients of images take as long as 3 x 5 ones, a tap (T4)."""
+    return is_winograd(kernel, gpu) and _size_of(kernel).direction == "forward"
+
+
+def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
+    """The implicit GEMM with its channels and taps as the kernels of that unit take them."""
+    size = _size_of(kernel)
+    product = implicit_gemm(size)
+    on_tensor_cores = gpu.has_matrix_unit(kernel.compute)
+    if size.direction == "data_gradient":
+        if on_tensor_cores and kernel.compute == "tf32":
+            return _whole_steps(size)
+        return product if on_tensor_cores else _with_idle_taps(size)
+    if on_tensor_cores and size.direction == "forward":
+        # cuDNN developer guide: padded to a multiple of 8, which matters for images of three.
+        channels = _rounded(size.in_channels // size.groups, _CHANNEL_STEP)
+        return product._replace(k=channels * prod(size.kernel))
+    return product
+
+
+def _whole_steps(size: ConvolutionSize) -> GemmSize:
+    """The product of a gradient with whole steps of channels and a whole tile's columns."""
+    outputs = _rounded(size.out_channels // size.groups, _GRADIENT_CHANNEL_STEP)
+    padded = implicit_gemm(size._replace(out_channels=outputs * size.groups))
+    return padded._replace(n=max(padded.n, _GRADIENT_LEAST_COLUMNS)) if padded.n else padded
+
+
+def _with_idle_taps(size: ConvolutionSize) -> GemmSize:
+    """The product of a gradient with a stride as kernels without tensor cores do it."""
+    strides = prod(size.stride)
+    if strides <= 1:
+        return implicit_gemm(size)
+    outputs = _rounded(size.out_channels // size.groups, _GRADIENT_CHANNEL_STEP)
+    product = implicit_gemm(size._replace(out_channels=outputs * size.groups))
+    overlaps = any(taps > step for taps, step in zip(size.kernel, size.stride, strict=False))
+    if len(size.kernel) > 2 or not overlaps:
+        return product
+    return product._replace(k=product.k * min(strides, _MOST_IDLE_TAPS))
+
+
+def _rounded(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _fastest(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
+    if _is_direct(kernel):
+        return _direct_timing(kernel, gpu)
+    if not gpu.has_matrix_unit(kernel.compute):
+        return _timing_without_tensor_cores(kernel, product, gpu)
+    tensor = _tensor_timing(kernel, product, gpu)
+    if kernel.compute != "tf32" or gpu.vendor != "nvidia":
+        return tensor
+    ordinary = _ordinary_timing(kernel, gpu)
+    size = _size_of(kernel)
+    if not _has_tensor_kernel(size, gpu):
+        return ordinary
+    if size.direction == "data_gradient" and _prefers_tensor_cores(size):
+        return tensor
+    return min(tensor, ordinary, key=lambda timing: timing.time_us)
 
 
 def _is_direct(kernel: Kernel) -> bool:
-    size = kernel.size
-    assert isinstance(size, ConvolutionSize)
+    size = _size_of(kernel)
     return size.groups > 1 and size.in_channels // size.groups <= _DIRECT_CHANNELS
 
 
-def _with_extras(kernel: Kernel, timing: PhysicalTime, gpu: GPU) -> PhysicalTime:
-    time_us = timing.time_us * _IMPLICIT_FACTOR
-    if kernel.layout != "channels_last" and gpu.has_matrix_unit(kernel.compute):
+def _timing_without_tensor_cores(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
+    size = _size_of(kernel)
+    is_slow = len(size.kernel) > 2 and not _is_gradient(size, is_strided=False)
+    time_us = product.time_us * _IMPLICIT_FACTOR * (_VOLUME_FACTOR if is_slow else 1.0)
+    if _is_slow_in_groups(kernel, gpu):
+        time_us = max(time_us, kernel.flops * 1e6 / (gpu.peak_flops("fp32") * _GROUPED_SHARE))
+    return replace(product, time_us=time_us, spread=_spread(size))
+
+
+def _is_slow_in_groups(kernel: Kernel, gpu: GPU) -> bool:
+    size = _size_of(kernel)
+    is_measured = kernel.dtype == "float32" and gpu.vendor == "nvidia"
+    has_groups = size.groups > 1 and prod(size.kernel) == 1
+    return has_groups and is_measured and not gpu.has_matrix_unit("tf32")
+
+
+def _spread(size: ConvolutionSize) -> float:
+    is_regular = len(size.kernel) <= 2 and size.groups == 1
+    return _SPREAD if is_regular and not _is_gradient(size, is_strided=True) else _WIDE_SPREAD
+
+
+def _is_gradient(size: ConvolutionSize, *, is_strided: bool) -> bool:
+    return size.direction == "data_gradient" and (prod(size.stride) > 1) is is_strided
+
+
+def _has_tensor_kernel(size: ConvolutionSize, gpu: GPU) -> bool:
+    """Whether cuDNN takes one for a convolution in FP32 (TF32)."""
+    if not _is_gradient(size, is_strided=True) or gpu.compute_capability >= _ANY_COLUMNS_SINCE:
+        return True
+    return size.in_channels // size.groups >= _TENSOR_COLUMNS
+
+
+def _prefers_tensor_cores(size: ConvolutionSize) -> bool:
+    """Gradients with a stride or in three dimensions take the tensor cores wherever they can
+    (data/kernelbench, even half)."""
+    return prod(size.stride) > 1 or len(size.kernel) > 2
+
+
+def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
+    """The implicit GEMM on tensor cores, with the transposes inside it."""
+    size = _size_of(kernel)
+    time_us = max(product.time_us * _IMPLICIT_FACTOR, _gather_us(size, gpu))
+    if kernel.compute == "tf32" and _is_slow_gradient(size, gpu):
+        time_us *= _VOLUME_GRADIENT_FACTOR
+    if kernel.layout != "channels_last":
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
-    return replace(timing, time_us=time_us, spread=_SPREAD)
+    return replace(product, time_us=time_us, spread=_spread(size))
+
+
+def _is_slow_gradient(size: ConvolutionSize, gpu: GPU) -> bool:
+    is_volume = len(size.kernel) > 2 and _is_gradient(size, is_strided=False)
+    return is_volume and _shares_lanes(gpu)
+
+
+def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
+    """What reading every tap of every pixel takes at least, forward."""
+    if size.direction != "forward" or gpu.vendor != "nvidia":
+        return 0.0
+    taps = size.batch * prod(size.output) * prod(size.kernel)
+    tiles = size.groups * math.ceil(size.out_channels / size.groups / _GATHERED_OUTPUTS)
+    return taps * tiles * _TAP_CLOCKS * 1e6 / (gpu.num_sms * gpu.clock_hz)
 
 
 def _dram_us(kernel: Kernel, gpu: GPU) -> float:
@@ -131,16 +295,63 @@ def _dram_us(kernel: Kernel, gpu: GPU) -> float:
     return kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
 
 
+def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
+    """The implicit GEMM in FP32 on a GPU that has TF32 too; it reads any layout."""
+    size = _size_of(kernel)
+    product = _whole_steps(size) if size.direction == "data_gradient" else implicit_gemm(size)
+    tile_m, tile_n = _ORDINARY_TILE
+    columns_of_tiles = math.ceil(product.n / tile_n)
+    launch = geometry_of(
+        KernelClass.CONVOLUTION,
+        gpu,
+        num_ctas=max(1, product.batch * math.ceil(product.m / tile_m) * columns_of_tiles),
+        threads_per_cta=_ORDINARY_THREADS,
+        tile=_ORDINARY_TILE,
+        itemsize=DTYPE_BYTES[kernel.dtype],
+    )
+    flops = 2.0 * product.batch * product.m * columns_of_tiles * tile_n * product.k
+    if _gains_by_winograd(replace(kernel, compute="fp32"), gpu):
+        flops /= _WINOGRAD_SPEEDUP
+    compute_us = flops * 1e6 / (gpu.peak_flops("fp32") * _ordinary_share(size, gpu))
+    # Few CTAs leave SMs idle.
+    compute_us *= max(1.0, gpu.num_sms / launch.num_ctas)
+    memory_us = _dram_us(kernel, gpu)
+    return PhysicalTime(
+        time_us=gpu.floor_us + smooth_maximum(compute_us, memory_us),
+        bound="compute" if compute_us > memory_us else "memory",
+        spread=_spread(size),
+        tile=_ORDINARY_TILE,
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
+    )
+
+
+def _ordinary_share(size: ConvolutionSize, gpu: GPU) -> float:
+    if _is_gradient(size, is_strided=True):
+        return _SHARED_LANES_SHARE if _shares_lanes(gpu) else _STRIDED_GRADIENT_SHARE
+    is_volume = len(size.kernel) > 2 and size.direction == "forward"
+    return _ORDINARY_VOLUME_SHARE if is_volume else _ORDINARY_SHARE
+
+
+def _shares_lanes(gpu: GPU) -> bool:
+    """Whether half of the FP32 lanes serve integers too (GA10x, Ada, consumer Blackwell)."""
+    major, minor = gpu.compute_capability
+    return gpu.vendor == "nvidia" and ((major == 8 and minor > 0) or major == 12)
+
+
 def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
-    issue_us = kernel.num_bytes * 1e6 / (_DIRECT_BYTES * gpu.num_sms * gpu.clock_hz)
-    # 16-bit kernels add up in FP32; FP64 keeps its own, slower cores.
-    unit = "fp64" if kernel.compute == "fp64" else "fp32"
-    compute_us = kernel.flops * 1e6 / (gpu.peak_flops(unit) * _DIRECT_ALU_SHARE)
-    floor_us = gpu.floor_us * _DIRECT_FLOOR_FACTOR
-    memory_us = smooth_maximum(issue_us, _dram_us(kernel, gpu))
-    size = kernel.size
-    assert isinstance(size, ConvolutionSize)
-    outputs = size.batch * size.out_channels * prod(size.output)
+    """One thread an output, which goes through its taps one by one."""
+    size = _size_of(kernel)
+    is_gradient = size.direction == "data_gradient"
+    pixels, channels = (
+        (size.input, size.in_channels) if is_gradient else (size.output, size.out_channels)
+    )
+    outputs = size.batch * channels * prod(pixels)
+    taps = kernel.flops / 2.0 / max(1, outputs)
+    instructions = outputs * (_DIRECT_OUTPUT_INSTRUCTIONS + taps * _DIRECT_TAP_INSTRUCTIONS)
+    compute_us = instructions * 1e6 / _instructions_per_second(kernel, gpu)
+    memory_us = _dram_us(kernel, gpu)
     launch = geometry_of(
         KernelClass.CONVOLUTION,
         gpu,
@@ -148,10 +359,20 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         threads_per_cta=_DIRECT_THREADS,
     )
     return PhysicalTime(
-        time_us=floor_us + smooth_maximum(memory_us, compute_us),
+        time_us=gpu.floor_us * _DIRECT_FLOOR_FACTOR + smooth_maximum(compute_us, memory_us),
         bound="compute" if compute_us > memory_us else "memory",
         spread=_SPREAD,
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
     )
+
+
+def _instructions_per_second(kernel: Kernel, gpu: GPU) -> float:
+    """How many instructions of threads a GPU starts: 16-bit kernels add up in FP32; FP64 keeps its
+    own, slower cores."""
+    if kernel.compute == "fp64" or gpu.vendor != "nvidia":
+        return gpu.peak_flops("fp64" if kernel.compute == "fp64" else "fp32") / 2.0
+    if gpu.compute_capability < _FOUR_SCHEDULERS_SINCE:
+        return gpu.peak_flops("fp32") / 2.0
+    return _ISSUED * gpu.num_sms * gpu.clock_hz

@@ -49,6 +49,77 @@ def test_contiguous_layout_pays_for_transposes_on_tensor_cores() -> None:
     assert time_us(SIZE, layout="contiguous", dtype="float32") == time_us(SIZE, dtype="float32")
 
 
+def tf32_us(size: ConvolutionSize, name: str, *, layout: Layout = "contiguous") -> float:
+    kernel = Kernel.convolution(size, dtype="float32", compute="tf32", layout=layout)
+    [timing] = convolution_timings([kernel], find_gpu(name), sustained=False)
+    return timing.time_us
+
+
+WIDE = ConvolutionSize(64, 64, 128, 1, (1, 524280), (1, 174758), (1, 3), (1, 3), "forward")
+
+
+def test_ada_keeps_an_nchw_image_on_ordinary_cores_where_transposes_cost_more() -> None:
+    assert tf32_us(WIDE, "L40S") == tf32_us(WIDE, "L40S", layout="channels_last")
+    assert tf32_us(WIDE, "A100") > 1.5 * tf32_us(WIDE, "A100", layout="channels_last")
+
+
+def test_every_tap_of_a_pixel_takes_its_clocks_however_few_channels_it_reads() -> None:
+    """TimeSformer's patches on H100: 25,088 pixels x 256 taps x 12 tiles of 64 outputs."""
+    patches = ConvolutionSize(128, 3, 768, 1, (224, 224), (14, 14), (16, 16), (16, 16), "forward")
+    clocks = 25088 * 256 * 12 * 2.7
+    gpu = find_gpu("H100")
+
+    assert time_us(patches, name="H100") == pytest.approx(clocks * 1e6 / (132 * gpu.clock_hz))
+
+
+def gradient(inputs: int, outputs: int, *, stride: int, rank: int = 2) -> ConvolutionSize:
+    image, result = (64,) * rank, (64 // stride,) * rank
+    return ConvolutionSize(
+        16, inputs, outputs, 1, image, result, (3,) * rank, (stride,) * rank, "data_gradient"
+    )
+
+
+def test_a_gradient_reads_whole_steps_of_channels_in_tf32() -> None:
+    few, step, more = (tf32_us(gradient(64, n, stride=1), "H100") for n in (3, 32, 33))
+
+    assert few == pytest.approx(step, rel=0.25) and more > 1.2 * step
+
+
+def test_strided_gradients_of_few_channels_have_tensor_core_kernels_from_hopper_on() -> None:
+    few, many = gradient(16, 32, stride=2, rank=3), gradient(32, 32, stride=2, rank=3)
+
+    assert tf32_us(few, "A100") > tf32_us(many, "A100")
+    assert tf32_us(few, "H100") < tf32_us(many, "H100")
+
+
+def test_without_tensor_cores_a_strided_gradient_passes_over_idle_taps_where_taps_overlap() -> None:
+    overlapping, apart = (
+        gradient(64, 32, stride=2)._replace(kernel=(taps, taps)) for taps in (4, 2)
+    )
+
+    idle = time_us(overlapping, dtype="float32", name="T4")
+
+    assert idle > 9 * time_us(apart, dtype="float32", name="T4")
+
+
+def test_groups_are_slow_on_gpus_without_tf32() -> None:
+    one = ConvolutionSize(10, 240, 120, 1, (56, 56), (56, 56), (1, 1), (1, 1), "forward")
+    three = one._replace(groups=3)
+
+    assert time_us(three, dtype="float32", name="T4") > 5 * time_us(one, dtype="float32", name="T4")
+    assert tf32_us(three, "A100") < 2 * tf32_us(one, "A100")
+
+
+def test_a_depthwise_output_takes_instructions_for_itself_and_for_each_tap() -> None:
+    """3 x 7 taps on H100: 110 + 21 x 23 instructions, of which each SM starts 128 a clock."""
+    size = ConvolutionSize(32, 128, 128, 128, (128, 256), (126, 250), (3, 7), (1, 1), "forward")
+    outputs = 32 * 128 * 126 * 250
+
+    expected = outputs * (110 + 21 * 23) / (128 * 132 * 1755)
+
+    assert time_us(size, dtype="float32", name="H100") == pytest.approx(expected, rel=0.05)
+
+
 def test_depthwise_is_far_from_peak() -> None:
     size = ConvolutionSize(32, 512, 512, 512, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
     kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
