@@ -98,6 +98,14 @@ def test_a_products_bytes_by_the_l2() -> None:
     assert chosen(found, list(expected)) == expected
 
 
+def test_a_weight_gradient_looks_like_the_products_that_were_measured() -> None:
+    forward = Kernel.gemm(1024, 4096, 2048, layout="nt")
+    gradient = Kernel.gemm(1024, 4096, 2048, layout="tn")
+    time = time_of(50.0, tile=(128, 128))
+
+    assert columns_of(GEMM_FEATURES, gradient, time) == columns_of(GEMM_FEATURES, forward, time)
+
+
 def test_probed_tiles_have_columns_of_their_own() -> None:
     found = columns_of(GEMM_FEATURES, Kernel.gemm(1000, 1000, 64), time_of(50.0, tile=(128, 128)))
 
