@@ -21,7 +21,10 @@ __all__ = [
     "Variant",
 ]
 
-Layout = Literal["nt", "nn", "tn", "tt", "channels_last", "contiguous", "strided", ""]
+#: Of a kernel that moves bytes: "contiguous" where one flat loop takes several elements at once,
+#: "scalar" where it takes one at a time, as it computes indices or casts but neighbours stay
+#: neighbours, "strided" where neighbours of one tensor lie apart in another, as transposed.
+Layout = Literal["nt", "nn", "tn", "tt", "channels_last", "contiguous", "scalar", "strided", ""]
 Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
@@ -42,6 +45,7 @@ Variant = Literal[
     "batch_norm_join",
     "softmax",
     "log_softmax",
+    "cat",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.

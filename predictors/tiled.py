@@ -16,7 +16,7 @@ from neusight.predictors.physics.attention import attention_timing
 from neusight.predictors.physics.collective import collective_timing
 from neusight.predictors.physics.convolution import convolution_timings
 from neusight.predictors.physics.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
-from neusight.predictors.physics.memory_bound import memory_bound_timing
+from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
 from neusight.predictors.physics.physical_time import PhysicalTime, whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Origin

@@ -186,21 +186,62 @@ def is_dense_channels_last(spec: TensorSpec) -> bool:
 
 def same_storage_order(first: TensorSpec, second: TensorSpec) -> bool:
     """Whether the elements lie in the same order, so that a flat copy does."""
-    return first.shape == second.shape and all(
-        size == 1 or left == right
-        for size, left, right in zip(first.shape, first.stride, second.stride, strict=True)
-    )
+    return _steps(first) == _steps(second)
+
+
+def _steps(spec: TensorSpec) -> list[tuple[int, int]]:
+    """Size and stride of each dimension that has more than one element, in order."""
+    pairs = zip(spec.shape, spec.stride, strict=True)
+    return [(size, stride) for size, stride in pairs if size != 1]
 
 
 def layout_of(specs: Iterable[TensorSpec]) -> Layout:
-    """ "contiguous" if one flat loop goes through all of them, "strided" if indices are needed."""
-    tensors = [spec for spec in specs if spec.numel > 1]
-    if not tensors:
+    """How a loop in the order of the largest tensor, the last of these, goes through all of them:
+    "contiguous" if flat, "strided" if it transposes one of them, else "scalar"."""
+    tensors = [spec for spec in specs if spec.numel]
+    largest = max((spec.numel for spec in tensors), default=0)
+    if largest <= 1:
         return "contiguous"
-    first = tensors[0]
-    if is_dense(first) and all(same_storage_order(first, other) for other in tensors[1:]):
+    leading = [spec for spec in tensors if spec.numel == largest][-1]
+    if is_dense(leading) and all(same_storage_order(leading, other) for other in tensors):
         return "contiguous"
-    return "strided"
+    return "strided" if any(_is_transposed(spec, leading) for spec in tensors) else "scalar"
+
+
+#: Elements that a CTA of an elementwise kernel takes (4 for each of 128 threads, CUDALoops.cuh),
+#: and bytes of a sector, the least that is read.
+_CTA_ELEMENTS = 512
+_SECTOR_BYTES = 32
+
+#: Sectors for each element from which on a CTA's reading counts as transposed: contiguous it is
+#: 1/8 (four bytes) or less.
+_TRANSPOSED_SECTORS = 0.25
+
+
+def _is_transposed(spec: TensorSpec, leading: TensorSpec) -> bool:
+    """Whether elements next to each other in `leading` lie apart here, so that each costs a
+    sector."""
+    gap = len(leading.shape) - len(spec.shape)
+    if gap < 0:
+        return False
+    item = itemsize(spec.dtype)
+    covered, steps = 1, []
+    for stride, dim in sorted((stride, dim) for dim, stride in enumerate(leading.stride)):
+        size = leading.shape[dim]
+        if covered >= _CTA_ELEMENTS or size <= 1 or stride == 0:
+            continue
+        taken = min(size, ceil_div(_CTA_ELEMENTS, covered))
+        covered *= taken
+        if dim >= gap and spec.shape[dim - gap] > 1 and spec.stride[dim - gap]:
+            steps.append((spec.stride[dim - gap] * item, taken))
+    pieces, extent = 1, item
+    for num_bytes, taken in sorted(steps):
+        if num_bytes <= max(extent, _SECTOR_BYTES):
+            extent += (taken - 1) * num_bytes
+        else:
+            pieces *= taken
+    sectors = pieces * ceil_div(extent, _SECTOR_BYTES)
+    return covered > _SECTOR_BYTES and sectors > _TRANSPOSED_SECTORS * covered
 
 
 def memory_kernel(
@@ -244,13 +285,21 @@ def memory_kernel(
         bytes_read=num_bytes(sources) if bytes_read is None else bytes_read,
         bytes_written=num_bytes(targets) if bytes_written is None else bytes_written,
         flops=flops,
-        layout=layout or layout_of(sources + targets),
+        layout=layout or _layout_of(kernel_class, sources + targets),
         variant=variant,
         is_backward=is_backward,
         scatters=scatters,
         selects=selects,
         along_columns=along_columns,
     )
+
+
+def _layout_of(kernel_class: KernelClass, tensors: tuple[TensorSpec, ...]) -> Layout:
+    """Of a pass over all elements by all its tensors, of others by the largest ones."""
+    if kernel_class in (KernelClass.ELEMENTWISE, KernelClass.COPY):
+        return layout_of(tensors)
+    largest = max((spec.numel for spec in tensors), default=0)
+    return layout_of(spec for spec in tensors if spec.numel == largest)
 
 
 def pointwise_kernel(
@@ -265,16 +314,31 @@ def pointwise_kernel(
     elements = max((spec.numel for spec in targets), default=0)
     if elements == 0:
         return []
+    sources = gpu_tensors(reads)
+    layout = layout_of(sources + targets)
+    if layout == "contiguous" and _casts(sources, targets):
+        layout = "scalar"
     return [
         memory_kernel(
             KernelClass.ELEMENTWISE,
             name,
-            reads=reads,
+            reads=sources,
             writes=targets,
             width=elements,
+            layout=layout,
             scatters=scatters,
         )
     ]
+
+
+#: Types between which a loop casts element by element where it meets several (LoadWithCast and
+#: StoreWithCast, MemoryAccess.cuh).
+_FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
+
+
+def _casts(sources: tuple[TensorSpec, ...], targets: tuple[TensorSpec, ...]) -> bool:
+    """Whether floats of several types meet in one pointwise kernel."""
+    return len({spec.dtype for spec in (*sources, *targets[:1])} & _FLOATS) > 1
 
 
 def sum_kernel(source: TensorSpec, result: TensorSpec) -> Kernel:
@@ -290,7 +354,10 @@ def copy_kernel(source: TensorSpec, target: TensorSpec, name: str = "copy") -> l
     """
     if target.numel == 0:
         return []
-    flat = source.dtype == target.dtype and layout_of((source, target)) == "contiguous"
+    layout = layout_of((source, target))
+    flat = source.dtype == target.dtype and layout == "contiguous"
+    if layout == "contiguous" and not flat and not _is_rounded(source, target):
+        layout = "scalar"
     label = "memcpy_d2d" if flat and source.numel == target.numel and name == "copy" else name
     return [
         memory_kernel(
@@ -300,8 +367,15 @@ def copy_kernel(source: TensorSpec, target: TensorSpec, name: str = "copy") -> l
             writes=(target,),
             width=target.numel,
             flops=0,
+            layout=layout,
         )
     ]
+
+
+def _is_rounded(source: TensorSpec, target: TensorSpec) -> bool:
+    """Whether the copy rounds float32 to 16 bits, which alone of all casts has a kernel of its own
+    that takes several elements at once (float16_copy_kernel_cuda, Copy.cu)."""
+    return source.dtype == "float32" and target.dtype in ("bfloat16", "float16")
 
 
 def memcpy_h2d(target: TensorSpec) -> Kernel:

@@ -14,8 +14,8 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, AttentionSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import utilization_of
 from neusight.predictors.physics.launch_geometry import geometry_of
-from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
-from neusight.predictors.physics.physical_time import PhysicalTime
+from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
+from neusight.predictors.physics.roofline import cold_share
 
 __all__ = ["attention_timing", "exponentials_per_clock", "visible_tile_pairs"]
 

@@ -11,8 +11,7 @@ import math
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
 from neusight.predictors.physics.launch_geometry import geometry_of
-from neusight.predictors.physics.memory_bound import smooth_maximum
-from neusight.predictors.physics.physical_time import PhysicalTime
+from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import wire_bytes
 
 __all__ = ["collective_timing", "link_bandwidth_gbps"]

@@ -18,9 +18,8 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.predictors.physics.gemm import columns, timings_of_problems
 from neusight.predictors.physics.launch_geometry import geometry_of
-from neusight.predictors.physics.memory_bound import cold_share, smooth_maximum
-from neusight.predictors.physics.physical_time import PhysicalTime
-from neusight.predictors.physics.roofline import is_winograd
+from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
+from neusight.predictors.physics.roofline import cold_share, is_winograd
 
 __all__ = ["convolution_timings", "implicit_gemm"]
 

@@ -80,13 +80,7 @@ def geometry_of(
     tile: tuple[int, int] | None = None,
     itemsize: float = 4.0,
 ) -> LaunchGeometry:
-    """How a launch of so many CTAs fills the GPU; `itemsize` is of the operands of a tile, bytes.
-
-    >>> from neusight.predictors.gpu import find_gpu
-    >>> options = {"num_ctas": 4224, "threads_per_cta": 128}
-    >>> geometry_of(KernelClass.COPY, find_gpu("H100"), **options).num_waves
-    2.0
-    """
+    """How a launch of so many CTAs fills the GPU; `itemsize` is of a tile's operands, bytes."""
     num_ctas, threads = max(1, num_ctas), min(max(1, threads_per_cta), MOST_THREADS_PER_CTA)
     registers, shared_bytes, at_once = _demand(kernel_class, gpu, threads, tile, itemsize)
     warps_per_cta = -(-threads // gpu.warp_size)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SHORTEST_US", "Bound", "PhysicalTime", "whole_nanoseconds"]
+__all__ = ["SHORTEST_US", "Bound", "PhysicalTime", "smooth_maximum", "whole_nanoseconds"]
 
 Bound = Literal["compute", "memory", "launch", "communication"]
 
@@ -34,3 +35,15 @@ class PhysicalTime:
 def whole_nanoseconds(time_us: float) -> float:
     """The duration rounded to whole nanoseconds, at least one; µs."""
     return max(SHORTEST_US, round(time_us * 1000.0) / 1000.0)
+
+
+def smooth_maximum(*terms: float) -> float:
+    """A little more than the largest term, by how near the others are (4-norm); never less."""
+    largest = max(terms)
+    if largest <= 0.0:
+        return 0.0
+    total = 0.0
+    for term in terms:
+        square = (term / largest) * (term / largest)
+        total += square * square
+    return largest * math.sqrt(math.sqrt(total))

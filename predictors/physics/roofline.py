@@ -13,6 +13,7 @@ from neusight.predictors.kernel import (
 
 __all__ = [
     "WINOGRAD_SAVING",
+    "cold_share",
     "flop_roofline_us",
     "is_winograd",
     "memory_roofline_us",
@@ -31,6 +32,11 @@ WINOGRAD_SAVING = 2.25
 #: ring algorithms (Thakur et al. 2005, "Optimization of Collective Communication Operations in
 #: MPICH"; nccl-tests, PERFORMANCE.md).
 _PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+
+#: Footprint, in units of the L2, at which half of the traffic reaches DRAM (fitted on data/modern
+#: static fp8 quantisation and adds of 6 GPUs).
+L2_REACH = 0.75
 
 
 def flop_roofline_us(kernel: Kernel, gpu: GPU) -> float:
@@ -70,6 +76,13 @@ def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
         num_bytes = max(kernel.bytes_read, kernel.bytes_written)
         return num_bytes / (gpu.pcie_gbps * 1e3) if gpu.pcie_gbps else 0.0
     return kernel.num_bytes / (gpu.bandwidth_gbps * 1e3)
+
+
+def cold_share(footprint_bytes: float, gpu: GPU) -> float:
+    """Share of the traffic that reaches DRAM, 0 to 1: the footprint against the L2, smoothly."""
+    ratio = footprint_bytes / (L2_REACH * gpu.l2_bytes)
+    squares = ratio * ratio
+    return squares / (1.0 + squares)
 
 
 def roofline_us(kernel: Kernel, gpu: GPU) -> float:

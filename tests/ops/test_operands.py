@@ -90,9 +90,27 @@ def test_one_loop_goes_through_dense_tensors_of_one_order() -> None:
 
     assert layout_of((spec(8, 4), spec(8, 4))) == "contiguous"
     assert layout_of((turned, turned)) == "contiguous"
-    assert layout_of((spec(8, 4), turned)) == "strided"
-    assert layout_of((TensorSpec((8, 4), (8, 1), "float32"),)) == "strided"
-    assert layout_of((spec(8, 4), spec())) == "contiguous"
+    assert layout_of((TensorSpec((8, 4), (8, 1), "float32"),)) == "scalar"
+    assert layout_of((spec(8), spec(1, 8), spec(8, 1))) == "contiguous"
+    assert layout_of((spec(), spec(1))) == "contiguous"
+
+
+def test_a_loop_computes_indices_where_an_operand_is_broadcast_or_has_gaps() -> None:
+    heads = TensorSpec((8, 12, 512, 64), (512 * 768, 64, 768, 1), "bfloat16")
+
+    assert layout_of((spec(64, 32), spec(32), spec(64, 32))) == "scalar"
+    assert layout_of((spec(64, 32), spec())) == "scalar"  # a value on the GPU
+    assert layout_of((heads, contiguous(heads))) == "scalar"
+
+
+def test_a_loop_transposes_where_neighbours_lie_apart() -> None:
+    keys = TensorSpec((8, 12, 64, 512), (512 * 768, 64, 1, 768), "bfloat16")
+    short = TensorSpec((512, 64, 8), (6144, 1, 768), "bfloat16")  # 8 rows, each 64 in a row
+
+    assert layout_of((keys, contiguous(keys))) == "strided"
+    assert layout_of((transposed(spec(512, 512)), spec(512, 512))) == "strided"
+    assert layout_of((short, contiguous(short))) == "scalar"
+    assert layout_of((keys, keys)) == "contiguous"  # both in the same order
 
 
 def test_dense_is_without_gaps_or_overlap() -> None:

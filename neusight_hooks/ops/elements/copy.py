@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neusight.ops.operands import (
     contiguous,
     copy_kernel,
     gpu_tensors,
+    itemsize,
     kernel_name,
     layout_of,
     memcpy_d2h,
@@ -19,7 +22,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["MATERIALIZED_VIEWS", "move"]
@@ -107,7 +110,7 @@ def clone(call: OpSignature, math: MathMode) -> list[Kernel]:
                 width=target.numel,
                 flops=0,
                 bytes_read=read,
-                layout="strided",
+                layout="scalar",
             )
         ]
     return kernels
@@ -152,10 +155,49 @@ def cat(call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = 
                 width=elements,
                 flops=0,
                 bytes_written=moved,
-                layout="contiguous",
+                layout=_layout_of_cat(batch, target, math.torch),
+                variant="cat",
             )
         )
     return kernels
+
+
+#: Bytes that one load of a cat takes at best (ALIGNED_VEC_LOAD_BYTES_16, cuda/Shape.cu).
+_CAT_VECTOR = 16
+
+#: The release of torch from which on a cat of 16-bit types loads several at once too.
+_CAT_OF_HALVES = (2, 8)
+
+
+def _layout_of_cat(
+    sources: Sequence[TensorSpec], target: TensorSpec, torch: tuple[int, int]
+) -> Layout:
+    """How a cat goes through its tensors: several elements at once where all are contiguous and
+    each piece begins at a multiple of the widest load."""
+    if any(_is_transposed_piece(spec) for spec in sources):
+        return "strided"
+    item = itemsize(target.dtype)
+    is_wide = item >= 4 or torch >= _CAT_OF_HALVES
+    pieces = (spec.numel // max(1, _outer(spec, target)) * item for spec in sources)
+    is_aligned = all(num_bytes % _CAT_VECTOR == 0 for num_bytes in pieces)
+    flat = target.is_contiguous and all(spec.is_contiguous for spec in sources)
+    return "contiguous" if flat and is_wide and is_aligned else "scalar"
+
+
+def _outer(spec: TensorSpec, target: TensorSpec) -> int:
+    """The pieces that a source falls into: the sizes before the dimension along which they are
+    joined."""
+    outer = 1
+    for size, whole in zip(spec.shape, target.shape, strict=False):
+        if size != whole:
+            break
+        outer *= size
+    return outer
+
+
+def _is_transposed_piece(spec: TensorSpec) -> bool:
+    """Whether its neighbours lie apart in the order of its dimensions, in which a cat goes."""
+    return layout_of((spec, contiguous(spec))) == "strided"
 
 
 @register_op("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
@@ -191,7 +233,7 @@ def permuted_copy(call: OpSignature, math: MathMode, *, self: TensorSpec) -> lis
             reads=(self,),
             writes=(target,),
             width=target.numel,
-            layout="strided",
+            layout="scalar",
         )
     ]
 
@@ -252,7 +294,7 @@ def im2col(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kerne
         bytes_read=self.num_bytes // batch,
         bytes_written=target.num_bytes // batch,
         flops=0,
-        layout="strided",
+        layout="scalar",
     )
     return [kernel] * batch
 

@@ -51,7 +51,7 @@ def reduce_kernel(
             writes=writes,
             rows=rows,
             width=max(1, largest // rows),
-            layout="contiguous" if all(map(is_dense, reads)) else "strided",
+            layout="contiguous" if all(map(is_dense, reads)) else "scalar",
         )
     ]
 
@@ -83,7 +83,7 @@ def reduce_elements(
     name = kernel_name(call)
     kernels = reduce_kernel(_SAME_KERNEL.get(name, name), (self,), written_tensors(call))
     if _keeps_innermost(self, dim):
-        return [replace(kernel, layout="strided") for kernel in kernels]
+        return [replace(kernel, along_columns=True) for kernel in kernels]
     return kernels
 
 

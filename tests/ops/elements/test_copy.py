@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.recording.recording import TensorSpec
+from neusight.recording.recording import MathMode, TensorSpec
 from op_calls import call, kernels, names, spec, transposed
 
 
@@ -69,6 +69,38 @@ def test_copy_takes_its_source_by_name() -> None:
     assert names(call("copy_", x, self=x, src=host)) == ["memcpy_h2d"]
     assert names(call("copy_", x, self=x, src=1.0)) == ["fill"]
     assert names(call("_copy_from", host, self=x, dst=host)) == ["memcpy_d2h"]
+
+
+def test_a_concatenation_of_aligned_pieces_takes_several_elements_at_once() -> None:
+    def layout(*tensors: TensorSpec, torch: tuple[int, int] = (2, 8)) -> str:
+        rows = sum(tensor.shape[1] for tensor in tensors)
+        target = spec(4, rows, 768, dtype=tensors[0].dtype)
+        signature = call("cat", target, tensors=tensors, dim=1)
+        return kernels(signature, MathMode(torch=torch))[0].layout
+
+    halves = spec(4, 1, 768, dtype="bfloat16"), spec(4, 196, 768, dtype="bfloat16")
+    turned = halves[1]._replace(stride=(196 * 768, 1, 196))
+
+    assert layout(*halves) == "contiguous"
+    assert layout(*halves, torch=(2, 7)) == "scalar"
+    assert layout(spec(4, 1, 768), spec(4, 196, 768), torch=(2, 7)) == "contiguous"
+    assert layout(halves[0], halves[1]._replace(stride=(200 * 768, 768, 1))) == "scalar"
+    assert layout(halves[0], turned) == "strided"
+
+
+def test_a_concatenation_of_odd_columns_takes_one_element_at_a_time() -> None:
+    (kernel,) = kernels(call("cat", spec(64, 4001), tensors=(spec(64, 1), spec(64, 4000)), dim=1))
+
+    assert (kernel.layout, kernel.variant) == ("scalar", "cat")
+
+
+def test_a_cast_goes_element_by_element_unless_it_rounds_floats_to_16_bits() -> None:
+    def layout(source: str, target: str) -> str:
+        signature = call("_to_copy", spec(64, dtype=target), self=spec(64, dtype=source))
+        return kernels(signature)[0].layout
+
+    assert layout("float32", "bfloat16") == layout("float32", "float16") == "contiguous"
+    assert layout("bfloat16", "float32") == layout("int64", "float32") == "scalar"
 
 
 def test_concatenating_dtypes_is_a_copy_a_tensor() -> None:

@@ -13,7 +13,17 @@ def test_a_broadcast_operand_is_read_once() -> None:
     (kernel,) = kernels(call("add", spec(64, 32), self=spec(64, 32), other=spec(32), alpha=1))
 
     assert (kernel.name, kernel.bytes_read, kernel.bytes_written) == ("add", 4 * 2080, 4 * 2048)
-    assert kernel.layout == "strided"
+    assert kernel.layout == "scalar"
+
+
+def test_floats_of_two_types_meet_element_by_element() -> None:
+    halves, floats = spec(64, dtype="bfloat16"), spec(64)
+
+    (mixed,) = kernels(call("mul", floats, self=halves, other=floats))
+    (masked,) = kernels(call("where", halves, condition=spec(64, dtype="bool"), self=halves,
+                             other=halves))  # fmt: skip
+
+    assert (mixed.layout, masked.layout) == ("scalar", "contiguous")
 
 
 def test_in_place_and_out_forms_move_the_same() -> None:

@@ -14,7 +14,8 @@ def test_a_reduction_has_a_row_a_result() -> None:
 
     assert along.size == (64, 32)
     assert across.size == (32, 64)
-    assert (along.layout, across.layout) == ("contiguous", "strided")
+    assert (along.layout, across.layout) == ("contiguous", "contiguous")
+    assert (along.along_columns, across.along_columns) == (False, True)
 
 
 def test_a_loss_reads_one_score_a_target() -> None:

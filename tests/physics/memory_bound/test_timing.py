@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
-from neusight.predictors.physics.memory_bound import cold_share, memory_bound_timing, smooth_maximum
-from neusight.predictors.physics.roofline import roofline_us
+from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
+from neusight.predictors.physics.physical_time import smooth_maximum
+from neusight.predictors.physics.roofline import cold_share, roofline_us
 
 CLASSES = st.sampled_from(
     [
@@ -117,12 +118,20 @@ def test_a_kernel_that_fits_the_l2_beats_dram() -> None:
     )
 
 
-def test_strided_kernels_are_slower() -> None:
-    kind = (KernelClass.COPY, "copy")
+def test_indices_cost_a_time_an_element_and_transposing_a_sector() -> None:
+    def copy_us(dtype: str, item: int, layout: Layout) -> float:
+        size = 2**24
+        kernel = Kernel.rows(
+            KernelClass.COPY, "copy", 1, size, dtype=dtype,
+            bytes_read=item * size, bytes_written=item * size, layout=layout, flops=0,
+        )  # fmt: skip
+        return time_us(kernel)
 
-    assert time_us(rows_kernel(kind, 4096, 4096, "strided")) > time_us(
-        rows_kernel(kind, 4096, 4096)
-    )
+    flat, indexed, turned = (copy_us("bfloat16", 2, w) for w in ("contiguous", "scalar", "strided"))
+
+    assert 1.5 * flat < indexed < turned / 2
+    assert turned == pytest.approx(2**24 / (0.53 * 132 * 1.83e3), rel=0.05)
+    assert copy_us("float32", 4, "scalar") < 1.3 * copy_us("float32", 4, "contiguous")
 
 
 def test_one_wide_softmax_row_keeps_one_cta_busy() -> None:

@@ -1,0 +1,143 @@
+"""What sets families of memory-bound kernels apart: how fast they issue, what they read again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+
+__all__ = ["BATCH_NORM_READS", "MemoryKind", "is_wide_softmax", "kind_of"]
+
+
+class MemoryKind(NamedTuple):
+    """What sets one family of memory-bound kernels apart from others.
+
+    `issue_bytes`: bytes an SM moves a clock at most, by how wide and how many its loads are.
+    `extra_reads`: how often the input is read again. `floor_factor`: its shortest duration, as a
+    multiple of the GPU's. `row_bytes`: bytes a clock of the one CTA that owns a row (0: rows are
+    shared among CTAs). `dram_share`: bandwidth as a share of streaming. `elements`: how many an SM
+    handles a clock at most, whatever their size, where each costs instructions (0: no limit).
+    """
+
+    issue_bytes: float
+    extra_reads: float = 0.0
+    floor_factor: float = 1.0
+    row_bytes: float = 0.0
+    dram_share: float = 1.0
+    elements: float = 0.0
+
+
+#: A layer norm reads its input again, the wider the row the less of it is still in the L1: most
+#: (data/paper_fp32: 0.4 below 1024, 1.2 from 3000 on).
+_NORM_MOST_READS = 1.25
+
+#: Issue rates: simple vectorized kernels 15-25 B/clk/SM L2-hot (data/modern: add 15-17, static fp8
+#: quantisation 12-25), norms and per-row quantisation 6-12, old embedding kernels 2.4. Re-reads:
+#: data/paper_fp32 (rows beyond L2, overhead subtracted): layer norm 1.3-1.7 times its compulsory
+#: bytes, softmax of wide rows 1.5 and none for narrow ones.
+_STREAM = MemoryKind(issue_bytes=18.0)
+_KINDS: dict[KernelClass, MemoryKind] = {
+    KernelClass.ELEMENTWISE: _STREAM,
+    KernelClass.COPY: _STREAM,
+    KernelClass.REDUCTION: MemoryKind(issue_bytes=14.0, floor_factor=1.5),
+    KernelClass.SOFTMAX: MemoryKind(issue_bytes=13.0, floor_factor=1.3, row_bytes=24.0),
+    KernelClass.NORMALIZATION: MemoryKind(
+        issue_bytes=13.0, extra_reads=_NORM_MOST_READS, floor_factor=1.6, row_bytes=24.0
+    ),
+    KernelClass.GATHER: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
+    KernelClass.SORT: MemoryKind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
+    KernelClass.OPTIMIZER: MemoryKind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
+    KernelClass.UNKNOWN: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
+}
+
+#: Elements a clock and SM of a loop that computes the indices of each element, or casts it: H100,
+#: 16 bit, 13 such kernels 1.3-2.0 (data/profiled_kernels); division by a scalar tensor in float32
+#: as fast (data/kernelbench 37); MI300X 1.0-1.2. Its shortest duration, as a multiple of the GPU's:
+#: 2.4-3.0 µs where vectorized kernels take 1.4-1.8 (data/profiled_kernels, H100).
+_SCALAR_ELEMENTS = {"nvidia": 1.5, "amd": 1.1}
+_SCALAR_FLOOR = 1.5
+
+#: Elements of 16 bits a clock and CU of AMD's pointwise kernels, which take four at once whatever
+#: their size (MI300X, ten kernels in its caches 1.0-1.7, the least for sigmoid and silu, and 1.6
+#: beyond, data/profiled_kernels); float32 is never bound by it (data/paper_fp32).
+_AMD_HALVES = 1.8
+
+#: The same where neighbours lie apart: each costs a sector of 32 bytes from the L2 (H100, 16 bit:
+#: copies and cats of 0.6 to 19 million elements, 0.50-0.54; MI300X 0.19-0.3).
+_TRANSPOSED_ELEMENTS = {"nvidia": 0.53, "amd": 0.2}
+
+#: A cat that takes one element at a time has two CTAs of 512 threads an SM, an element in flight a
+#: thread (H100 1.17 contiguous, 0.86 strided; MI300X 1.1 and 0.7; data/kernelbench 92 on H100 PCIe,
+#: float32, 0.99).
+_CAT_ELEMENTS = 1.0
+
+#: Kernels that add where others add too: atomics or sorted segments. Their issue rate is a prior.
+_SCATTER = MemoryKind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
+
+#: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
+_BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
+
+#: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
+_SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
+
+#: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
+_PERSISTENT_SOFTMAX = 1024
+
+#: Batch norm goes through its input twice, forward and backward, at less than streaming bandwidth
+#: (cuDNN on V100, a public ResNet-50 profile; backward is the whole of its two inputs).
+#: Its statistics alone, and the sums of its gradient, take one pass.
+BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_sums": 0.0}
+_BATCH_NORM_DRAM_SHARE = 0.87
+
+#: Reads of a norm's input gradient: both operands twice, the second time mostly from L2.
+_NORM_BACKWARD_READS = 0.35
+
+
+def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
+    """The family of a memory-bound kernel, by its class, what it does, its width and layout."""
+    kind = _kind_of_contiguous(kernel)
+    if vendor == "amd" and kind == _STREAM and DTYPE_BYTES[kernel.dtype] <= 2:
+        kind = kind._replace(elements=_AMD_HALVES)
+    if kernel.layout not in ("scalar", "strided") or _is_special(kernel):
+        return kind
+    floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)
+    if kernel.layout == "strided":
+        return kind._replace(elements=_TRANSPOSED_ELEMENTS[vendor], floor_factor=floor_factor)
+    elements = _CAT_ELEMENTS if kernel.variant == "cat" else _SCALAR_ELEMENTS[vendor]
+    return kind._replace(elements=elements, floor_factor=floor_factor)
+
+
+def _is_special(kernel: Kernel) -> bool:
+    """Whether what the kernel does says more than its class and layout."""
+    return kernel.name in _BULK or kernel.scatters or kernel.selects
+
+
+def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
+    if kernel.name in _BULK:
+        return _STREAM._replace(issue_bytes=_BULK[kernel.name])
+    if kernel.scatters:
+        return _SCATTER
+    if kernel.selects:
+        return _SELECTION
+    kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
+    if kernel.kernel_class is KernelClass.NORMALIZATION:
+        return _kind_of_norm(kernel, kind)
+    return kind
+
+
+def is_wide_softmax(kernel: Kernel) -> bool:
+    """Whether a row of a softmax is shared by the threads of a whole CTA."""
+    if kernel.kernel_class is not KernelClass.SOFTMAX:
+        return False
+    return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
+
+
+def _kind_of_norm(kernel: Kernel, kind: MemoryKind) -> MemoryKind:
+    if kernel.along_columns:
+        kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
+    elif kernel.is_backward:
+        kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
+    if kernel.variant in BATCH_NORM_READS:
+        again = BATCH_NORM_READS[kernel.variant]
+        kind = kind._replace(extra_reads=again, dram_share=_BATCH_NORM_DRAM_SHARE)
+    return kind

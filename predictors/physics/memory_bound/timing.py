@@ -1,0 +1,182 @@
+"""How long a kernel takes that moves bytes: floor, L2, DRAM, and how fast its loads are issued."""
+
+from __future__ import annotations
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelClass, RowsSize
+from neusight.predictors.physics.launch_geometry import geometry_of
+from neusight.predictors.physics.memory_bound.kinds import (
+    BATCH_NORM_READS,
+    MemoryKind,
+    is_wide_softmax,
+    kind_of,
+)
+from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
+from neusight.predictors.physics.roofline import cold_share, flop_roofline_us
+
+__all__ = ["memory_bound_timing"]
+
+
+#: DRAM bytes per clock and SM of the GPUs on which the issue rates were read (A100, H100). B200 has
+#: 28 and issues in proportion (static fp8 quantisation: 25 against 18 on H100).
+_REFERENCE_DRAM_BYTES = 14.0
+
+#: Width at which a layer norm reads half of the most again.
+_NORM_HALF_WIDTH = 1200.0
+
+#: How often softmax of wider rows reads its input again, forward and backward: at least so often,
+#: and the rest from DRAM once the rows in work leave the L2; half of it does at that share of the
+#: L2. Rows in work: two CTAs an SM. data/paper_fp32: 0.3-0.9 while they fit, 1.3-2.2 beyond.
+_WIDE_SOFTMAX_READS = 0.6
+_WIDE_SOFTMAX_MISSES = 1.6
+_WIDE_SOFTMAX_REACH = 0.35
+_ROWS_IN_WORK = 2.0
+
+#: Clocks of a CTA that starts, waits for its first loads and ends; added to the floor.
+_CTA_CLOCKS = 600.0
+
+#: Bandwidth of a host copy as a share of the link's datasheet rate (pinned memory), and its floor.
+_HOST_LINK_SHARE = 0.82
+_HOST_COPY_FLOOR_US = 1.2
+
+#: Arithmetic of these kernels reaches this share of the ordinary cores' peak. A prior.
+_ALU_SHARE = 0.5
+
+#: Instructions an element of a general power costs (logarithm and exponential in full precision).
+#: data/paper_fp32: V100 hides them behind its bandwidth, A100 does not within its L2; AMD nowhere.
+_POWER_INSTRUCTIONS = {"nvidia": 38.0, "amd": 172.0}
+
+#: Half width of the 80 % interval: on long streams, and below `_SHORT_US` or for irregular kinds.
+_SPREAD = 0.15
+_WIDE_SPREAD = 0.35
+_SHORT_US = 10.0
+_IRREGULAR = frozenset({KernelClass.GATHER, KernelClass.SORT, KernelClass.UNKNOWN})
+
+#: Threads of a CTA and elements of a thread in PyTorch's vectorized kernels (thread_constants.h).
+_THREADS = 128
+_ELEMENTS_PER_THREAD = 4
+
+
+def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
+    """The time of one kernel whose size is rows by width."""
+    if kernel.name in HOST_COPIES:
+        return _host_copy(kernel, gpu)
+    kind = _kind_on(kernel, gpu)
+    memory_us = (*_traffic_us(kernel, kind, gpu), _row_us(kernel, kind, gpu))
+    compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
+    floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
+    time_us = floor_us + smooth_maximum(*memory_us, compute_us)
+    launch = geometry_of(
+        kernel.kernel_class, gpu, num_ctas=_num_ctas(kernel), threads_per_cta=_THREADS
+    )
+    return PhysicalTime(
+        time_us=time_us,
+        bound=_bound(max(memory_us), compute_us, floor_us),
+        spread=_spread(kernel, time_us),
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
+    )
+
+
+def _traffic_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, float, float]:
+    """What it takes to issue the loads and stores, to move them through DRAM, and to handle each
+    element."""
+    moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
+    issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * kind.dram_share
+    dram_us = moved * cold_share(kernel.num_bytes, gpu) / bandwidth
+    return issue_us, dram_us, _elements_us(kernel, kind, gpu)
+
+
+def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
+    """The family, with the extra reads that are left on that GPU."""
+    kind = kind_of(kernel, gpu.vendor)
+    return kind._replace(extra_reads=_extra_reads(kernel, kind, gpu))
+
+
+def _extra_reads(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
+    """How often the input is read again, as far as caches do not answer."""
+    if not isinstance(kernel.size, RowsSize):
+        return kind.extra_reads
+    width = float(kernel.size.width)
+    is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
+    if not kind.extra_reads and not is_wide_softmax(kernel):
+        return 0.0
+    if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
+        half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
+        return kind.extra_reads * width * width / (width * width + half)
+    if is_wide_softmax(kernel):
+        in_work = gpu.num_sms * _ROWS_IN_WORK * width * DTYPE_BYTES[kernel.dtype]
+        ratio = in_work / (_WIDE_SOFTMAX_REACH * gpu.l2_bytes)
+        return _WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES * ratio * ratio / (1.0 + ratio * ratio)
+    return kind.extra_reads
+
+
+def _issue_scale(gpu: GPU) -> float:
+    """How much more an SM keeps in flight on a GPU whose DRAM feeds it more bytes a clock."""
+    dram_bytes_per_clock = gpu.bandwidth_gbps * 1e9 / (gpu.num_sms * gpu.clock_hz)
+    return max(1.0, dram_bytes_per_clock / _REFERENCE_DRAM_BYTES)
+
+
+def _power_us(kernel: Kernel, gpu: GPU) -> float:
+    """The arithmetic of a general power: an instruction is half a fused multiply-add's FLOPs."""
+    if kernel.name != "pow" or not isinstance(kernel.size, RowsSize):
+        return 0.0
+    instructions = kernel.size.rows * kernel.size.width * _POWER_INSTRUCTIONS[gpu.vendor]
+    return instructions * 1e6 / (gpu.peak_flops("fp32") / 2.0)
+
+
+def _row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
+    """The time of the CTAs that own whole rows, where few rows leave SMs idle."""
+    size = kernel.size
+    if not kind.row_bytes or not isinstance(size, RowsSize):
+        return 0.0
+    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    rounds = max(1.0, size.rows / gpu.num_sms)
+    return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+def _elements_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
+    """The instructions of a loop over elements, where they limit it."""
+    if not kind.elements or not isinstance(kernel.size, RowsSize):
+        return 0.0
+    elements = kernel.size.rows * kernel.size.width
+    return elements * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
+
+
+def _host_copy(kernel: Kernel, gpu: GPU) -> PhysicalTime:
+    num_bytes = max(kernel.bytes_read, kernel.bytes_written)
+    link = (gpu.pcie_gbps or _DEFAULT_PCIE_GBPS) * 1e3 * _HOST_LINK_SHARE
+    copy_us = num_bytes / link
+    return PhysicalTime(
+        time_us=_HOST_COPY_FLOOR_US + copy_us,
+        bound="memory" if copy_us > _HOST_COPY_FLOOR_US else "launch",
+        spread=_WIDE_SPREAD,
+        threads_per_cta=1,
+    )
+
+
+#: PCIe 3.0 x16, one direction, where a GPU names no host link, 1e9 bytes per second.
+_DEFAULT_PCIE_GBPS = 16.0
+
+
+def _bound(memory_us: float, compute_us: float, floor_us: float) -> Bound:
+    if max(memory_us, compute_us) < floor_us:
+        return "launch"
+    return "compute" if compute_us > memory_us else "memory"
+
+
+def _spread(kernel: Kernel, time_us: float) -> float:
+    if time_us < _SHORT_US or kernel.kernel_class in _IRREGULAR:
+        return _WIDE_SPREAD
+    return _SPREAD
+
+
+def _num_ctas(kernel: Kernel) -> int:
+    size = kernel.size
+    if not isinstance(size, RowsSize):
+        return 1
+    if kernel.kernel_class in (KernelClass.NORMALIZATION, KernelClass.SOFTMAX):
+        return max(1, size.rows)
+    return max(1, -(-size.rows * size.width // (_THREADS * _ELEMENTS_PER_THREAD)))
