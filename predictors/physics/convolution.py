@@ -27,7 +27,7 @@ __all__ = ["convolution_timings", "implicit_gemm"]
 _IMPLICIT_FACTOR = 1.15
 
 #: cuDNN's TF32 kernels want NHWC: for NCHW it transposes inside (one read and write of image and
-#: result more).
+#: result more). Around 16-bit ones the transposes are kernels of their own.
 _TRANSPOSE_PASSES = 1.0
 
 #: What Winograd's algorithm gains of its 2.25 after its transforms (data/paper_fp32, 5 GPUs).
@@ -270,7 +270,7 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
     time_us = max(product.time_us * _IMPLICIT_FACTOR, _gather_us(size, gpu))
     if kernel.compute == "tf32" and _is_slow_gradient(size, gpu):
         time_us *= _VOLUME_GRADIENT_FACTOR
-    if kernel.layout != "channels_last":
+    if kernel.compute == "tf32" and kernel.layout != "channels_last":
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
 

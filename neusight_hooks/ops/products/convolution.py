@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neusight.ops.operands import (
+    ceil_div,
     contiguous,
     copy_kernel,
     flags,
@@ -97,6 +98,27 @@ def _relayout(spec: TensorSpec, name: str) -> Kernel:
     )
 
 
+#: Edge of the tile that one CTA of such a transform turns (grids of nchwToNhwcKernel in
+#: data/profiled_kernels).
+_TILE_EDGE = 32
+
+
+def _transform(spec: TensorSpec, name: str) -> Kernel:
+    """A transform between NCHW and NHWC: a row for each tile of pixels by channels, full or not."""
+    images, channels = spec.shape[:2]
+    pixels = product(spec.shape[2:])
+    tiles = images * ceil_div(channels, _TILE_EDGE) * ceil_div(pixels, _TILE_EDGE)
+    return memory_kernel(
+        KernelClass.COPY,
+        name,
+        reads=(spec,),
+        writes=(spec,),
+        rows=tiles,
+        width=_TILE_EDGE * _TILE_EDGE,
+        flops=0,
+    )
+
+
 def _is_depthwise(size: ConvolutionSize) -> bool:
     return size.groups > 1 and size.groups == size.in_channels
 
@@ -105,9 +127,11 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     """Half-precision tensor-core kernels of cuDNN are NHWC: for NCHW tensors it converts both ways.
 
     Seen as nchwToNhwcKernel twice and nhwcToNchwKernel once around a bf16 convolution on an H100.
-    Depthwise convolutions of NCHW tensors run in a kernel of their own.
+    Depthwise convolutions of NCHW tensors run in a kernel of their own; those of one tap at every
+    pixel are matrix products as they are (Cijk kernels of miopen_convolution on MI300X).
     """
-    return dtype in _HALF and not channels_last and not _is_depthwise(size)
+    is_product = size.groups == 1 and product(size.kernel) == product(size.stride) == 1
+    return dtype in _HALF and not channels_last and not _is_depthwise(size) and not is_product
 
 
 def _convolution_kernels(
@@ -128,10 +152,10 @@ def _convolution_kernels(
     compute = compute_for_convolution(dtype, math)
     kernels = _operand_copies(operands, channels_last)
     if transforms:
-        kernels += [_relayout(contiguous(spec), "nchw_to_nhwc") for spec in operands]
+        kernels += [_transform(contiguous(spec), "nchw_to_nhwc") for spec in operands]
     kernels += [Kernel.convolution(size, dtype=dtype, compute=compute, layout=layout, bias=bias)]
     if transforms:
-        kernels += [_relayout(contiguous(result), "nhwc_to_nchw")]
+        kernels += [_transform(contiguous(result), "nhwc_to_nchw")]
     return kernels
 
 

@@ -77,6 +77,12 @@ _SCATTER = MemoryKind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
 #: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
 
+#: cuDNN's and MIOpen's copies between NCHW and NHWC: a CTA (row) a tile of 32 x 32 elements, full
+#: or not. data/profiled_kernels, H100: 0.185 µs an SM and tile in six copies around patches in bf16
+#: (339 clocks); of the bandwidth 0.5, on MI300X 0.35-0.48 in twelve around 3 x 3 filters.
+_TRANSPOSES = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
+_TRANSPOSE = MemoryKind(issue_bytes=18.0, row_bytes=6.04, dram_share=0.5)
+
 #: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
 _SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
 
@@ -115,6 +121,8 @@ def _is_special(kernel: Kernel) -> bool:
 def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
+    if kernel.name in _TRANSPOSES:
+        return _TRANSPOSE
     if kernel.scatters:
         return _SCATTER
     if kernel.selects:

@@ -49,6 +49,35 @@ def test_half_precision_images_in_nchw_are_turned_and_turned_back() -> None:
     assert names(convolution("bfloat16", channels_last=True)) == ["convolution_forward"]
 
 
+def test_a_transform_turns_tiles_of_32_pixels_by_32_channels_full_or_not() -> None:
+    image, weight, _, result, _ = kernels(convolution("bfloat16", bias=True))
+
+    assert [kernel.size for kernel in (image, weight, result)] == [
+        (8 * 1 * 32, 1024),
+        (64 * 1 * 1, 1024),
+        (8 * 2 * 32, 1024),
+    ]
+    assert image.num_bytes == 2 * 2 * 8 * 16 * 32 * 32
+
+
+def test_one_tap_at_every_pixel_is_a_product_that_turns_nothing() -> None:
+    def pointwise(*stride: int) -> list[str]:
+        signature = call(
+            "convolution",
+            spec(8, 64, 32 // stride[0], 32 // stride[1], dtype="float16"),
+            input_=spec(8, 16, 32, 32, dtype="float16"),
+            weight=spec(64, 16, 1, 1, dtype="float16"),
+            bias=None,
+            stride=stride,
+            transposed=False,
+            groups=1,
+        )
+        return names(signature)
+
+    assert pointwise(1, 1) == ["convolution_forward"]
+    assert len(pointwise(2, 2)) == 4
+
+
 def test_gradients_of_a_convolution_are_those_asked_for() -> None:
     def gradients(*mask: bool) -> list[str]:
         signature = call(

@@ -229,3 +229,17 @@ def test_what_a_kernel_does_tells_its_price_and_its_name_does_not() -> None:
         (norm, "batch_norm"),
     ):
         assert time_us(replace(kernel, name=name)) == time_us(kernel)
+
+
+def test_a_transpose_to_nhwc_takes_its_tiles_however_empty_they_are() -> None:
+    """128 images of 3 x 224 x 224 in bf16: 200,704 tiles of 32 pixels, on H100 281 µs."""
+    gpu = find_gpu("H100")
+    num_bytes = 128 * 3 * 224 * 224 * 2
+    kernel = Kernel.rows(
+        KernelClass.COPY, "nchw_to_nhwc", 128 * 1568, 1024, dtype="bfloat16",
+        bytes_read=num_bytes, bytes_written=num_bytes, flops=0,
+    )  # fmt: skip
+
+    tiles_us = 128 * 1568 * 339e6 / (gpu.num_sms * gpu.clock_hz)
+
+    assert memory_bound_timing(kernel, gpu).time_us == pytest.approx(tiles_us, rel=0.02)
