@@ -42,6 +42,7 @@ class GPU:
 
     The measured constants: `gemm_utilization` is the share of peak that a large matrix-unit GEMM
     reaches in a short burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
+    `fp32_nt_share` what is left of that for a transposed second operand and for batches,
     `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
     DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `gemm_floor_us` the
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
@@ -76,6 +77,7 @@ class GPU:
     gcn_arch_name: str = ""
     gemm_utilization: float = 0.0
     fp32_gemm_utilization: float = 0.0
+    fp32_nt_share: float = 1.0
     sustained_factor: float = 0.0
     bandwidth_utilization: float = 0.85
     floor_us: float = 2.5
@@ -244,7 +246,12 @@ _COUNT_FIELDS = (
     "warp_size",
 )
 _POSITIVE_FIELDS = ("boost_clock_mhz", "bandwidth_gbps", "tdp_w", "floor_us", "link_floor_us")
-_SHARE_FIELDS = ("gemm_utilization", "fp32_gemm_utilization", "sustained_factor")
+_SHARE_FIELDS = (
+    "gemm_utilization",
+    "fp32_gemm_utilization",
+    "fp32_nt_share",
+    "sustained_factor",
+)
 _NON_NEGATIVE_FIELDS = (
     *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version", "max_clock_mhz"),
 )

@@ -15,7 +15,7 @@ from neusight.predictors.learned.correction import Adjustment, shipped
 from neusight.predictors.physics.attention import attention_timing
 from neusight.predictors.physics.collective import collective_timing
 from neusight.predictors.physics.convolution import convolution_timings
-from neusight.predictors.physics.gemm import UNALIGNED_FACTOR, gemm_timings, is_unaligned
+from neusight.predictors.physics.gemm import gemm_timings, is_unaligned, unaligned_us
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
 from neusight.predictors.physics.physical_time import PhysicalTime, whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
@@ -133,7 +133,7 @@ class Tiled:
             spread *= _PRIOR_WIDENING
         in_range = adjustment is not None and adjustment.in_range
         if is_unaligned(kernel, gpu):
-            time_us += (UNALIGNED_FACTOR - 1.0) * max(0.0, time_us - gpu.floor_us)
+            time_us = unaligned_us(kernel, gpu, time_us)
             spread, origin, in_range = max(spread, _UNALIGNED_SPREAD), "physics", False
         peak_us = flop_roofline_us(kernel, gpu)
         time_us = max(time_us, peak_us)

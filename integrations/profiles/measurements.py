@@ -27,7 +27,15 @@ from neusight.recording.recording import Mark, OpCall, Recording
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TraceMeasurements", "measurements_of", "outermost_ops", "told_left_out"]
+__all__ = [
+    "RecordedCall",
+    "TraceMeasurements",
+    "frozen",
+    "kernels_of_calls",
+    "measurements_of",
+    "outermost_ops",
+    "told_left_out",
+]
 
 _HOST_COPIES = ("HtoD", "DtoH")
 
@@ -97,7 +105,7 @@ class TraceMeasurements:
         return tuple(told_left_out(self.left_out_ns, self.total_ns))
 
 
-class _Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """An operator with all that a profile says of its arguments."""
 
     name: str
@@ -120,7 +128,7 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
     """
     _require_shapes(profile)
     owners = outermost_ops(profile)
-    calls: dict[_Call, list[int]] = defaultdict(list)
+    calls: dict[RecordedCall, list[int]] = defaultdict(list)
     reasons: Counter[str] = Counter()
     for position, events in _events_by_op(profile, owners).items():
         spent_ns = sum(event.duration_ns for event in events)
@@ -140,7 +148,7 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
     # Times in whole microseconds are right on average, not one by one.
     is_coarse = all(event.duration_ns % 1000 == 0 for event in profile.events)
     typical_ns = mean if is_coarse else median
-    described = dict(zip(calls, _described(list(calls), gpu), strict=True))
+    described = dict(zip(calls, kernels_of_calls(list(calls), gpu), strict=True))
     found = []
     for call, times_ns in calls.items():
         kernels = described[call]
@@ -216,17 +224,17 @@ def _events_by_op(profile: Profile, owners: Sequence[int]) -> dict[int, list[Dev
     return found
 
 
-def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> _Call | None:
+def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> RecordedCall | None:
     """The call of that operator; None where the host's link carried it."""
     if any(word in event.name for event in events for word in _HOST_COPIES):
         return None
     op = profile.ops[position]
     known = op.arguments or {}
     names = [event.name.lower() for event in events]
-    return _Call(
+    return RecordedCall(
         name=op.name,
-        dims=_frozen(_listed(known.get("Input Dims", known.get("Input dims")))),
-        strides=_frozen(_listed(known.get("Input Strides"))),
+        dims=frozen(_listed(known.get("Input Dims", known.get("Input dims")))),
+        strides=frozen(_listed(known.get("Input Strides"))),
         types=tuple(map(str, _listed(known.get("Input type")))),
         values=tuple(map(str, _listed(known.get("Concrete Inputs")))),
         is_tf32=any(word in name for name in names for word in _TF32_NAMES),
@@ -237,18 +245,18 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _frozen(value: object, depth: int = 0) -> Any:
+def frozen(value: object, depth: int = 0) -> Any:
     """Lists as tuples, so that equal calls are found; () for what no operator is called with."""
     if isinstance(value, list):
-        return tuple(_frozen(item, depth + 1) for item in value) if depth < _MOST_DEPTH else ()
+        return tuple(frozen(item, depth + 1) for item in value) if depth < _MOST_DEPTH else ()
     return value if isinstance(value, (bool, int, float, str)) else ()
 
 
 # -- calling again ---------------------------------------------------------------------------------
 
 
-def _described(calls: Sequence[_Call], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
-    """The kernels of each call, or why they cannot be told."""
+def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
+    """The kernels that each call launches on that GPU, or why they cannot be told."""
     import torch
 
     from neusight.forecast import forecast_options
@@ -295,7 +303,7 @@ def _heard(recording: Recording) -> dict[int, list[OpCall]]:
     return found
 
 
-def _kernels(call: _Call, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
+def _kernels(call: RecordedCall, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
     kernels: list[Kernel] = []
     for item in heard:
         math = replace(item.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32)
@@ -311,7 +319,7 @@ def _kernels(call: _Call, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
 class _Dtypes:
     """The types in lists of tensors, which profiles do not tell."""
 
-    def __init__(self, calls: Sequence[_Call]) -> None:
+    def __init__(self, calls: Sequence[RecordedCall]) -> None:
         self._of: dict[tuple[int, ...], set[str]] = defaultdict(set)
         self._all: set[str] = set()
         for call in calls:
@@ -321,7 +329,7 @@ class _Dtypes:
                     self._of[shape].add(dtype)
                     self._all.add(dtype)
 
-    def of(self, shape: tuple[int, ...], name: str, call: _Call) -> str | None:
+    def of(self, shape: tuple[int, ...], name: str, call: RecordedCall) -> str | None:
         """That of the call's own tensors, of all tensors of the shape, or of all, where they
         agree; optimizers step FP32 weights where there are any."""
         if name == "indices":
@@ -337,7 +345,7 @@ class _Dtypes:
         return None
 
 
-def _bound(call: _Call, dtypes: _Dtypes) -> tuple[Any, list[Any], dict[str, Any]]:
+def _bound(call: RecordedCall, dtypes: _Dtypes) -> tuple[Any, list[Any], dict[str, Any]]:
     """The overload that takes those arguments, and the arguments; _Unusable where none does."""
     import torch
 
@@ -361,7 +369,7 @@ def _bound(call: _Call, dtypes: _Dtypes) -> tuple[Any, list[Any], dict[str, Any]
     raise _Unusable(problem or f"{call.name} is no operator of this torch, or has other arguments")
 
 
-def _value(item: Any, index: int, call: _Call, dtypes: _Dtypes) -> Any:
+def _value(item: Any, index: int, call: RecordedCall, dtypes: _Dtypes) -> Any:
     """What to pass for a parameter of the schema."""
     kind, wanted = call.types[index], str(item.real_type)
     shape = call.dims[index] if index < len(call.dims) else ()
@@ -379,7 +387,7 @@ def _value(item: Any, index: int, call: _Call, dtypes: _Dtypes) -> Any:
     return _plain_value(item, wanted, call.values[index] if index < len(call.values) else "", call)
 
 
-def _plain_value(item: Any, wanted: str, text: str, call: _Call) -> Any:
+def _plain_value(item: Any, wanted: str, text: str, call: RecordedCall) -> Any:
     """A number, a list of them or a setting. Older profiles tell none: scale factors, epsilons and
     thresholds change no time, and become 1."""
     if not text:
@@ -426,7 +434,7 @@ def _literal(text: str) -> Any:
 
 
 def _tensor_or_none(
-    kind: str, shape: Any, strides: Any, wanted: str, call: _Call
+    kind: str, shape: Any, strides: Any, wanted: str, call: RecordedCall
 ) -> torch.Tensor | None:
     dtype = _DTYPES.get(kind)
     if dtype is None:
@@ -439,7 +447,7 @@ def _tensor_or_none(
     return _tensor(shape, strides, dtype, "cpu" if is_number else "cuda")
 
 
-def _listed_tensor(shape: Any, name: str, call: _Call, dtypes: _Dtypes) -> torch.Tensor:
+def _listed_tensor(shape: Any, name: str, call: RecordedCall, dtypes: _Dtypes) -> torch.Tensor:
     dtype = dtypes.of(shape, name, call)
     if dtype is None:
         raise _Unusable("operators on lists of tensors whose types cannot be told")

@@ -37,6 +37,7 @@ from neusight.predictors.learned.features import (
     Features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
+from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.physical_time import PhysicalTime
 
 __all__ = [
@@ -102,6 +103,8 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     size = kernel.size
     if kernel.compute == "fp32" and kernel.dtype == "float32":
         if isinstance(size, GemmSize) and min(size) >= 1:
+            if is_vector_product(kernel, gpu):
+                return None
             return _fp32_gemm_family(gpu)
         if isinstance(size, RowsSize) and kernel.name in _FP32_ROWS and min(size) >= 1:
             return "rows_fp32" if kernel.layout == "contiguous" else None

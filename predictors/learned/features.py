@@ -20,7 +20,13 @@ from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Kernel
 from neusight.predictors.learned.network import log_of
 from neusight.predictors.physics.attention import exponentials_per_clock
 from neusight.predictors.physics.convolution import implicit_gemm
-from neusight.predictors.physics.gemm import GemmProblems, GemmTerms, gemm_terms, problems_of
+from neusight.predictors.physics.gemm import (
+    GemmProblems,
+    GemmTerms,
+    constants_of,
+    gemm_terms,
+    problems_of,
+)
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import is_winograd, wire_bytes
@@ -126,17 +132,24 @@ class _Products(NamedTuple):
     l2_bytes: int
 
 
-def _products_of(kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU) -> _Products:
+def _products_of(
+    kernels: Sequence[Kernel],
+    times: Sequence[PhysicalTime],
+    gpu: GPU,
+    *,
+    is_convolution: bool = False,
+) -> _Products:
     compute = kernels[0].compute
-    problems = problems_of([_as_measured(kernel) for kernel in kernels])
+    constants = constants_of(gpu, compute, is_convolution=is_convolution)
+    problems = problems_of([_as_measured(kernel) for kernel in kernels], gpu)
     chosen = np.array(
         [(*(time.tile or (128, 128)), time.split_k) for time in times], dtype=np.float64
     ).reshape(len(times), 3)
     tiles = Candidates(chosen[:, 0:1], chosen[:, 1:2], chosen[:, 2:3])
-    terms = gemm_terms(problems, tiles, gpu, compute)
+    terms = gemm_terms(problems, tiles, gpu, compute, constants=constants)
     probed = np.array(_PROBED_TILES, dtype=np.float64).T
     probe_tiles = Candidates(probed[0:1], probed[1:2], np.ones((1, len(_PROBED_TILES))))
-    probes = gemm_terms(problems, probe_tiles, gpu, compute)
+    probes = gemm_terms(problems, probe_tiles, gpu, compute, constants=constants)
     return _Products(
         kernels=kernels,
         problems=problems,
@@ -260,12 +273,12 @@ def _convolutions_of(
     products = []
     for size in sizes:
         batch, m, n, k = implicit_gemm(size)
-        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32"))
+        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32", layout="nn"))
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
     time = np.array([time.time_us for time in times])
     peak = gpu.peak_flops("fp32", matrix=True) * 1e-6
     return _Convolutions(
-        _products_of(products, times, gpu),
+        _products_of(products, times, gpu, is_convolution=True),
         np.array([size.batch for size in sizes], dtype=np.float64),
         np.array([size.in_channels for size in sizes], dtype=np.float64),
         np.array([size.out_channels for size in sizes], dtype=np.float64),

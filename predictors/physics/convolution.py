@@ -151,7 +151,7 @@ def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
         product = product._replace(k=math.ceil(product.k / _WINOGRAD_SPEEDUP))
     weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
     weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
-    return (*product, itemsize, weight_bytes, kernel.num_bytes - weight_bytes)
+    return (*product, itemsize, 1.0, weight_bytes, kernel.num_bytes - weight_bytes)
 
 
 def _size_of(kernel: Kernel) -> ConvolutionSize:

@@ -8,6 +8,7 @@ candidates. Only additions, products, quotients and square roots: bit-equal on e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
 from neusight.predictors.physics.launch_geometry import effective_waves, geometry_of
-from neusight.predictors.physics.physical_time import Bound, PhysicalTime
+from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.power import filled_in
+from neusight.predictors.physics.roofline import cold_share
 from neusight.predictors.physics.tile import (
+    NUM_STAGES,
     SPLITS,
     STAGE_DEPTH,
     Candidates,
@@ -29,15 +32,19 @@ from neusight.predictors.physics.tile import (
 
 __all__ = [
     "CONSTANTS",
+    "CONVOLUTION_CONSTANTS",
     "UNALIGNED_FACTOR",
     "GemmConstants",
     "GemmProblems",
     "GemmTerms",
+    "constants_of",
     "gemm_terms",
     "gemm_timings",
     "is_unaligned",
+    "is_vector_product",
     "price_gemms",
     "problems_of",
+    "unaligned_us",
 ]
 
 Floats = NDArray[np.float64]
@@ -70,6 +77,8 @@ class GemmConstants(NamedTuple):
     split_clocks: float = 4370.0
     #: DRAM bandwidth of GEMM loads, as a share of a streaming copy's.
     dram_share: float = 0.93
+    #: Share of the shorter of arithmetic and DRAM traffic that the longer one does not hide.
+    exposed_share: float = 0.0
     #: Floor of a GEMM, as a multiple of the GPU's shortest kernel.
     floor_factor: float = 0.86
     #: FP8 utilization as a share of the 16-bit one. A prior: measured rows hold the quantisation.
@@ -81,21 +90,35 @@ CONSTANTS = GemmConstants()
 #: The same for ordinary cores (FP32 without TF32), whose kernels start faster and re-read more from
 #: DRAM. Fitted on mean |log error| over 1,400 linear and bmm rows each of V100, T4 and A100 in
 #: data/paper_fp32: linear 7-14 %, bmm 14-23 %. Terms the data say nothing about stay as above; so
-#: does the cost of a split, as skinny products, which need one, are not among them.
+#: does the cost of a split, as skinny products, which need one, are not among them. A CTA loads,
+#: multiplies and stores in turn, so `exposed_share`: a product with K of 256 (data/kernelbench, the
+#: even half) takes 12.6, 11.0, 13.0 and 192 ms on H100 PCIe, SXM, L40S and T4, where arithmetic
+#: alone takes 11.1, 8.0, 8.8 and 165 and DRAM alone 2.3, 1.4, 5.3 and 30.
 SIMT_CONSTANTS = CONSTANTS._replace(
     tile_penalty=185.0,
     l2_bytes=85.0,
     cta_clocks=117.0,
     tail_cost=0.18,
     activation_reach=0.39,
-    dram_share=0.68,
+    exposed_share=0.75,
 )
+
+#: The same for implicit products of convolutions, whose kernels overlap loads and arithmetic.
+CONVOLUTION_CONSTANTS = SIMT_CONSTANTS._replace(dram_share=0.68, exposed_share=0.0)
+
+#: In how many parts FP32 libraries cut a long K: K of 131072 with 256 x 256 results runs at the
+#: full rate of the GPU (data/kernelbench, H100, L40S, A100), so all SMs are busy.
+_SIMT_SPLITS = (*SPLITS, 32, 64)
 
 #: Batched FP32 products (cublasSgemmStridedBatched): the tile of nearly all of them from this
 #: compute capability on, and the least area before, as kernel names in data/paper_fp32 have it.
 _BATCHED_TILE = (128, 128)
 _BATCHED_TILE_SINCE = (8, 0)
 _BATCHED_LEAST_AREA = 64 * 64
+#: Results of a batch up to this edge have kernels of their own (gemmSN of cuBLAS): as the smallest
+#: tile. A prior.
+_SMALL_BATCHED_EDGE = 16
+_SMALL_BATCHED_TILE = (32, 32)
 
 #: Tile edges at which `tile_penalty` costs nothing: the largest tile common to all libraries.
 _REFERENCE_EDGES = 1 / 128 + 1 / 256
@@ -113,6 +136,15 @@ SPREAD = 0.2
 SMALL_SPREAD = 0.3
 SMALL_US = 10.0
 
+#: Products of a matrix and a vector on ordinary cores: share of a stream's bandwidth, bytes per
+#: clock and SM out of the L2, floor, rows of a CTA and its threads. Priors, as other reductions.
+_VECTOR_DRAM_SHARE = 0.9
+_VECTOR_ISSUE_BYTES = 14.0
+_VECTOR_FLOOR_FACTOR = 1.5
+_VECTOR_ROWS = 4
+_VECTOR_THREADS = 128
+VECTOR_SPREAD = 0.35
+
 #: Rows priced at once: their tables stay in the processor's cache.
 _CHUNK = 1024
 
@@ -126,6 +158,8 @@ class GemmProblems(NamedTuple):
     k: Floats
     #: Bytes of an element of the inputs.
     itemsize: Floats
+    #: Arithmetic takes this many times as long as in a plain product.
+    slowdown: Floats
     #: Compulsory bytes of weights (read once a step) and of activations (read or written).
     weight_bytes: Floats
     activation_bytes: Floats
@@ -153,9 +187,10 @@ class GemmTerms(NamedTuple):
     stages_us: Floats
     ctas_us: Floats
     split_us: Floats
+    exposed_share: float = 0.0
 
     def time_us(self) -> Floats:
-        """The sum of floor, CTAs, the smooth maximum of what overlaps, and the split."""
+        """The sum of floor, CTAs, the smooth maximum of what overlaps, what does not, the split."""
         largest = np.maximum(
             np.maximum(self.math_us, self.l2_us), np.maximum(self.stages_us, self.dram_us)
         )
@@ -166,8 +201,15 @@ class GemmTerms(NamedTuple):
             + _fourth(self.dram_us / largest)
             + _fourth(self.stages_us / largest)
         )
+        in_turn = self.exposed_share * np.minimum(
+            self.dram_us, np.maximum(self.math_us, self.l2_us)
+        )
         time: Floats = (
-            self.floor_us + self.ctas_us + largest * np.sqrt(np.sqrt(total)) + self.split_us
+            self.floor_us
+            + self.ctas_us
+            + largest * np.sqrt(np.sqrt(total))
+            + in_turn
+            + self.split_us
         )
         return time
 
@@ -186,9 +228,9 @@ def gemm_terms(
     `constants` are those of the unit unless given.
     """
     if constants is None:
-        constants = CONSTANTS if gpu.has_matrix_unit(compute) else SIMT_CONSTANTS
+        constants = constants_of(gpu, compute)
     tile_m, tile_n, split = tiles
-    batch, m, n, k, itemsize, weight_bytes, activation_bytes = problems
+    batch, m, n, k, itemsize, slowdown, weight_bytes, activation_bytes = problems
 
     clock = gpu.clock_hz * 1e-6  # clocks per µs
     sm_peak = gpu.peak_flops(compute, matrix=True) * 1e-6 / gpu.num_sms  # FLOP per µs and SM
@@ -204,10 +246,12 @@ def gemm_terms(
     stages = np.maximum(1.0, np.ceil(k * itemsize / (2 * STAGE_DEPTH * split)))
     depth = stages * (2 * STAGE_DEPTH) / itemsize
 
-    math = felt * (2.0 * tile_m * tile_n * depth / (sm_peak * utilization * efficiency))
+    reached = sm_peak * utilization * efficiency / slowdown
+    math = felt * (2.0 * tile_m * tile_n * depth / reached)
     loaded = (tile_m + tile_n) * depth * itemsize  # bytes a CTA loads
     l2_load = num_ctas * loaded / (constants.l2_bytes * clock * gpu.num_sms)
-    latency = felt * (stages * (constants.stage_clocks / clock))
+    in_turn = felt / np.minimum(waves, _resident(tiles, itemsize, batch, gpu)).clip(1.0)
+    latency = in_turn * (stages * (constants.stage_clocks / clock))
 
     footprint = weight_bytes + activation_bytes
     dram_bytes = weight_bytes * _leaving_share(
@@ -226,9 +270,27 @@ def gemm_terms(
         l2_us=l2_load,
         dram_us=dram_bytes / bandwidth,
         stages_us=latency,
-        ctas_us=felt * (constants.cta_clocks / clock),
+        ctas_us=in_turn * (constants.cta_clocks / clock),
         split_us=np.where(split > 1, partial_us, 0.0),
+        exposed_share=constants.exposed_share,
     )
+
+
+def _resident(tiles: Candidates, itemsize: Floats, batch: Floats, gpu: GPU) -> Floats:
+    """CTAs of a batched product that run at once on an SM and hide each other's latencies: as many
+    as their stages in shared memory let. Single products are stated as if one did (`CONSTANTS`)."""
+    stages_bytes = (tiles.tile_m + tiles.tile_n) * (STAGE_DEPTH * NUM_STAGES) * itemsize
+    fitting = np.floor(gpu.shared_memory_per_sm_bytes / stages_bytes)
+    is_batched = (batch > 1) & (gpu.vendor == "nvidia")
+    resident: Floats = np.where(is_batched, np.maximum(1.0, fitting), 1.0)
+    return resident
+
+
+def constants_of(gpu: GPU, compute: str, *, is_convolution: bool = False) -> GemmConstants:
+    """The constants of the unit that computes the products."""
+    if gpu.has_matrix_unit(compute):
+        return CONSTANTS
+    return CONVOLUTION_CONSTANTS if is_convolution else SIMT_CONSTANTS
 
 
 def price_gemms(
@@ -241,11 +303,13 @@ def price_gemms(
     constants: GemmConstants | None = None,
 ) -> GemmTimes:
     """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
-    tiles = _candidates_of(gpu, compute)
+    tiles = _candidates_of(gpu, compute, is_convolution=is_convolution)
+    if constants is None:
+        constants = constants_of(gpu, compute, is_convolution=is_convolution)
     terms = gemm_terms(problems, tiles, gpu, compute, sustained=sustained, constants=constants)
     time = terms.time_us()
     if not (is_convolution or gpu.has_matrix_unit(compute)) and gpu.vendor == "nvidia":
-        time = np.where((problems.batch > 1) & ~_serves_batches(tiles, gpu), np.inf, time)
+        time = np.where((problems.batch > 1) & ~_serves_batches(tiles, gpu, problems), np.inf, time)
     best = np.argmin(time, axis=1)
     every = np.arange(len(best))
     return GemmTimes(
@@ -256,20 +320,25 @@ def price_gemms(
     )
 
 
-def _candidates_of(gpu: GPU, compute: str) -> Candidates:
+def _candidates_of(gpu: GPU, compute: str, *, is_convolution: bool) -> Candidates:
     """What the libraries of that unit choose from: FP8 products with a scale a row or a block
     (CUTLASS, DeepGEMM) never split K: 1 x 256 x 65536 takes 100 µs on H100 and B200 alike."""
-    return candidates(
-        matrix_unit=gpu.has_matrix_unit(compute), splits=(1,) if compute == "fp8" else SPLITS
-    )
+    if not gpu.has_matrix_unit(compute):
+        return candidates(matrix_unit=False, splits=SPLITS if is_convolution else _SIMT_SPLITS)
+    return candidates(matrix_unit=True, splits=(1,) if compute == "fp8" else SPLITS)
 
 
-def _serves_batches(tiles: Candidates, gpu: GPU) -> NDArray[np.bool_]:
+def _serves_batches(tiles: Candidates, gpu: GPU, problems: GemmProblems) -> NDArray[np.bool_]:
     """Which candidates cuBLAS considers for a batched product on ordinary cores."""
     if gpu.compute_capability >= _BATCHED_TILE_SINCE:
         serves = (tiles.tile_m == _BATCHED_TILE[0]) & (tiles.tile_n == _BATCHED_TILE[1])
     else:
         serves = tiles.tile_m * tiles.tile_n >= _BATCHED_LEAST_AREA
+    is_small_tile = (tiles.tile_m == _SMALL_BATCHED_TILE[0]) & (
+        tiles.tile_n == _SMALL_BATCHED_TILE[1]
+    )
+    is_small = (problems.m <= _SMALL_BATCHED_EDGE) & (problems.n <= _SMALL_BATCHED_EDGE)
+    serves = serves | (is_small_tile & is_small)
     found: NDArray[np.bool_] = serves & (tiles.split == 1)
     return found
 
@@ -305,37 +374,59 @@ def utilization_of(
     return share * (known.sustained_factor if sustained and compute != "fp32" else 1.0)
 
 
-#: What a 16-bit product on tensor cores takes where rows of a matrix do not start at 16 bytes: wide
-#: loads and stores are out. Two public figures: a product of 141 x 30522 x 512 in a profile of BERT
-#: on H100 takes 2.6 times ours, its aligned neighbours 1.5; GPT-2's vocabulary padded from 50257 to
-#: 50304 made its training a quarter faster on A100 (nanoGPT). No table has such rows.
+#: What arithmetic on tensor cores takes where rows of a matrix do not start at 16 bytes: wide loads
+#: and stores are out. GPT-2's vocabulary padded from 50257 to 50304 made its training a quarter
+#: faster on A100 (nanoGPT), which is 1.8 times for the three products of the vocabulary.
 UNALIGNED_FACTOR = 1.7
 _ALIGNED_BYTES = 16
 
+#: Loads and stores of unaligned matrices a clock and SM, each as wide as the rows are aligned. Read
+#: off two products of data/profiled_kernels (timesformer-base, rows of 3137: 2.15 and 2.41 on H100,
+#: 1.2 and 1.8 on MI300X); owlv2-large, rows of 5185, was not used: 1.7 and 2.2, 2.0 and 1.5.
+_UNALIGNED_ACCESSES = {"nvidia": 2.2, "amd": 1.6}
+
 
 def is_unaligned(kernel: Kernel, gpu: GPU) -> bool:
-    """Whether a product on tensor cores has a matrix whose rows do not start at 16 bytes.
+    """Whether a product on matrix cores has a matrix whose rows do not start at 16 bytes.
 
     >>> from neusight.predictors.gpu import find_gpu
     >>> [is_unaligned(Kernel.gemm(64, n, 768), find_gpu("H100")) for n in (50257, 50304)]
     [True, False]
     """
+    return _unaligned_accesses(kernel, gpu) > 0.0
+
+
+def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
+    """The time of a product with unaligned rows that would take `time_us` without: arithmetic
+    without wide loads, or the narrow loads and stores themselves, whichever is longer."""
+    accesses = _unaligned_accesses(kernel, gpu) / _UNALIGNED_ACCESSES[gpu.vendor]
+    narrow_us = accesses * 1e6 / (gpu.num_sms * gpu.clock_hz)
+    factor = UNALIGNED_FACTOR if gpu.vendor == "nvidia" else 1.0
+    work_us = max(0.0, time_us - gpu.floor_us)
+    return time_us - work_us + max(factor * work_us, narrow_us)
+
+
+def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:
+    """Loads and stores of the matrices whose rows are not aligned, each matrix once."""
     size = kernel.size
-    if not isinstance(size, GemmSize) or gpu.vendor != "nvidia":
-        return False
-    if not gpu.has_matrix_unit(kernel.compute):
-        return False
+    if not isinstance(size, GemmSize) or not gpu.has_matrix_unit(kernel.compute):
+        return 0.0
     step = max(1, int(_ALIGNED_BYTES / DTYPE_BYTES[kernel.dtype]))
     # The rows of A [m, k], B [n, k] and the result [m, n], as the layout stores them.
     first, second = _ROW_ENDS.get(kernel.layout, ("m", "k"))
-    return any(getattr(size, axis) % step for axis in (first, second, "n"))
+    matrices = ((first, size.m * size.k), (second, size.n * size.k), ("n", size.m * size.n))
+    return size.batch * sum(
+        elements / math.gcd(getattr(size, axis), step)
+        for axis, elements in matrices
+        if getattr(size, axis) % step
+    )
 
 
 _ROW_ENDS: dict[str, tuple[str, str]] = {"nt": ("k", "k"), "nn": ("k", "n"), "tn": ("m", "n")}
 
 
-def problems_of(kernels: Sequence[Kernel]) -> GemmProblems:
-    """GEMM kernels as columns."""
+def problems_of(kernels: Sequence[Kernel], gpu: GPU) -> GemmProblems:
+    """GEMM kernels as columns, as that GPU's libraries compute them."""
     rows = []
     for kernel in kernels:
         size = kernel.size
@@ -349,11 +440,21 @@ def problems_of(kernels: Sequence[Kernel]) -> GemmProblems:
                 size.n,
                 size.k,
                 itemsize,
+                _slowdown(kernel, gpu),
                 weights,
                 max(0.0, kernel.num_bytes - weights),
             )
         )
     return columns(rows)
+
+
+def _slowdown(kernel: Kernel, gpu: GPU) -> float:
+    """How many times as long the arithmetic takes as in a plain product of two matrices."""
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    if gpu.has_matrix_unit(kernel.compute) or (kernel.layout != "nt" and size.batch == 1):
+        return 1.0
+    return 1.0 / gpu.fp32_nt_share
 
 
 def columns(rows: Sequence[tuple[float, ...]]) -> GemmProblems:
@@ -371,11 +472,53 @@ def _has_weight(kernel: Kernel) -> bool:
 
 def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[PhysicalTime]:
     """The time of each GEMM kernel, in order."""
-    return timings_of_problems(
-        problems_of(kernels),
+    found = timings_of_problems(
+        problems_of(kernels, gpu),
         [kernel.compute for kernel in kernels],
         gpu,
         sustained=sustained,
+    )
+    return [
+        _vector_timing(kernel, gpu) if is_vector_product(kernel, gpu) else timing
+        for kernel, timing in zip(kernels, found, strict=True)
+    ]
+
+
+def is_vector_product(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether a kernel multiplies one matrix and one vector on ordinary cores, which reads the
+    matrix as a stream and has no tiles (cuBLAS: gemv, or dot kernels).
+
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> is_vector_product(Kernel.gemm(256, 1, 4096, dtype="float32"), find_gpu("H100"))
+    True
+    """
+    size = kernel.size
+    if not isinstance(size, GemmSize) or gpu.has_matrix_unit(kernel.compute):
+        return False
+    return size.batch == 1 and 1 in (size.m, size.n)
+
+
+def _vector_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * _VECTOR_DRAM_SHARE
+    dram_us = kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
+    issue_us = kernel.num_bytes * 1e6 / (_VECTOR_ISSUE_BYTES * gpu.num_sms * gpu.clock_hz)
+    floor_us = gpu.floor_us * _VECTOR_FLOOR_FACTOR
+    stream_us = smooth_maximum(dram_us, issue_us)
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    launch = geometry_of(
+        KernelClass.GEMM,
+        gpu,
+        num_ctas=-(-max(size.m, size.n) // _VECTOR_ROWS),
+        threads_per_cta=_VECTOR_THREADS,
+    )
+    return PhysicalTime(
+        time_us=floor_us + stream_us,
+        bound="memory" if stream_us > floor_us else "launch",
+        spread=VECTOR_SPREAD,
+        num_ctas=launch.num_ctas,
+        threads_per_cta=launch.threads_per_cta,
+        num_waves=launch.num_waves,
     )
 
 
@@ -413,7 +556,7 @@ def _timing(
     *,
     is_convolution: bool,
 ) -> PhysicalTime:
-    table = _candidates_of(gpu, compute)
+    table = _candidates_of(gpu, compute, is_convolution=is_convolution)
     best = int(times.best[position])
     tile = (int(table.tile_m[0, best]), int(table.tile_n[0, best]))
     split = int(table.split[0, best])

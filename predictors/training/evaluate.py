@@ -17,7 +17,7 @@ from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.dataset import Group, is_held_out
+from neusight.predictors.training.dataset import Dataset, Group, is_held_out
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.words import aligned
 
@@ -26,9 +26,11 @@ __all__ = [
     "SIZE_NAMES",
     "Report",
     "Score",
+    "in_regime",
     "is_calibration",
     "label_overhead",
     "priced",
+    "score_dataset",
     "score_folder",
     "scores_of",
     "table_of",
@@ -107,11 +109,22 @@ def score_folder(
 
     DataError where the folder or a table cannot be used; ValueError for an unknown predictor.
     """
-    dataset = read_dataset(folder, tables=tables)
+    return score_dataset(
+        read_dataset(folder, tables=tables), predictors=predictors, progress=progress
+    )
+
+
+def score_dataset(
+    dataset: Dataset,
+    *,
+    predictors: Sequence[str] = ("tiled",),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """The same of rows that were read already."""
     left_out = list(dataset.left_out)
     rows: list[Score] = []
     for name in predictors:
-        chosen = {regime: _in_regime(name, sustained=regime) for regime in (False, True)}
+        chosen = {regime: in_regime(name, sustained=regime) for regime in (False, True)}
         for group in dataset.groups:
             progress(f"{name} {group.gpu_label} {group.table} {group.dtype} {group.phase_or_op}")
             try:
@@ -119,11 +132,13 @@ def score_folder(
             except UnsupportedKernelError as error:
                 left_out.append(f"{group.table}: {len(group.launches)} rows: {error}")
     if not rows:
-        raise DataError(f"No row of {folder} could be scored: {'; '.join(left_out) or 'no rows'}.")
+        raise DataError(
+            f"No row of {dataset.folder} could be scored: {'; '.join(left_out) or 'no rows'}."
+        )
     return Report(tuple(rows), tuple(dict.fromkeys(left_out)))
 
 
-def _in_regime(name: str, *, sustained: bool) -> Predictor:
+def in_regime(name: str, *, sustained: bool) -> Predictor:
     """The predictor at the clocks of the labels."""
     return find_predictor("tiled_burst" if name == "tiled" and not sustained else name)
 

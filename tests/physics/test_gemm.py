@@ -21,6 +21,7 @@ from neusight.predictors.physics.gemm import (
     is_unaligned,
     problems_of,
 )
+from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import flop_roofline_us, roofline_us
 from neusight.predictors.physics.tile import Candidates
 from neusight.predictors.registry import predict
@@ -191,7 +192,11 @@ def terms_of(kernel: Kernel, tile: tuple[int, int], split: int, **constants: flo
     """The terms of one product under one tile on the round GPU."""
     tiles = Candidates(*(np.array([[float(part)]]) for part in (*tile, split)))
     return gemm_terms(
-        problems_of([kernel]), tiles, ROUND, "bf16", constants=CONSTANTS._replace(**constants)
+        problems_of([kernel], ROUND),
+        tiles,
+        ROUND,
+        "bf16",
+        constants=CONSTANTS._replace(**constants),
     )
 
 
@@ -235,3 +240,65 @@ def test_small_products_are_less_sure_than_large_ones_and_attention_than_either(
     )
 
     assert 0.1 < large.spread < small.spread <= forward.spread < backward.spread < 1.0
+
+
+def test_a_short_k_leaves_arithmetic_and_memory_one_after_the_other() -> None:
+    """FP32 with K of 64: 2.7 ms of arithmetic and 1.4 of DRAM are measured as 4.1 on H100."""
+    gpu = filled_in(find_gpu("H100"))
+    kernel = Kernel.gemm(32768, 32768, 64, dtype="float32", layout="nn")
+
+    [timing] = gemm_timings([kernel], gpu, sustained=False)
+
+    arithmetic_us = kernel.flops / (gpu.peak_flops("fp32") * gpu.fp32_gemm_utilization) * 1e6
+    dram_us = kernel.num_bytes / (gpu.bandwidth_gbps * gpu.bandwidth_utilization * 1e3)
+    assert max(arithmetic_us, dram_us) + 0.5 * min(arithmetic_us, dram_us) < timing.time_us
+    assert timing.time_us < 1.3 * (arithmetic_us + dram_us)
+
+
+def test_a_long_k_keeps_all_multiprocessors_busy() -> None:
+    """K of 524288 with 256 x 256 results runs at the rate of a large product (53 TF/s)."""
+    gpu = find_gpu("H100")
+    long, square = gemm_timings(
+        [
+            Kernel.gemm(256, 256, 524288, dtype="float32", layout="nn"),
+            Kernel.gemm(4096, 4096, 2048, dtype="float32", layout="nn"),
+        ],
+        gpu,
+        sustained=False,
+    )
+
+    assert long.time_us < 1.5 * square.time_us
+
+
+def test_a_matrix_times_a_vector_streams_the_matrix() -> None:
+    gpu = find_gpu("A100")
+    kernel = Kernel.gemm(2048, 1, 1 << 20, dtype="float32", layout="nn")
+
+    [timing] = gemm_timings([kernel], gpu, sustained=False)
+
+    stream_us = kernel.num_bytes / (gpu.bandwidth_gbps * gpu.bandwidth_utilization * 1e3)
+    assert stream_us < timing.time_us < 1.3 * stream_us
+    assert timing.bound == "memory"
+
+
+@pytest.mark.parametrize(("layout", "batch"), [("nt", 1), ("nn", 64)])
+def test_fp32_of_a_transposed_operand_or_a_batch_takes_what_the_gpu_says(
+    layout: Layout, batch: int
+) -> None:
+    kernel = Kernel.gemm(4096, 4096, 4096, batch=batch, dtype="float32", layout=layout)
+    even = replace(find_gpu("L40S"), fp32_nt_share=1.0)
+    half = replace(even, fp32_nt_share=0.5)
+
+    [fast], [slow] = (gemm_timings([kernel], gpu, sustained=False) for gpu in (even, half))
+
+    assert 1.8 * fast.time_us < slow.time_us < 2.2 * fast.time_us
+
+
+def test_small_matrices_of_a_batch_take_no_tile_far_larger_than_they_are() -> None:
+    """8 x 8 x 64, 4096 times: 17 MB, no 128 x 128 tile each."""
+    kernel = Kernel.gemm(8, 8, 64, batch=4096, dtype="float32", layout="nn")
+
+    [timing] = gemm_timings([kernel], find_gpu("H100"), sustained=False)
+
+    assert timing.tile == (32, 32)
+    assert timing.time_us < 50.0
