@@ -11,8 +11,9 @@ from typing import Any
 
 from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline, memory_on
+from neusight.memory.spread import MemoryVerdict
 from neusight.output.figures import StepLatency, Verdict, verdict_of
-from neusight.output.summary import Findings, describe, headline, to_json
+from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU, find_gpu
@@ -194,6 +195,11 @@ class Forecast:
         """Whether all that was recorded fits into the GPU's memory, and the program did not end
         because something did not."""
         return self.memory.fits and not ran_out(self.recording)
+
+    @property
+    def memory_verdict(self) -> MemoryVerdict:
+        """The same with what the peak may be off by: "fits", "close" or "does not fit"."""
+        return memory_verdict(self.recording, self.memory)
 
     @property
     def failure(self) -> str:

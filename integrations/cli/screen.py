@@ -120,6 +120,7 @@ _BOLD, _RED, _GREEN, _DIM, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[2m"
 _COLOURS = (
     (re.compile(r"^(\S+: )(fits)\b", re.MULTILINE), rf"{_BOLD}\1{_GREEN}\2{_PLAIN}"),
     (re.compile(r"^(\S+: )(does not fit)\b", re.MULTILINE), rf"{_BOLD}\1{_RED}\2{_PLAIN}"),
+    (re.compile(r"^(\S+: )(close)\b", re.MULTILINE), rf"{_BOLD}\1{_RED}\2{_PLAIN}"),
     (re.compile(r"\bNO\b"), rf"{_RED}NO{_PLAIN}"),
     (re.compile(r"^(  note  .*)$", re.MULTILINE), rf"{_DIM}\1{_PLAIN}"),
 )

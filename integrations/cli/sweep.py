@@ -14,7 +14,8 @@ from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
-from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
+from neusight.integrations.report.side_by_side import fits_cell, lay_side_by_side, text_table
+from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
@@ -62,6 +63,7 @@ class SweepPoint:
     tokens_per_second: float | None = None
     cost_per_million_samples: float | None = None
     cost_per_million_tokens: float | None = None
+    memory_verdict: MemoryVerdict = "does not fit"
     failure: str = ""
 
     @property
@@ -215,7 +217,7 @@ def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
             f"{point.low_us / 1e3:,.2f} to {point.high_us / 1e3:,.2f}",
             point.bound,
             f"{point.used_bytes / _GIB:.1f} of {point.capacity_bytes / _GIB:.0f}",
-            "yes" if point.fits else "NO",
+            fits_cell(point.memory_verdict),
             f"{point.rate[0]:,.0f}" if point.rate[0] >= 10 else f"{point.rate[0]:.3g}",
             *([f"{point.cost_per_million_tokens or 0.0:.3g}"] if has_cost else []),
         ]

@@ -18,7 +18,7 @@ from neusight.advice.advice import Advice
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.figures import Row
-from neusight.output.summary import headline
+from neusight.output.summary import headline, verdict_words
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.predictors.words import bytes_text, time_text
@@ -190,11 +190,9 @@ def _headline(forecast: Forecast) -> str:
             f'<p><span class="bad">{escape(told)}</span>: {escape(forecast.failure)}</p>'
             "<p>The figures are of what was recorded until then.</p>"
         )
-    fits = (
-        '<span class="good">fits</span>'
-        if forecast.fits
-        else '<span class="bad">does not fit</span>'
-    )
+    told = forecast.memory_verdict
+    colour = "good" if told == "fits" else "bad"
+    fits = f'<span class="{colour}">{verdict_words(told)}</span>'
     return f"<p>{fits}, {escape(headline(forecast.verdict))}</p>"
 
 
@@ -209,7 +207,11 @@ def _cards(forecast: Forecast) -> str:
             f"a step; 80 % range {time_text(low)} to {time_text(high)}",
         ),
         (time_text(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
-        (bytes_text(used), f"of {bytes_text(gpu.memory_bytes)}: reserved and context"),
+        (
+            bytes_text(used),
+            f"of {bytes_text(gpu.memory_bytes)}: reserved and context; "
+            f"{bytes_text(memory.needed_range.low)} to {bytes_text(memory.needed_range.high)}",
+        ),
         (f"{verdict.mfu:.1%}", f"MFU, {verdict.flops / 1e12:,.2f} TFLOP a step"),
         (f"{verdict.num_kernels:,}", f"kernels a step of {verdict.num_ops:,} ops"),
         (f"{verdict.num_synchronizations}", "waits of the host for the GPU a step"),

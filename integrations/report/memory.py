@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
+from neusight.memory.spread import MemoryVerdict, PeakRange
 from neusight.predictors.errors import OptionError
 from neusight.predictors.terminal_text import printable, printable_lines
 from neusight.predictors.words import bytes_text, time_text
@@ -91,13 +92,30 @@ class MemoryReport:
         return self.advice.fits
 
     @property
+    def needed_range(self) -> PeakRange:
+        """Between what the smallest memory lies that it fits into."""
+        advice, memory = self.advice, self.advice.memory
+        less = memory.total_bytes - memory.needed_range.low
+        more = memory.needed_range.high - memory.total_bytes
+        return PeakRange(max(0, advice.needed_bytes - less), advice.needed_bytes + more)
+
+    @property
+    def memory_verdict(self) -> MemoryVerdict:
+        """The verdict with what the peak may be off by."""
+        needed, limit = self.needed_range, self.advice.limit_bytes
+        if needed.low > limit:
+            return "does not fit"
+        return "fits" if needed.high <= limit else "close"
+
+    @property
     def verdict(self) -> str:
         """The verdict in a line."""
-        advice = self.advice
-        words = "fits into" if advice.fits else "does not fit into"
+        advice, needed = self.advice, self.needed_range
+        words = {"fits": "fits into", "does not fit": "does not fit into", "close": "close to"}
         return (
-            f"{printable(self.forecast.gpu.name)}: {words} {bytes_text(advice.limit_bytes)}, "
-            f"needs {bytes_text(advice.needed_bytes)}"
+            f"{printable(self.forecast.gpu.name)}: {words[self.memory_verdict]} "
+            f"{bytes_text(advice.limit_bytes)}, needs {bytes_text(advice.needed_bytes)} "
+            f"({bytes_text(needed.low)} to {bytes_text(needed.high)})"
         )
 
     @cached_property
@@ -188,7 +206,9 @@ class MemoryReport:
             "gpu": self.forecast.gpu.name,
             "limit_bytes": advice.limit_bytes,
             "fits": advice.fits,
+            "memory_verdict": self.memory_verdict,
             "needed_bytes": advice.needed_bytes,
+            "needed_range_bytes": self.needed_range._asdict(),
             "by_category": advice.memory.by_category,
             "tensors": [row._asdict() for row in self.tensors[:_TENSORS_SHOWN]],
             "largest_batch": None if advice.batch is None else advice.batch._asdict(),

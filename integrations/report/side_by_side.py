@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.terminal_text import printable
@@ -15,7 +16,14 @@ from neusight.predictors.words import aligned
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["SideBySide", "SideBySideRow", "lay_side_by_side", "parse_prices", "text_table"]
+__all__ = [
+    "SideBySide",
+    "SideBySideRow",
+    "fits_cell",
+    "lay_side_by_side",
+    "parse_prices",
+    "text_table",
+]
 
 _US_PER_HOUR = 3600e6
 _MILLION = 1e6
@@ -47,6 +55,7 @@ class SideBySideRow:
     cost_per_thousand_steps: float | None
     cost_per_million_samples: float | None
     cost_per_million_tokens: float | None
+    memory_verdict: MemoryVerdict
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class SideBySide:
                 f"{row.mfu:.1%}",
                 f"{row.trained:.0%}",
                 f"{row.used_bytes / _GIB:.1f} of {row.capacity_bytes / _GIB:.0f}",
-                "yes" if row.fits else "NO",
+                fits_cell(row.memory_verdict),
                 *(_number(getattr(row, name)) for _, name in columns),
             ]
             for row in self.rows
@@ -188,7 +197,17 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
         cost_per_thousand_steps=None if cost is None else cost * _THOUSAND,
         cost_per_million_samples=_cost_of_a_million(cost, batch.samples),
         cost_per_million_tokens=_cost_of_a_million(cost, batch.tokens),
+        memory_verdict=forecast.memory_verdict,
     )
+
+
+def fits_cell(verdict: MemoryVerdict) -> str:
+    """The verdict in a table's column "fits".
+
+    >>> fits_cell("does not fit")
+    'NO'
+    """
+    return {"fits": "yes", "close": "close", "does not fit": "NO"}[verdict]
 
 
 def _cost_of_a_million(cost: float | None, count: int | None) -> float | None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from neusight.memory.allocator import Allocator
 from neusight.memory.allocator_settings import AllocatorSettings, settings_of
+from neusight.memory.spread import (
+    MemoryVerdict,
+    PeakRange,
+    Spread,
+    spread_of,
+    verdict_of_memory,
+)
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces, thread_of
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import (
@@ -124,7 +131,8 @@ class MemoryTimeline:
     """Memory over the whole block, as `torch.cuda.memory_stats` would tell it. All bytes.
 
     `peak_event` is the allocation that reached the peak (None where nothing was allocated);
-    `alive_at_peak` what was alive then, largest first, without rounding to blocks.
+    `alive_at_peak` what was alive then, largest first, without rounding to blocks. `spread` is what
+    the peaks may be off by; `fits_into` places it all again in that many bytes, context included.
     """
 
     events: tuple[MemoryEvent, ...]
@@ -137,6 +145,31 @@ class MemoryTimeline:
     context_bytes: int
     settings: AllocatorSettings
     out_of_memory: OutOfMemory | None = None
+    spread: Spread = field(default_factory=Spread)
+    fits_into: Callable[[int], bool] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def verdict(self) -> MemoryVerdict:
+        """Whether it fits, does not, or is too close to call: "fits", "does not fit", "close"."""
+        if self.capacity_bytes is None or self.fits_into is None:
+            return "fits" if self.fits else "does not fit"
+        return verdict_of_memory(
+            fits=self.fits,
+            needed_bytes=self.total_bytes,
+            needed=self.needed_range,
+            capacity_bytes=self.capacity_bytes,
+            fits_into=self.fits_into,
+        )
+
+    @property
+    def allocated_range(self) -> PeakRange:
+        """Between what the peak of allocated bytes lies."""
+        return self.spread.allocated(self.peak_allocated)
+
+    @property
+    def needed_range(self) -> PeakRange:
+        """Between what `total_bytes` lies."""
+        return self.spread.needed(self.peak_reserved, self.context_bytes)
 
     @property
     def fits(self) -> bool:
@@ -419,12 +452,22 @@ def memory_on(
     if fraction is not None:
         # The limit counts what is reserved, the context not.
         total = min(total, int(float(fraction) * gpu.memory_bytes) + gpu.context_bytes)
-    return memory_of(
-        recording,
-        capacity_bytes=total,
-        context_bytes=gpu.context_bytes,
-        workspaces=workspaces_on(recording, gpu),
-        settings=allocator_settings(recording) if settings is None else settings,
+    workspaces = workspaces_on(recording, gpu)
+    chosen = allocator_settings(recording) if settings is None else settings
+
+    def placed(capacity_bytes: int) -> MemoryTimeline:
+        return memory_of(
+            recording,
+            capacity_bytes=capacity_bytes,
+            context_bytes=gpu.context_bytes,
+            workspaces=workspaces,
+            settings=chosen,
+        )
+
+    return replace(
+        placed(total),
+        spread=spread_of(recording),
+        fits_into=lambda capacity_bytes: placed(capacity_bytes).fits,
     )
 
 

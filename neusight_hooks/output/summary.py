@@ -8,6 +8,7 @@ from typing import Any
 
 from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline
+from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
 from neusight.output.figures import Verdict
 from neusight.predictors.gpu import GPU
@@ -16,7 +17,15 @@ from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import STEP_OPTION, Recording
 
-__all__ = ["SCHEMA_VERSION", "Findings", "describe", "headline", "to_json"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Findings",
+    "describe",
+    "headline",
+    "memory_verdict",
+    "to_json",
+    "verdict_words",
+]
 
 #: Raised when a key of `to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
@@ -51,9 +60,29 @@ class Findings:
         return failure_of(self.recording)
 
     @property
+    def memory_verdict(self) -> MemoryVerdict:
+        """Whether it fits, does not, or is too close to call."""
+        return memory_verdict(self.recording, self.memory)
+
+    @property
     def warnings(self) -> list[str]:
         """What to know before believing the figures."""
         return list(self.recording.warnings)
+
+
+def memory_verdict(recording: Recording, memory: MemoryTimeline) -> MemoryVerdict:
+    """What is said of a recording's memory: one that ended because something did not fit does
+    not."""
+    return "does not fit" if ran_out(recording) else memory.verdict
+
+
+def verdict_words(verdict: MemoryVerdict) -> str:
+    """The verdict as it is shown.
+
+    >>> verdict_words("close")
+    'close (may not fit)'
+    """
+    return "close (may not fit)" if verdict == "close" else verdict
 
 
 def headline(verdict: Verdict) -> str:
@@ -76,7 +105,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
     if found.verdict.num_kernels == 0:
         return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(found.warnings)])
     lines = [
-        f"{gpu.name}: {'fits' if found.fits else 'does not fit'}, {headline(found.verdict)}",
+        f"{gpu.name}: {verdict_words(found.memory_verdict)}, {headline(found.verdict)}",
         "",
         *_time_words(found.verdict),
         "",
@@ -155,7 +184,9 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     lines = [
         f"  memory    {bytes_text(memory.peak_allocated)} allocated, "
         f"{bytes_text(memory.peak_reserved)} reserved, {bytes_text(gpu.context_bytes)} context, "
-        f"of {bytes_text(gpu.memory_bytes)}"
+        f"of {bytes_text(gpu.memory_bytes)}",
+        f"            in all {bytes_text(memory.needed_range.low)} to "
+        f"{bytes_text(memory.needed_range.high)}",
     ]
     if memory.peak_event is not None:
         source = memory.peak_event.source
@@ -237,6 +268,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "memory": _memory_json(memory),
         # Nobody knows whether the rest of a script that failed fits.
         "fits": found.fits if not (found.failure and found.fits) else None,
+        "memory_verdict": found.memory_verdict if not (found.failure and found.fits) else None,
         "failure": found.failure or None,
         "coverage": verdict.coverage,
         "unmapped": list(found.unmapped),
@@ -277,4 +309,7 @@ def _memory_json(memory: MemoryTimeline) -> dict[str, Any]:
         "alive": [row._asdict() for row in memory.alive[:_ALIVE_ROWS]],
         "first_step_peak_bytes": None if steps is None else steps[0].peak_allocated,
         "steady_step_peak_bytes": None if steps is None else steps[1].peak_allocated,
+        "peak_range_bytes": memory.allocated_range._asdict(),
+        "needed_bytes": memory.total_bytes,
+        "needed_range_bytes": memory.needed_range._asdict(),
     }

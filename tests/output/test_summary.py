@@ -92,6 +92,7 @@ def test_the_first_screen_tells_verdict_time_memory_and_what_it_rests_on() -> No
         "    elementwise                 3.00 ms  33.3%      20 kernels",
         "",
         "  memory    1.56 GiB allocated, 2.00 GiB reserved, 1.00 GiB context, of 10.00 GiB",
+        "            in all 2.73 GiB to 3.40 GiB",
         "            peak at aten::mm in net.up, train.py:7",
         "            activations 1000.0 MiB, parameters 600.0 MiB",
         "  coverage  90% trained, 10% physics",
@@ -212,6 +213,8 @@ def test_the_json_has_the_figures_as_they_are() -> None:
         "name": "gemm", "count": 30, "time_us": 6000.0, "share": 2 / 3
     }  # fmt: skip
     assert (document["fits"], document["failure"]) == (True, None)
+    assert document["memory_verdict"] == "fits"
+    assert document["memory"]["needed_bytes"] == 3 * GIB
     assert document["warnings"] == ["values were invented"]
 
 
@@ -225,3 +228,10 @@ def test_what_a_failure_says_cannot_steer_the_terminal() -> None:
     recording = replace(FINDINGS.recording, options={FAILURE_OPTION: "ValueError: \x1b[2Jgone"})
 
     assert "\x1b" not in describe(found(recording=recording))
+
+
+def test_what_is_too_close_to_call_is_said_so() -> None:
+    near = replace(MEMORY, capacity_bytes=3 * GIB, fits_into=lambda capacity_bytes: False)
+
+    assert describe(found(memory=near)).startswith("Round: close (may not fit), 12.50 ms")
+    assert to_json(found(memory=near))["memory_verdict"] == "close"

@@ -76,12 +76,15 @@ def test_a_number_behind_the_option_is_its_own_and_all_else_the_script() -> None
 
 
 def test_the_verdict_names_the_limit_and_the_need(forecast: neusight.Forecast) -> None:
-    roomy, tight = MemoryReport(forecast), MemoryReport(forecast, 600 * MIB)
+    roomy, tight = MemoryReport(forecast), MemoryReport(forecast, 500 * MIB)
+    close = MemoryReport(forecast, 600 * MIB)
 
     assert roomy.fits
     assert roomy.verdict.startswith("A100-SXM4-80GB: fits into 79.")
     assert not tight.fits
-    assert "does not fit into 600.0 MiB, needs" in tight.verdict
+    assert "does not fit into 500.0 MiB, needs" in tight.verdict
+    assert not close.fits
+    assert "close to 600.0 MiB, needs 614" in close.verdict
     assert "what would save memory" in str(roomy)
     assert "what would make it fit" in str(tight)
 
@@ -103,6 +106,9 @@ def test_json_has_the_same(forecast: neusight.Forecast) -> None:
 
     assert document["gpu"] == "A100-SXM4-80GB"
     assert document["fits"] is False
+    assert document["memory_verdict"] == "close"
+    low, high = document["needed_range_bytes"].values()
+    assert low < document["needed_bytes"] < high
     assert document["limit_bytes"] == 600 * MIB
     assert document["needed_bytes"] == report.advice.needed_bytes
     assert document["largest_batch"]["recorded"] == 32

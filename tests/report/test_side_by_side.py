@@ -69,7 +69,7 @@ def test_a_gpu_on_which_it_does_not_fit_is_never_the_fastest(forecast: Forecast)
     from neusight.predictors.gpu import find_gpu
 
     tiny = replace(
-        find_gpu("B200"), name="tiny", aliases=(), memory_bytes=find_gpu("B200").context_bytes + 1
+        find_gpu("B200"), name="tiny", aliases=(), memory_bytes=find_gpu("B200").context_bytes // 2
     )
     compared = lay_side_by_side([forecast.on(tiny), forecast])
 

@@ -1,0 +1,119 @@
+"""How far a forecast peak of memory may be off, and what that makes of the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from neusight.recording.recording import OpCall, OpSignature, Recording, release_of
+
+__all__ = ["MemoryVerdict", "PeakRange", "Spread", "spread_of", "verdict_of_memory"]
+
+#: "close" is what lies within the spread: nobody should count on it either way.
+MemoryVerdict = Literal["fits", "close", "does not fit"]
+
+MIB = 2**20
+
+#: Shares by which allocated and reserved peaks may be less or more. benchmarks/memory.py, 89 peaks
+#: of real GPUs: allocated within -0.66 % and +0.27 %, reserved and context within -2.84 % (FP16
+#: training of BERT-large on a V100) and +0.10 %. What is more there than forecast is rounded up.
+ALLOCATED_LESS, ALLOCATED_MORE = 0.005, 0.01
+RESERVED_LESS, RESERVED_MORE = 0.01, 0.03
+#: The context is a figure for each GPU that nobody verified. It grows with the kernels that are
+#: loaded: those of cuBLAS and cuDNN come beside torch's own (a judgement, not measured).
+CONTEXT_LESS = 0.25
+CONTEXT_MORE_BYTES = 350 * MIB
+#: Until torch 1.13 (CUDA 11.7, which loads kernels when they are called) all of them were loaded at
+#: once: transformers' page on training with one GPU tells 1343 MiB on a V100, 993 more than ours.
+EAGER_CONTEXT_MORE_BYTES = 1000 * MIB
+_LOADS_LAZILY_SINCE = (1, 13)
+
+#: cuDNN's workspace of a convolution, where it is not one of those known: at most as much as its
+#: tensors, which is what a copy of them in another layout takes. In benchmark mode cuDNN tries what
+#: takes more.
+_BENCHMARK_COPIES = 2
+#: A recurrent network's workspace holds the four gates of an LSTM for what it reads and writes.
+_RECURRENT_COPIES = 4
+
+
+class PeakRange(NamedTuple):
+    """Bytes: not less than `low`, not more than `high`, as far as anybody knows."""
+
+    low: int
+    high: int
+
+
+class Spread(NamedTuple):
+    """What a peak of this program may be off by: shares of what is allocated and reserved, and
+    bytes of workspaces that are not known and of the context."""
+
+    workspace_bytes: int = 0
+    context_more_bytes: int = CONTEXT_MORE_BYTES
+
+    def allocated(self, peak_bytes: int) -> PeakRange:
+        """Of the bytes that are allocated at once.
+
+        >>> Spread().allocated(1000)
+        PeakRange(low=995, high=1010)
+        """
+        more = int(peak_bytes * ALLOCATED_MORE) + self.workspace_bytes
+        return PeakRange(int(peak_bytes * (1 - ALLOCATED_LESS)), peak_bytes + more)
+
+    def needed(self, reserved_bytes: int, context_bytes: int) -> PeakRange:
+        """Of what the GPU has to have: reserved and context."""
+        reserved = self.reserved(reserved_bytes)
+        low = reserved.low + int(context_bytes * (1 - CONTEXT_LESS))
+        return PeakRange(low, reserved.high + context_bytes + self.context_more_bytes)
+
+    def reserved(self, peak_bytes: int) -> PeakRange:
+        """Of what the caching allocator holds."""
+        more = int(peak_bytes * RESERVED_MORE) + self.workspace_bytes
+        return PeakRange(int(peak_bytes * (1 - RESERVED_LESS)), peak_bytes + more)
+
+
+def spread_of(recording: Recording) -> Spread:
+    """By what the program holds: convolutions, recurrent networks, and the release of torch."""
+    seen: dict[int, int] = {}
+    for step in recording.steps:
+        for entry in step.entries:
+            if isinstance(entry, OpCall) and id(entry.signature) not in seen:
+                seen[id(entry.signature)] = _unknown_bytes(
+                    entry.signature, tries=entry.math.cudnn_benchmark
+                )
+    is_lazy = release_of(recording.torch_version) >= _LOADS_LAZILY_SINCE
+    more = CONTEXT_MORE_BYTES if is_lazy else EAGER_CONTEXT_MORE_BYTES
+    return Spread(max(seen.values(), default=0), more)
+
+
+def _unknown_bytes(signature: OpSignature, *, tries: bool) -> int:
+    """What an op's workspace may take beyond what is known of it."""
+    if "convolution" in signature.op:
+        copies = _BENCHMARK_COPIES if tries else 1
+    elif "rnn" in signature.op:
+        copies = _RECURRENT_COPIES
+    else:
+        return 0
+    specs = signature.input_tensors + signature.output_tensors
+    return copies * sum(spec.num_bytes for spec in specs if spec.device == "cuda")
+
+
+def verdict_of_memory(
+    *,
+    fits: bool,
+    needed_bytes: int,
+    needed: PeakRange,
+    capacity_bytes: int,
+    fits_into: Callable[[int], bool],
+) -> MemoryVerdict:
+    """Three ways: it fits also with the upper end, not even with the lower, or neither is sure.
+
+    `fits` is so with what is forecast, which needs `needed_bytes` where nothing limits it, or as
+    much as there is. `fits_into` tells of another capacity; it is asked where the sum alone does
+    not tell, since the allocator gives cached memory back before it fails.
+    """
+    if fits:
+        if needed.high <= capacity_bytes:
+            return "fits"
+        return "fits" if fits_into(capacity_bytes - (needed.high - needed_bytes)) else "close"
+    may_fit = fits_into(capacity_bytes + (needed_bytes - needed.low))
+    return "close" if may_fit else "does not fit"
