@@ -29,6 +29,7 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
+#: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14.
 Variant = Literal[
     "",
     "flash_attention",
@@ -46,6 +47,7 @@ Variant = Literal[
     "softmax",
     "log_softmax",
     "cat",
+    "cudnn_9_10",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
@@ -303,6 +305,7 @@ class Kernel:
         compute: str | None = None,
         layout: Layout = "contiguous",
         bias: bool = False,
+        variant: Variant = "",
     ) -> Kernel:
         """A convolution or one of its gradients, all with the same FLOPs (implicit GEMM)."""
         _require_sizes("convolution", batch=size.batch, groups=size.groups)
@@ -333,6 +336,7 @@ class Kernel:
             bytes_read=read,
             bytes_written=written,
             layout=layout,
+            variant=variant,
         )
 
     @classmethod

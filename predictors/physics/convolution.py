@@ -64,9 +64,11 @@ _ORDINARY_VOLUME_SHARE = 0.16
 _STRIDED_GRADIENT_SHARE = 0.55
 _SHARED_LANES_SHARE = 0.25
 
-#: Time of gradients in three dimensions over that of tensor cores elsewhere, where lanes are
-#: shared (data/kernelbench, even half: L40S 1.4-2.8).
-_VOLUME_GRADIENT_FACTOR = 2.0
+#: Time of gradients without a stride in three dimensions over that of tensor cores elsewhere: where
+#: lanes are shared, and from Hopper on under a cuDNN of 9.8 to 9.14. data/kernelbench, even half:
+#: L40S 0.8-3.1, H100 with torch 2.9 1.6-4.5 (5 shapes each; 1.0-1.4 with torch 2.5).
+_SHARED_LANES_VOLUME_FACTOR = 2.0
+_SLOW_VOLUME_FACTOR = 2.8
 
 #: Tile of those kernels: pixels by channels (implicit_convolve_sgemm 128 x 64, as names have it).
 _ORDINARY_TILE = (128, 64)
@@ -268,16 +270,18 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
     """The implicit GEMM on tensor cores, with the transposes inside it."""
     size = _size_of(kernel)
     time_us = max(product.time_us * _IMPLICIT_FACTOR, _gather_us(size, gpu))
-    if kernel.compute == "tf32" and _is_slow_gradient(size, gpu):
-        time_us *= _VOLUME_GRADIENT_FACTOR
+    if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
+        time_us *= _volume_factor(kernel, gpu)
     if kernel.compute == "tf32" and kernel.layout != "channels_last":
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
 
 
-def _is_slow_gradient(size: ConvolutionSize, gpu: GPU) -> bool:
-    is_volume = len(size.kernel) > 2 and _is_gradient(size, is_strided=False)
-    return is_volume and _shares_lanes(gpu)
+def _volume_factor(kernel: Kernel, gpu: GPU) -> float:
+    if _shares_lanes(gpu):
+        return _SHARED_LANES_VOLUME_FACTOR
+    is_slow = kernel.variant == "cudnn_9_10" and gpu.compute_capability >= _ANY_COLUMNS_SINCE
+    return _SLOW_VOLUME_FACTOR if is_slow else 1.0
 
 
 def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout
+from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout, Variant
 from neusight.predictors.physics.convolution import convolution_timings, implicit_gemm
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.registry import predict
@@ -90,6 +90,17 @@ def test_strided_gradients_of_few_channels_have_tensor_core_kernels_from_hopper_
 
     assert tf32_us(few, "A100") > tf32_us(many, "A100")
     assert tf32_us(few, "H100") < tf32_us(many, "H100")
+
+
+def test_gradients_of_volumes_are_slow_on_hopper_under_the_cudnn_of_torch_2_9() -> None:
+    def volume_us(variant: Variant, name: str) -> float:
+        size = gradient(64, 32, stride=1, rank=3)
+        kernel = Kernel.convolution(size, dtype="float32", compute="tf32", variant=variant)
+        [timing] = convolution_timings([kernel], find_gpu(name), sustained=False)
+        return timing.time_us
+
+    assert volume_us("cudnn_9_10", "H100") > 2 * volume_us("", "H100")
+    assert volume_us("cudnn_9_10", "A100") == volume_us("", "A100")
 
 
 def test_without_tensor_cores_a_strided_gradient_passes_over_idle_taps_where_taps_overlap() -> None:

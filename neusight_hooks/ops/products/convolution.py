@@ -33,6 +33,10 @@ __all__ = ["compute_for_convolution"]
 
 _HALF = ("float16", "bfloat16")
 
+#: Releases of torch that come with a cuDNN of 9.8 to 9.14, which torch calls broken in three
+#: dimensions (use_cudnn in ATen/native/Convolution.cpp).
+_SLOW_VOLUMES = ((2, 8), (2, 9))
+
 
 def compute_for_convolution(dtype: str, math: MathMode) -> str:
     """The arithmetic of cuDNN: TF32 for float32 unless the program forbids it."""
@@ -134,6 +138,11 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     return dtype in _HALF and not channels_last and not _is_depthwise(size) and not is_product
 
 
+def _has_slow_volumes(size: ConvolutionSize, math: MathMode) -> bool:
+    oldest, newest = _SLOW_VOLUMES
+    return len(size.kernel) == 3 and oldest <= math.torch <= newest
+
+
 def _convolution_kernels(
     size: ConvolutionSize,
     math: MathMode,
@@ -153,7 +162,16 @@ def _convolution_kernels(
     kernels = _operand_copies(operands, channels_last)
     if transforms:
         kernels += [_transform(contiguous(spec), "nchw_to_nhwc") for spec in operands]
-    kernels += [Kernel.convolution(size, dtype=dtype, compute=compute, layout=layout, bias=bias)]
+    kernels += [
+        Kernel.convolution(
+            size,
+            dtype=dtype,
+            compute=compute,
+            layout=layout,
+            bias=bias,
+            variant="cudnn_9_10" if _has_slow_volumes(size, math) else "",
+        )
+    ]
     if transforms:
         kernels += [_transform(contiguous(result), "nhwc_to_nchw")]
     return kernels

@@ -78,6 +78,25 @@ def test_one_tap_at_every_pixel_is_a_product_that_turns_nothing() -> None:
     assert len(pointwise(2, 2)) == 4
 
 
+def test_convolutions_of_volumes_say_which_cudnn_they_run_on() -> None:
+    volume = call(
+        "convolution",
+        spec(8, 64, 30, 30, 30),
+        input_=spec(8, 16, 32, 32, 32),
+        weight=spec(64, 16, 3, 3, 3),
+        bias=None,
+        stride=(1, 1, 1),
+        transposed=False,
+        groups=1,
+    )
+    releases = [(2, 7), (2, 9), (2, 10)]
+
+    variants = [kernels(volume, MathMode(torch=release))[0].variant for release in releases]
+
+    assert variants == ["", "cudnn_9_10", ""]
+    assert kernels(convolution("float32"), MathMode(torch=(2, 9)))[0].variant == ""
+
+
 def test_gradients_of_a_convolution_are_those_asked_for() -> None:
     def gradients(*mask: bool) -> list[str]:
         signature = call(
