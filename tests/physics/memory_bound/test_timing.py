@@ -98,6 +98,17 @@ def test_a_large_add_streams_at_the_measured_share_of_bandwidth() -> None:
     assert share == pytest.approx(find_gpu("H100").bandwidth_utilization, abs=0.05)
 
 
+def test_streams_of_gigabytes_reach_more_of_hoppers_bandwidth_but_not_of_amperes() -> None:
+    def share(name: str, num_elements: int) -> float:
+        gpu = find_gpu(name)
+        kernel = Kernel.elementwise("add", num_elements, dtype="float32", num_inputs=2)
+        moved_us = kernel.num_bytes / (gpu.bandwidth_gbps * gpu.bandwidth_utilization * 1e3)
+        return moved_us / memory_bound_timing(kernel, gpu).time_us
+
+    assert share("H100", 2**31) > 1.04 * share("H100", 2**25)
+    assert share("A100", 2**31) < 1.03 * share("A100", 2**26)
+
+
 def test_a_tiny_kernel_costs_the_floor() -> None:
     kernel = Kernel.elementwise("add", 1, dtype="float32")
 
