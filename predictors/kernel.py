@@ -10,6 +10,7 @@ __all__ = [
     "COPY_ENGINE_KERNELS",
     "DTYPE_BYTES",
     "HOST_COPIES",
+    "RECURRENT",
     "AttentionSize",
     "CollectiveSize",
     "ConvolutionSize",
@@ -53,6 +54,9 @@ Variant = Literal[
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
 HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
 COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset"}
+
+#: Name of the product of one time step inside a recurrent network.
+RECURRENT = "recurrent_gemm"
 
 #: Bytes of one element, by torch's short dtype name ("bool" as torch stores it).
 DTYPE_BYTES: dict[str, float] = {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
+    RECURRENT,
     AttentionSize,
     CollectiveSize,
     ConvolutionSize,
@@ -101,6 +102,8 @@ FAMILIES: dict[str, Features[Any]] = {
 def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     """The family whose network corrects the kernel on that GPU, None where there is none."""
     size = kernel.size
+    if kernel.name == RECURRENT:
+        return None
     if kernel.compute == "fp32" and kernel.dtype == "float32":
         if isinstance(size, GemmSize) and min(size) >= 1:
             if is_vector_product(kernel, gpu):

@@ -8,7 +8,7 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, MathMode, OpCall, OpSignature, TensorSpec
 from neusight.timeline.host import PLAIN, dispatch_us
-from neusight.timeline.launches import OpPlans, is_pinned_copy, nanoseconds
+from neusight.timeline.launches import LOOP_KERNELS, OpPlans, is_pinned_copy, nanoseconds
 
 PAGEABLE = TensorSpec((1024, 1024), (1024, 1), "float32", "cpu")
 
@@ -42,6 +42,18 @@ def test_more_kernels_cost_the_host_between_their_launches() -> None:
 
     assert plan.between_ns == nanoseconds(PLAIN.extra_kernel_us) > 0
     assert [launch.duration_ns for launch in plan.launches] == [2500, 2500]
+
+
+def test_a_library_launches_many_kernels_in_a_loop_faster() -> None:
+    """6,144 kernels of a GRU take 19-28 ms on hosts of all kinds, so no 3.5 us each."""
+    few, many = (
+        OpPlans(lambda asked, n=number: ((RELU, ESTIMATE),) * n, PLAIN).plan_of(call())
+        for number in (LOOP_KERNELS - 1, LOOP_KERNELS)
+    )
+
+    assert many.launches[0].call_ns < 0.5 * few.launches[0].call_ns
+    assert many.between_ns < 0.5 * few.between_ns
+    assert many.before_ns == few.before_ns
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.products.convolution import compute_for_convolution
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import RECURRENT, Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -68,12 +68,16 @@ class _Network(NamedTuple):
     def input_of(self, layer: int) -> int:
         return self.input.shape[-1] if layer == 0 else self.cell.output_size * self.directions
 
-    def gemm(self, m: int, n: int, k: int) -> list[Kernel]:
+    def gemm(self, m: int, n: int, k: int, *, name: str = "gemm") -> list[Kernel]:
         if m * n * k == 0:
             return []
         dtype = self.input.dtype
         compute = compute_for_convolution(dtype, self.math)
-        return [Kernel.gemm(m, n, k, dtype=dtype, compute=compute)]
+        return [Kernel.gemm(m, n, k, dtype=dtype, compute=compute, name=name)]
+
+    def step(self, m: int, n: int, k: int) -> list[Kernel]:
+        """The product of one time step, by cuDNN's own kernels, which keep the weights."""
+        return self.gemm(m, n, k, name=RECURRENT)
 
     def matrix(self, rows: int, columns: int) -> TensorSpec:
         return new_tensor((rows, columns), self.input.dtype, self.input.device)
@@ -129,10 +133,10 @@ def _forward(network: _Network, layer: int) -> list[Kernel]:
     cell = network.cell
     kernels = network.gemm(network.rows, cell.width, network.input_of(layer))
     for batch in network.steps:
-        kernels += network.gemm(batch, cell.width, cell.output_size)
+        kernels += network.step(batch, cell.width, cell.output_size)
         kernels += _gates(network, cell.name, batch)
         if cell.is_projected:
-            kernels += network.gemm(batch, cell.output_size, cell.hidden_size)
+            kernels += network.step(batch, cell.output_size, cell.hidden_size)
     return kernels
 
 
@@ -179,9 +183,9 @@ def _backward_steps(network: _Network) -> list[Kernel]:
     kernels: list[Kernel] = []
     for batch in reversed(network.steps):
         if cell.is_projected:
-            kernels += network.gemm(batch, cell.hidden_size, cell.output_size)
+            kernels += network.step(batch, cell.hidden_size, cell.output_size)
         kernels += _gates(network, f"{cell.name}_backward", batch)
-        kernels += network.gemm(batch, cell.output_size, cell.width)
+        kernels += network.step(batch, cell.output_size, cell.width)
     return kernels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neusight.predictors.kernel import KernelClass
+from neusight.predictors.kernel import RECURRENT, KernelClass
 from neusight.recording.recording import OpSignature
 from op_calls import call, kernels, names, spec
 
@@ -32,7 +32,7 @@ def lstm(op: str, **more: Any) -> OpSignature:
 def test_an_lstm_is_one_product_for_all_inputs_then_a_product_and_gates_a_step() -> None:
     launched = kernels(lstm("_cudnn_rnn"))
 
-    assert [k.name for k in launched] == ["gemm"] + ["gemm", "lstm_cell"] * 5
+    assert [k.name for k in launched] == ["gemm"] + [RECURRENT, "lstm_cell"] * 5
     products = [k.flops for k in launched if k.kernel_class is KernelClass.GEMM]
     assert products == [2 * 10 * 128 * 16] + [2 * 2 * 128 * 32] * 5
 
@@ -40,7 +40,7 @@ def test_an_lstm_is_one_product_for_all_inputs_then_a_product_and_gates_a_step()
 def test_an_lstm_backward_has_products_for_inputs_and_weights() -> None:
     launched = names(lstm("_cudnn_rnn_backward", output_mask=(True, True, True, True)))
 
-    assert launched == ["lstm_cell_backward", "gemm"] * 5 + ["gemm", "gemm", "gemm", "sum"]
+    assert launched == ["lstm_cell_backward", RECURRENT] * 5 + ["gemm", "gemm", "gemm", "sum"]
 
 
 def test_gates_and_state_are_read_and_state_is_written() -> None:
@@ -69,7 +69,7 @@ def test_the_mode_tells_the_cell() -> None:
 
 def test_layers_directions_and_dropout_add_up() -> None:
     """Batch first: 5 steps. A layer and direction is a product and 5 of a product and a cell."""
-    one = ["gemm", *["gemm", "gru_cell"] * 5]
+    one = ["gemm", *[RECURRENT, "gru_cell"] * 5]
 
     assert network(3) == one
     assert network(3, bidirectional=True) == one * 2
@@ -78,8 +78,8 @@ def test_layers_directions_and_dropout_add_up() -> None:
 
 
 def test_packed_sequences_have_a_step_a_length_and_a_projection_a_product() -> None:
-    assert network(2, batch_sizes=(2, 2, 1)) == ["gemm", *["gemm", "lstm_cell"] * 3]
-    assert network(2, proj_size=8) == ["gemm", *["gemm", "lstm_cell", "gemm"] * 5]
+    assert network(2, batch_sizes=(2, 2, 1)) == ["gemm", *[RECURRENT, "lstm_cell"] * 3]
+    assert network(2, proj_size=8) == ["gemm", *[RECURRENT, "lstm_cell", RECURRENT] * 5]
 
 
 def test_a_fused_cell_sums_its_bias_gradient() -> None:
