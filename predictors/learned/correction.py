@@ -119,7 +119,7 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
         if min(size) < 1 or size.batch != 1 or not gpu.has_matrix_unit(kernel.compute):
             return None
         if kernel.compute in ("bf16", "fp16"):
-            return "gemm_16bit"
+            return "gemm_16bit" if _has_measured_ratio(gpu) else None
         return "gemm_fp8" if kernel.compute == "fp8" else None
     if isinstance(size, RowsSize) and kernel.name in _QUANTISATIONS:
         return "quantisation" if min(size) >= 1 else None
@@ -131,6 +131,18 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
         measured = size.num_nodes == 1 and 2 <= size.world_size <= _MOST_RANKS
         return "collective" if covered and measured and size.num_bytes > 0 else None
     return None
+
+
+def _has_measured_ratio(gpu: GPU) -> bool:
+    """Whether matrix units outrun ordinary cores as on the GPUs that were measured. Where they run
+    at half rate (GeForce, L40), all that feeds them has time to spare: the networks, which learned
+    from cards where it has not, make large products with a short K up to 25 % too slow."""
+    peaks = gpu.peak_tflops
+    return peaks.get("fp16", 0.0) >= _LEAST_MATRIX_RATIO * peaks["fp32"]
+
+
+#: Least 16-bit peak over FP32's of the measured GPUs: L40S's 3.95 and A40's 4.0.
+_LEAST_MATRIX_RATIO = 3.9
 
 
 def _fp32_gemm_family(gpu: GPU) -> str:

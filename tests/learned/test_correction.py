@@ -227,3 +227,12 @@ def test_a_step_of_a_recurrent_network_is_no_product_of_the_tables() -> None:
 
     assert family_of(step, find_gpu("T4")) is None
     assert family_of(replace(step, name="gemm"), find_gpu("T4")) == "gemm_fp32"
+
+
+@pytest.mark.parametrize("name", ["RTX-3090", "RTX-4070", "RTX-5090", "A10G", "L40", "H20"])
+def test_cards_of_half_rate_are_priced_without_what_full_rate_taught(name: str) -> None:
+    product = Kernel.gemm(4096, 4096, 4096, dtype="bfloat16")
+
+    assert family_of(product, find_gpu(name)) is None
+    assert family_of(product, find_gpu("A40")) == "gemm_16bit"
+    assert family_of(product, find_gpu("RTX-6000-Ada")) == "gemm_16bit"
