@@ -11,6 +11,7 @@ __all__ = [
     "DTYPE_BYTES",
     "HOST_COPIES",
     "RECURRENT",
+    "TENSOR_SCALED",
     "AttentionSize",
     "CollectiveSize",
     "ConvolutionSize",
@@ -57,6 +58,10 @@ COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset"}
 
 #: Name of the product of one time step inside a recurrent network.
 RECURRENT = "recurrent_gemm"
+
+#: Name of FP8 products with one scale for each operand (cuBLASLt). Those with a scale a row are
+#: CUTLASS's, as in serving.
+TENSOR_SCALED = "scaled_gemm"
 
 #: Bytes of one element, by torch's short dtype name ("bool" as torch stores it).
 DTYPE_BYTES: dict[str, float] = {

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
-from neusight.predictors.kernel import RECURRENT, Variant
+from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, Variant
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
@@ -236,3 +236,10 @@ def test_cards_of_half_rate_are_priced_without_what_full_rate_taught(name: str) 
     assert family_of(product, find_gpu(name)) is None
     assert family_of(product, find_gpu("A40")) == "gemm_16bit"
     assert family_of(product, find_gpu("RTX-6000-Ada")) == "gemm_16bit"
+
+
+def test_an_fp8_product_with_one_scale_is_not_taken_for_a_serving_kernel() -> None:
+    by_row = Kernel.gemm(4096, 4096, 4096, dtype="float8_e4m3fn", name="scaled_gemm_by_row")
+
+    assert family_of(by_row, find_gpu("H100")) == "gemm_fp8"
+    assert family_of(replace(by_row, name=TENSOR_SCALED), find_gpu("H100")) is None

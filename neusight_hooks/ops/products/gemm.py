@@ -22,7 +22,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass, Layout, compute_of
+from neusight.predictors.kernel import TENSOR_SCALED, Kernel, KernelClass, Layout, compute_of
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__ = ["compute_for_matmul", "matmul_kernels", "matrix", "unfit_operands"]
@@ -336,6 +336,7 @@ def scaled_mm(
     packed = _FP4_PER_BYTE if self.dtype.startswith("float4") else 1
     if m * n * k == 0:
         return []
+    is_whole = all(scale.numel == 1 for scale in scale_a + scale_b)
     gemm = Kernel.gemm(
         m,
         n,
@@ -345,7 +346,7 @@ def scaled_mm(
         compute=compute_for_matmul(self.dtype, math),
         layout=_layout(self, mat2),
         bias=bias is not None,
-        name="scaled_gemm",
+        name=TENSOR_SCALED if is_whole else "scaled_gemm_by_row",
     )
     unpacked_bytes = (m * k + n * k) * itemsize(self.dtype) * (packed - 1)
     read = gemm.bytes_read - unpacked_bytes + num_bytes(scale_a + scale_b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from neusight.predictors.kernel import Kernel
@@ -106,6 +107,23 @@ def test_packed_four_bit_operands_count_two_elements_a_byte() -> None:
     assert kernel.flops == 2 * 16 * 32 * 16
     assert kernel.bytes_read == 16 * 8 + 32 * 8 + 8
     assert kernel.compute == "fp8"
+
+
+@pytest.mark.parametrize(("rows", "name"), [(1, "scaled_gemm"), (16, "scaled_gemm_by_row")])
+def test_a_scale_a_row_is_another_librarys_product(rows: int, name: str) -> None:
+    signature = call(
+        "_scaled_mm",
+        spec(16, 32, dtype="bfloat16"),
+        self=spec(16, 64, dtype="float8_e4m3fn"),
+        mat2=transposed(spec(32, 64, dtype="float8_e4m3fn")),
+        scale_a=spec(rows, 1),
+        scale_b=spec(1, 1 if rows == 1 else 32),
+        bias=None,
+        out_dtype="bfloat16",
+    )
+
+    (kernel,) = kernels(signature)
+    assert kernel.name == name
 
 
 def test_flops_of_products_are_those_of_torch() -> None:
