@@ -31,7 +31,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
-#: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14.
+#: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14; "dilated": a gradient
+#: of an image with both a stride and a dilation.
 Variant = Literal[
     "",
     "flash_attention",
@@ -50,6 +51,7 @@ Variant = Literal[
     "log_softmax",
     "cat",
     "cudnn_9_10",
+    "dilated",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.

@@ -163,10 +163,11 @@ _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 
 
 def _convolution_family(size: ConvolutionSize) -> str | None:
-    """Forward in two dimensions, the only direction that was measured."""
-    plain = size.groups == 1 and len(size.kernel) == 2 and min(size[:3]) >= 1
-    whole = min(*size.input, *size.output, *size.kernel) >= 1
-    return "convolution_fp32" if plain and whole and size.direction == "forward" else None
+    """Forward, 3 x 3 and without a stride: no other was measured (data/paper_fp32)."""
+    plain = size.groups == 1 and size.direction == "forward" and min(size[:3]) >= 1
+    measured = size.kernel == (3, 3) and size.stride == (1, 1)
+    whole = min(*size.input, *size.output) >= 1
+    return "convolution_fp32" if plain and measured and whole else None
 
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:

@@ -44,7 +44,7 @@ _GATHERED_OUTPUTS = 64
 #: Gradients of images read a tap in steps of 32 channels of the result's gradient, and write at
 #: least 64 channels of the image's: a tile's edges, seen in data/kernelbench (even half), where 3,
 #: 8 and 32 channels take the same time on A100, L40S, H100 and T4. Kernels without tensor cores on
-#: GPUs without TF32 have narrower tiles, and such steps with a stride only.
+#: GPUs without TF32 have narrower tiles, and steps of 8 without a stride.
 _GRADIENT_CHANNEL_STEP = 32
 _GRADIENT_LEAST_COLUMNS = 64
 
@@ -173,12 +173,21 @@ def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
     on_tensor_cores = gpu.has_matrix_unit(kernel.compute)
     if size.direction == "data_gradient":
         if on_tensor_cores and kernel.compute == "tf32":
-            return _whole_steps(size)
+            return _gradient_on_tensor_cores(kernel, gpu)
         return product if on_tensor_cores else _with_idle_taps(size)
     if on_tensor_cores and size.direction == "forward":
         # cuDNN developer guide: padded to a multiple of 8, which matters for images of three.
         channels = _rounded(size.in_channels // size.groups, _CHANNEL_STEP)
         return product._replace(k=channels * prod(size.kernel))
+    return product
+
+
+def _gradient_on_tensor_cores(kernel: Kernel, gpu: GPU) -> GemmSize:
+    """Hopper's kernels leave out the taps between a stride's pixels only without a dilation."""
+    size = _size_of(kernel)
+    product = _whole_steps(size)
+    if kernel.variant == "dilated" and gpu.compute_capability >= _ANY_COLUMNS_SINCE:
+        return product._replace(k=product.k * prod(size.stride))
     return product
 
 
@@ -192,12 +201,11 @@ def _whole_steps(size: ConvolutionSize) -> GemmSize:
 def _with_idle_taps(size: ConvolutionSize) -> GemmSize:
     """The product of a gradient with a stride as kernels without tensor cores do it."""
     strides = prod(size.stride)
-    if strides <= 1:
-        return implicit_gemm(size)
-    outputs = _rounded(size.out_channels // size.groups, _GRADIENT_CHANNEL_STEP)
+    step = _GRADIENT_CHANNEL_STEP if strides > 1 else _CHANNEL_STEP
+    outputs = _rounded(size.out_channels // size.groups, step)
     product = implicit_gemm(size._replace(out_channels=outputs * size.groups))
     overlaps = any(taps > step for taps, step in zip(size.kernel, size.stride, strict=False))
-    if len(size.kernel) > 2 or not overlaps:
+    if strides <= 1 or len(size.kernel) > 2 or not overlaps:
         return product
     return product._replace(k=product.k * min(strides, _MOST_IDLE_TAPS))
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
-from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, Variant
+from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, ConvolutionSize, Variant
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
@@ -50,6 +50,23 @@ def test_fp32_products_are_trained_where_they_were_measured() -> None:
     origins = {name: predict([kernel], name)[0].origin for name in ("V100", "A100", "H100", "L4")}
 
     assert origins == {"V100": "trained", "A100": "trained", "H100": "physics", "L4": "physics"}
+
+
+def test_convolutions_are_trained_where_they_were_measured() -> None:
+    measured = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
+    others = [
+        measured._replace(kernel=(1, 1)),
+        measured._replace(stride=(2, 2), output=(14, 14)),
+        measured._replace(direction="data_gradient"),
+        measured._replace(groups=2),
+    ]
+
+    origins = [
+        predict([Kernel.convolution(size, dtype="float32")], "T4")[0].origin
+        for size in (measured, *others)
+    ]
+
+    assert origins == ["trained", *["physics"] * len(others)]
 
 
 def test_attention_is_trained_where_its_library_was_measured() -> None:

@@ -92,6 +92,21 @@ def test_strided_gradients_of_few_channels_have_tensor_core_kernels_from_hopper_
     assert tf32_us(few, "H100") < tf32_us(many, "H100")
 
 
+def test_a_gradient_with_stride_and_dilation_passes_over_all_taps_on_hopper() -> None:
+    """8 times the taps."""
+
+    def gradient_us(variant: Variant, name: str) -> float:
+        size = gradient(256, 256, stride=2, rank=3)
+        kernel = Kernel.convolution(
+            size, dtype="float32", compute="tf32", layout="channels_last", variant=variant
+        )
+        [timing] = convolution_timings([kernel], find_gpu(name), sustained=False)
+        return timing.time_us
+
+    assert gradient_us("dilated", "H100") > 6 * gradient_us("", "H100")
+    assert gradient_us("dilated", "A100") == gradient_us("", "A100")
+
+
 def test_gradients_of_volumes_are_slow_on_hopper_under_the_cudnn_of_torch_2_9() -> None:
     def volume_us(variant: Variant, name: str) -> float:
         size = gradient(64, 32, stride=1, rank=3)

@@ -25,6 +25,7 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     Layout,
+    Variant,
     compute_of,
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
@@ -32,6 +33,8 @@ from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 __all__ = ["compute_for_convolution"]
 
 _HALF = ("float16", "bfloat16")
+
+_NOT_DILATED = (1,)
 
 #: Releases of torch that come with a cuDNN of 9.8 to 9.14, which torch calls broken in three
 #: dimensions (use_cudnn in ATen/native/Convolution.cpp).
@@ -138,9 +141,11 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     return dtype in _HALF and not channels_last and not _is_depthwise(size) and not is_product
 
 
-def _has_slow_volumes(size: ConvolutionSize, math: MathMode) -> bool:
+def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> Variant:
+    if size.direction == "data_gradient" and product(size.stride) > 1 and max(dilation) > 1:
+        return "dilated"
     oldest, newest = _SLOW_VOLUMES
-    return len(size.kernel) == 3 and oldest <= math.torch <= newest
+    return "cudnn_9_10" if len(size.kernel) == 3 and oldest <= math.torch <= newest else ""
 
 
 def _convolution_kernels(
@@ -149,6 +154,7 @@ def _convolution_kernels(
     *,
     operands: tuple[TensorSpec, TensorSpec],
     result: TensorSpec,
+    dilation: Sequence[int] = _NOT_DILATED,
     bias: bool = False,
 ) -> list[Kernel]:
     """One pass of cuDNN: operands into one memory format, layout transforms, the convolution."""
@@ -169,7 +175,7 @@ def _convolution_kernels(
             compute=compute,
             layout=layout,
             bias=bias,
-            variant="cudnn_9_10" if _has_slow_volumes(size, math) else "",
+            variant=_variant(size, math, dilation),
         )
     ]
     if transforms:
@@ -186,13 +192,16 @@ def convolution_forward(
     weight: TensorSpec,
     bias: TensorSpec | None,
     stride: tuple[int, ...],
+    dilation: tuple[int, ...] = _NOT_DILATED,
     transposed: bool,
     groups: int,
 ) -> list[Kernel]:
     """The convolution, then a broadcast add of the bias (at::native adds it after cuDNN)."""
     result = output(call)
     size = _problem(input, weight, result, stride=stride, groups=groups, transposed=transposed)
-    return _forward(size, math, operands=(input, weight), result=result, bias=bias)
+    return _forward(
+        size, math, operands=(input, weight), result=result, bias=bias, dilation=dilation
+    )
 
 
 @register_op(
@@ -236,12 +245,15 @@ def backend_convolution_transpose(
     weight: TensorSpec,
     bias: TensorSpec | None = None,
     stride: tuple[int, ...],
+    dilation: tuple[int, ...] = _NOT_DILATED,
     groups: int | None = None,
 ) -> list[Kernel]:
     """A transposed convolution called by the name of its implementation."""
     result = output(call)
     size = _problem(self, weight, result, stride=stride, groups=groups, transposed=True)
-    return _forward(size, math, operands=(self, weight), result=result, bias=bias)
+    return _forward(
+        size, math, operands=(self, weight), result=result, bias=bias, dilation=dilation
+    )
 
 
 @register_op("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
@@ -290,8 +302,9 @@ def _forward(
     operands: tuple[TensorSpec, TensorSpec],
     result: TensorSpec,
     bias: TensorSpec | None,
+    dilation: Sequence[int] = _NOT_DILATED,
 ) -> list[Kernel]:
-    kernels = _convolution_kernels(size, math, operands=operands, result=result)
+    kernels = _convolution_kernels(size, math, operands=operands, result=result, dilation=dilation)
     if bias is not None:
         kernels += pointwise_kernel("add", (result, bias), (result,))
     return kernels
@@ -306,13 +319,14 @@ def convolution_backward(
     input: TensorSpec,
     weight: TensorSpec,
     stride: tuple[int, ...],
+    dilation: tuple[int, ...] = _NOT_DILATED,
     transposed: bool,
     groups: int,
     output_mask: tuple[bool, ...],
 ) -> list[Kernel]:
     """The gradients of the input, the weight and the bias that `output_mask` asks for."""
     size = _problem(input, weight, grad_output, stride=stride, groups=groups, transposed=transposed)
-    return _gradients(size, math, grad_output, input, weight, wants=output_mask)
+    return _gradients(size, math, grad_output, input, weight, wants=output_mask, dilation=dilation)
 
 
 @register_op("aten::_slow_conv2d_backward")
@@ -339,13 +353,16 @@ def _gradients(
     weight: TensorSpec,
     *,
     wants: tuple[bool, ...],
+    dilation: Sequence[int] = _NOT_DILATED,
 ) -> list[Kernel]:
     wants_image, wants_weight, wants_bias = flags(wants, 3)
     kernels: list[Kernel] = []
     if wants_image:
         is_transposed = forward.direction == "data_gradient"
         size = forward._replace(direction="forward" if is_transposed else "data_gradient")
-        kernels += _convolution_kernels(size, math, operands=(grad, weight), result=image)
+        kernels += _convolution_kernels(
+            size, math, operands=(grad, weight), result=image, dilation=dilation
+        )
     if wants_weight:
         size = forward._replace(direction="weight_gradient")
         kernels += _convolution_kernels(size, math, operands=(grad, image), result=weight)

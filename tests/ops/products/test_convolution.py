@@ -97,6 +97,29 @@ def test_convolutions_of_volumes_say_which_cudnn_they_run_on() -> None:
     assert kernels(convolution("float32"), MathMode(torch=(2, 9)))[0].variant == ""
 
 
+@pytest.mark.parametrize(
+    ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "")]
+)
+def test_a_transposed_convolution_says_whether_it_has_a_stride_and_a_dilation(
+    stride: int, dilation: int, variant: str
+) -> None:
+    signature = call(
+        "convolution",
+        spec(8, 32, 65, 65),
+        input_=spec(8, 16, 32, 32),
+        weight=spec(16, 32, 3, 3),
+        bias=None,
+        stride=(stride, stride),
+        dilation=(dilation, dilation),
+        transposed=True,
+        groups=1,
+    )
+
+    (kernel,) = kernels(signature)
+
+    assert kernel.variant == variant
+
+
 def test_gradients_of_a_convolution_are_those_asked_for() -> None:
     def gradients(*mask: bool) -> list[str]:
         signature = call(
