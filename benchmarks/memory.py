@@ -56,7 +56,8 @@ METRICS = ("allocated", "reserved", "used")
 @dataclass(frozen=True)
 class Case:
     """A measured peak, MiB. `reason` says why its program cannot be forecast; `context_mib` is the
-    context that the source measured beside; `ran_out` that it exceeded the GPU's memory."""
+    context that the source measured beside; `ran_out` that it exceeded the GPU's memory. Of the
+    metric "verdict" only that is known."""
 
     program: str
     settings: str
@@ -88,6 +89,8 @@ class Result:
         """What was measured, as forecast."""
         if self.case.metric == "allocated":
             return self.allocated
+        if self.case.metric == "verdict":
+            return self.memory.total_bytes / MIB
         reserved = self.memory.peak_reserved / MIB
         if self.case.metric == "reserved":
             return reserved
@@ -178,8 +181,9 @@ def published_cases() -> list[Case]:
     """The rows of memory_published.csv."""
     return [
         Case(
-            row["program"], row["settings"], row["gpu"], row["metric"], float(row["mib"]),
+            row["program"], row["settings"], row["gpu"], row["metric"], float(row["mib"] or "nan"),
             row["torch"], context_mib=float(row["context_mib"]) if row["context_mib"] else None,
+            ran_out=row["ran_out"] == "yes",
         )
         for row in _rows(PUBLISHED)
     ]  # fmt: skip
@@ -246,6 +250,8 @@ def markdown(results: list[Result], left_out: list[Case]) -> str:
     lines = [_HEAD]
     groups: dict[tuple[str, str], list[float]] = {}
     for result in results:
+        if result.case.metric not in METRICS:
+            continue
         key = (result.case.program, result.case.metric)
         groups.setdefault(key, []).append(abs(result.error))
     for (program, metric), errors in sorted(groups.items()):
@@ -253,6 +259,10 @@ def markdown(results: list[Result], left_out: list[Case]) -> str:
             f"| {program} | {metric} | {len(errors)} | {median(errors):.2%} | {max(errors):.2%} |"
             .replace("%", "")
         )  # fmt: skip
+    judged = [result for result in results if result.case.metric not in METRICS]
+    lines += ["", *(f"{result.case.program} {result.case.settings} on {result.case.gpu} "
+                    f"{'ran out' if result.case.ran_out else 'ran'}: {result.memory.verdict}."
+                    for result in judged)]  # fmt: skip
     lines += ["", *(f"Not run: {case.program} ({case.reason})." for case in left_out)]
     return "\n".join(lines) + "\n"
 
@@ -270,10 +280,13 @@ context that the source measured where it did.
 def _line(result: Result) -> str:
     case = result.case
     settings = " ".join(str(value) for value in json.loads(case.settings).values())
+    is_measured = case.metric in METRICS
+    measured = f"{case.mib:12.3f}" if is_measured else f"{'':12}"
+    error = f"{result.error:+8.2%}" if is_measured else f"{'':8}"
     return (
         f"{case.program:<27} {settings[:44]:<44} {case.gpu[:16]:<16} {case.metric:<9}"
-        f" {case.mib:12.3f} {result.forecast:12.3f} {result.error:+8.2%}"
-        f"  {result.memory.verdict}"
+        f" {measured} {result.forecast:12.3f} {error}"
+        f"  {result.memory.verdict}{', ran out' if case.ran_out else ''}"
         f""
     )
 
@@ -327,7 +340,11 @@ def _judged(results: list[Result], options: argparse.Namespace) -> int:
         for result in results
         if result.memory.verdict == ("fits" if result.case.ran_out else "does not fit")
     ]
-    now = {result.case.name: round(result.error, 5) for result in results}
+    now = {
+        result.case.name: round(result.error, 5)
+        for result in results
+        if result.case.metric in METRICS
+    }
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     lines = worse(now, stored, is_whole=not options.programs)
     lines += [f"{name}: told the opposite of what happened" for name in told]

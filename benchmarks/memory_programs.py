@@ -542,10 +542,65 @@ def vit_base(settings: dict[str, Any]) -> Callable[[], object]:
     return infer
 
 
+_VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+
+
+def vgg16(settings: dict[str, Any]) -> Callable[[], object]:
+    """VGG-16 as timm has it, trained as its benchmark.py does."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in _VGG16:
+        if width:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = width
+        else:
+            layers.append(nn.MaxPool2d(2, 2))
+    head = [nn.Conv2d(512, 4096, 7), nn.ReLU(inplace=True), nn.Dropout(0.0)]
+    head += [nn.Conv2d(4096, 4096, 1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4096, 1000)]
+    return _timm_training(nn.Sequential(*layers, *head), settings["batch"])
+
+
+def beit_base(settings: dict[str, Any]) -> Callable[[], object]:
+    """BEiT-base with 16 x 16 patches, eager attention, trained as timm's benchmark.py does."""
+    from transformers import BeitConfig, BeitForImageClassification
+    from transformers.models.beit import modeling_beit
+
+    # It keeps an index between models, which would be a tensor of another forecast.
+    bias: Any = modeling_beit.BeitRelativePositionBias
+    index = bias.generate_relative_position_index
+    bias.generate_relative_position_index = staticmethod(getattr(index, "__wrapped__", index))
+    config = BeitConfig(
+        use_relative_position_bias=True, layer_scale_init_value=0.1, num_labels=1000,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model: Any = BeitForImageClassification(config)
+    return _timm_training(model, settings["batch"])
+
+
+def _timm_training(model: nn.Module, batch: int) -> Callable[[], object]:
+    torch.backends.cudnn.benchmark = True
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=1e-4, momentum=0.9, nesterov=True, foreach=False
+    )
+    images, labels = torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        with torch.autocast("cuda", dtype=torch.float16):
+            found = model(images)
+            loss = F.cross_entropy(getattr(found, "logits", found), labels)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (
-        bert_large, bert_mlm, bert_small, cross_entropy, embedding, fused_linear_cross_entropy,
-        geglu, gpt_fast_llama, layer_norm, rms_norm, rope, sam, softmax, titan_llama, vit_base,
+        beit_base, bert_large, bert_mlm, bert_small, cross_entropy, embedding,
+        fused_linear_cross_entropy, geglu, gpt_fast_llama, layer_norm, rms_norm, rope, sam, softmax,
+        titan_llama, vgg16, vit_base,
     )
 }  # fmt: skip

@@ -85,9 +85,26 @@ def test_a_peak_without_a_limit_fits() -> None:
 def test_a_convolution_may_take_as_much_again_as_its_tensors() -> None:
     num_bytes = (2 * 8 * 16 * 32 * 32 + 16 * 16 * 9) * 4
 
-    assert spread_of(recording(convolution())).workspace_bytes == num_bytes
-    assert spread_of(recording(convolution(cudnn_benchmark=True))).workspace_bytes == 2 * num_bytes
-    assert spread_of(needs(1)).workspace_bytes == 0
+    assert spread_of(recording(convolution())).optional_bytes == num_bytes
+    assert spread_of(recording(convolution(cudnn_benchmark=True))).optional_bytes == 2 * num_bytes
+    assert spread_of(needs(1)).optional_bytes == 0
+
+
+def test_what_cudnn_can_do_without_makes_a_peak_and_fails_no_program() -> None:
+    plain, wide = Spread(), Spread(optional_bytes=100)
+
+    assert wide.allocated(1000).high == plain.allocated(1000).high + 100
+    assert wide.needed(1000, 10) == plain.needed(1000, 10)
+
+
+def test_a_recurrent_network_may_need_its_gates_beside_its_tensors() -> None:
+    states = spec(64, 32, 1024)
+    signature = call("_cudnn_rnn", states, input=states)
+
+    found = spread_of(recording(OpCall(signature, MathMode())))
+
+    assert found.workspace_bytes == 4 * 2 * 64 * 32 * 1024 * 4
+    assert found.needed(0, 0).high == found.workspace_bytes + 350 * MIB
 
 
 def test_the_largest_unknown_workspace_counts_once() -> None:
@@ -109,7 +126,7 @@ def test_ranges_hold_the_peak_and_grow_with_what_is_not_known() -> None:
 
     assert plain.allocated(1000).low < 1000 < plain.allocated(1000).high
     assert wide.allocated(1000) == PeakRange(995, 1110)
-    assert wide.reserved(1000) == PeakRange(990, 1130)
+    assert wide.needed(1000, 0) == PeakRange(990, 1130 + 350 * MIB)
 
 
 def test_another_capacity_is_asked_only_where_the_sum_does_not_tell() -> None:
