@@ -30,8 +30,17 @@ _IMPLICIT_FACTOR = 1.15
 #: result more). Around 16-bit ones the transposes are kernels of their own.
 _TRANSPOSE_PASSES = 1.0
 
-#: What Winograd's algorithm gains of its 2.25 after its transforms (data/paper_fp32, 5 GPUs).
+#: What Winograd's algorithm gains of its 2.25 after its transforms, forward (data/paper_fp32, 5
+#: GPUs). Gradients take tiles of 4 x 4, of which the transforms leave the more the more channels
+#: there are: the root of channels over these, up to a most. A profile of ResNet-50's training on
+#: V100, images of 56 and 28 pixels: image 1.7 of 64 channels, 2.1 of 128; weight 1.0 and 1.5.
 _WINOGRAD_SPEEDUP = 1.6
+_WINOGRAD_CHANNELS = {"data_gradient": 24.0, "weight_gradient": 45.0}
+_WINOGRAD_MOST = 2.6
+
+#: What cuDNN's FP32 kernels in C++ reach of the peak: implicit_convolve_sgemm, dgrad_engine and
+#: wgrad_alg0_engine in the same profile, images of 56 and 28 pixels (0.45-0.67).
+_ENGINE_SHARE = 0.62
 
 _CHANNEL_STEP = 8
 
@@ -48,10 +57,13 @@ _GATHERED_OUTPUTS = 64
 _GRADIENT_CHANNEL_STEP = 32
 _GRADIENT_LEAST_COLUMNS = 64
 
-#: Those pass over the taps that a stride leaves out too, up to so many times as many, where taps
-#: overlap; and take so many times as long in three dimensions, but for gradients without a stride.
-#: data/kernelbench, even half, T4.
+#: Those with filters of even edges pass over the taps that a stride leaves out too, up to so many
+#: times as many, where taps overlap (data/kernelbench, T4, 4 x 4: four rows of the odd half, none
+#: of the even); 3 x 3 ones do not (V100).
 _MOST_IDLE_TAPS = 4
+
+#: They take so many times as long in three dimensions, but for gradients without a stride
+#: (data/kernelbench, even half, T4).
 _VOLUME_FACTOR = 2.0
 
 #: FP32 kernels of GPUs that also have TF32, which keep NCHW: their share of the peak, and that of
@@ -149,8 +161,6 @@ def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
     size = _size_of(kernel)
     itemsize = DTYPE_BYTES[kernel.dtype]
     product = _padded_product(kernel, gpu)
-    if _gains_by_winograd(kernel, gpu):
-        product = product._replace(k=math.ceil(product.k / _WINOGRAD_SPEEDUP))
     weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
     weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
     return (*product, itemsize, 1.0, weight_bytes, kernel.num_bytes - weight_bytes)
@@ -161,21 +171,26 @@ def _size_of(kernel: Kernel) -> ConvolutionSize:
     return kernel.size
 
 
-def _gains_by_winograd(kernel: Kernel, gpu: GPU) -> bool:
-    """Forward: 3 x 3 gradients of images take as long as 3 x 5 ones, a tap (T4)."""
-    return is_winograd(kernel, gpu) and _size_of(kernel).direction == "forward"
+def _winograd_gain(kernel: Kernel, gpu: GPU) -> float:
+    """How many times fewer multiplications Winograd's algorithm needs, its transforms paid."""
+    size = _size_of(kernel)
+    if not is_winograd(kernel, gpu):
+        return 1.0
+    if size.direction == "forward":
+        return _WINOGRAD_SPEEDUP
+    channels = min(size.in_channels, size.out_channels) / _WINOGRAD_CHANNELS[size.direction]
+    return min(_WINOGRAD_MOST, math.sqrt(max(1.0, channels)))
 
 
 def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
     """The implicit GEMM with its channels and taps as the kernels of that unit take them."""
     size = _size_of(kernel)
+    if not gpu.has_matrix_unit(kernel.compute):
+        return _product_without_tensor_cores(kernel, gpu)
+    if size.direction == "data_gradient" and kernel.compute == "tf32":
+        return _gradient_on_tensor_cores(kernel, gpu)
     product = implicit_gemm(size)
-    on_tensor_cores = gpu.has_matrix_unit(kernel.compute)
-    if size.direction == "data_gradient":
-        if on_tensor_cores and kernel.compute == "tf32":
-            return _gradient_on_tensor_cores(kernel, gpu)
-        return product if on_tensor_cores else _with_idle_taps(size)
-    if on_tensor_cores and size.direction == "forward":
+    if size.direction == "forward":
         # cuDNN developer guide: padded to a multiple of 8, which matters for images of three.
         channels = _rounded(size.in_channels // size.groups, _CHANNEL_STEP)
         return product._replace(k=channels * prod(size.kernel))
@@ -198,16 +213,30 @@ def _whole_steps(size: ConvolutionSize) -> GemmSize:
     return padded._replace(n=max(padded.n, _GRADIENT_LEAST_COLUMNS)) if padded.n else padded
 
 
-def _with_idle_taps(size: ConvolutionSize) -> GemmSize:
-    """The product of a gradient with a stride as kernels without tensor cores do it."""
+def _product_without_tensor_cores(kernel: Kernel, gpu: GPU) -> GemmSize:
+    size = _size_of(kernel)
+    product = implicit_gemm(size)
+    if size.direction == "data_gradient":
+        product = _gradient_without_tensor_cores(size)
+    return product._replace(k=math.ceil(product.k / _winograd_gain(kernel, gpu)))
+
+
+def _gradient_without_tensor_cores(size: ConvolutionSize) -> GemmSize:
     strides = prod(size.stride)
+    if strides > 1 and len(size.kernel) <= 2 and not _has_idle_taps(size):
+        return _whole_steps(size)
     step = _GRADIENT_CHANNEL_STEP if strides > 1 else _CHANNEL_STEP
     outputs = _rounded(size.out_channels // size.groups, step)
     product = implicit_gemm(size._replace(out_channels=outputs * size.groups))
+    if len(size.kernel) <= 2 and _has_idle_taps(size):
+        return product._replace(k=product.k * min(strides, _MOST_IDLE_TAPS))
+    return product
+
+
+def _has_idle_taps(size: ConvolutionSize) -> bool:
+    """Whether taps are passed over that meet no pixel."""
     overlaps = any(taps > step for taps, step in zip(size.kernel, size.stride, strict=False))
-    if strides <= 1 or len(size.kernel) > 2 or not overlaps:
-        return product
-    return product._replace(k=product.k * min(strides, _MOST_IDLE_TAPS))
+    return overlaps and all(taps % 2 == 0 for taps in size.kernel if taps > 1)
 
 
 def _rounded(value: int, step: int) -> int:
@@ -239,10 +268,24 @@ def _is_direct(kernel: Kernel) -> bool:
 def _timing_without_tensor_cores(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
     size = _size_of(kernel)
     is_slow = len(size.kernel) > 2 and not _is_gradient(size, is_strided=False)
-    time_us = product.time_us * _IMPLICIT_FACTOR * (_VOLUME_FACTOR if is_slow else 1.0)
+    time_us = product.time_us * _IMPLICIT_FACTOR
+    if gpu.vendor == "nvidia" and not _is_measured(size):
+        time_us = max(time_us, _engine_us(kernel, gpu))
+    time_us *= _VOLUME_FACTOR if is_slow else 1.0
     if _is_slow_in_groups(kernel, gpu):
         time_us = max(time_us, kernel.flops * 1e6 / (gpu.peak_flops("fp32") * _GROUPED_SHARE))
     return replace(product, time_us=time_us, spread=_spread(size))
+
+
+def _is_measured(size: ConvolutionSize) -> bool:
+    """Whether a correction was learned on top of this physics: 3 x 3, forward."""
+    return size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
+
+
+def _engine_us(kernel: Kernel, gpu: GPU) -> float:
+    """What cuDNN's kernels in C++ take for the multiplications alone."""
+    batch, m, n, k = _product_without_tensor_cores(kernel, gpu)
+    return 2e6 * batch * m * n * k / (gpu.peak_flops(kernel.compute) * _ENGINE_SHARE)
 
 
 def _is_slow_in_groups(kernel: Kernel, gpu: GPU) -> bool:
@@ -321,8 +364,8 @@ def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         itemsize=DTYPE_BYTES[kernel.dtype],
     )
     flops = 2.0 * product.batch * product.m * columns_of_tiles * tile_n * product.k
-    if _gains_by_winograd(replace(kernel, compute="fp32"), gpu):
-        flops /= _WINOGRAD_SPEEDUP
+    if size.direction == "forward":
+        flops /= _winograd_gain(replace(kernel, compute="fp32"), gpu)
     compute_us = flops * 1e6 / (gpu.peak_flops("fp32") * _ordinary_share(size, gpu))
     # Few CTAs leave SMs idle.
     compute_us *= max(1.0, gpu.num_sms / launch.num_ctas)

@@ -60,7 +60,6 @@ def is_winograd(kernel: Kernel, gpu: GPU) -> bool:
         and size.kernel == (3, 3)
         and size.stride == (1, 1)
         and size.groups == 1
-        and size.direction != "weight_gradient"
         and kernel.compute == "fp32"
         and gpu.vendor == "nvidia"
         and not gpu.has_matrix_unit("fp32")

@@ -200,3 +200,28 @@ def test_winograd_beats_the_direct_flops_in_fp32_only() -> None:
     assert time_us(size, dtype="float32", name="V100") < time_us(
         size._replace(stride=(1, 2)), dtype="float32", name="V100"
     )
+
+
+@pytest.mark.parametrize(
+    ("direction", "channels", "measured_us"),
+    [("data_gradient", 256, 284), ("weight_gradient", 256, 276), ("weight_gradient", 512, 294)],
+)
+def test_winograd_gains_more_in_gradients_the_more_channels_there_are(
+    direction: Literal["data_gradient", "weight_gradient"], channels: int, measured_us: float
+) -> None:
+    """A profile of ResNet-50's training on V100, images that chose no constant."""
+    image = (3584 // channels,) * 2
+    size = ConvolutionSize(32, channels, channels, 1, image, image, (3, 3), (1, 1), direction)
+    few = size._replace(in_channels=16, out_channels=16)
+
+    assert time_us(size, dtype="float32", name="V100") == pytest.approx(measured_us, rel=0.3)
+    assert time_us(few, dtype="float32", name="V100") > 16**2 / channels**2 * 2 * measured_us
+
+
+def test_kernels_in_cpp_reach_a_share_of_the_fp32_peak() -> None:
+    size = ConvolutionSize(32, 1024, 256, 1, (14, 14), (14, 14), (1, 1), (1, 1), "data_gradient")
+    flops = Kernel.convolution(size, dtype="float32").flops
+
+    assert time_us(size, dtype="float32", name="V100") == pytest.approx(
+        flops / (0.62 * 15.7e12) * 1e6
+    )
