@@ -236,7 +236,14 @@ def _bar(share: float) -> str:
 
 
 def _words(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    fitting = [point for point in points if point.fits]
+    """What fits for sure; what is close is told apart."""
+    close = [point.value for point in points if point.memory_verdict == "close"]
+    told = _words_of_fitting(sweep, points)
+    return f"{told}; close: {', '.join(close)}" if close else told
+
+
+def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    fitting = [point for point in points if point.memory_verdict == "fits"]
     if not fitting:
         return f"no {sweep.argument} of these fits"
     best = max(fitting, key=lambda point: point.rate[0])
@@ -244,7 +251,7 @@ def _words(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     numbers = [(_number(point.value), point) for point in points]
     if all(number is not None for number, _ in numbers):
         known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)
-        largest = max(number for number, _, point in known if point.fits)
+        largest = max(number for number, _, point in known if point in fitting)
         said.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
     return "; ".join(said)
 

@@ -62,7 +62,7 @@ def _install_resizing(patches: Patches, recorder: Recorder) -> None:
 
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         # No op does it: FSDP gives the gathered parameters of a layer back so.
-        result = original(self, size)
+        result: torch.UntypedStorage = original(self, size)
         if self.device.type == "meta":
             recorder.storages.resized(self)
         return result

@@ -287,8 +287,8 @@ class Placement:
                 self._kept.add(key)
             else:
                 ended.append(key)
-        for key in ended:
-            self.take_away(key)
+        for storage in ended:
+            self.take_away(storage)
 
     def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Where every allocation passes."""

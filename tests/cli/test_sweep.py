@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def point(value: str, ms: float, used: int, *, capacity: int = 80) -> SweepPoint
         value=value, gpu="H100", latency_us=ms * 1e3, low_us=ms * 900, high_us=ms * 1100,
         bound="memory", fits=used <= capacity, used_bytes=used * GIB, capacity_bytes=capacity * GIB,
         tokens_per_second=float(value) / ms * 1e3,
+        memory_verdict="fits" if used <= capacity else "does not fit",
     )  # fmt: skip
 
 
@@ -84,6 +86,16 @@ def test_the_largest_that_fits_and_where_memory_ends_are_told() -> None:
     assert "most tokens/s that fit: batch 4" in table  # 8 in 40 ms is as fast; the first counts
     assert "largest that fits: 8 (memory grows by 10 GiB each: full at about 8)" in table
     assert [line.count("█") for line in table.splitlines()[2:6]] == [12, 24, 24, 21]
+
+
+def test_what_is_too_close_to_call_is_told_apart() -> None:
+    points = [point("1", 10, 10), point("8", 40, 79)]
+    points[1] = replace(points[1], memory_verdict="close")
+
+    table = sweep_table(Sweep("batch", ("1", "8")), points)
+
+    assert "largest that fits: 1" in table
+    assert table.endswith("; close: 8")
 
 
 def test_values_that_are_no_numbers_have_no_largest() -> None:
