@@ -28,29 +28,33 @@ class Silicon(NamedTuple):
     #: product with all that feeds it, pJ.
     fp32_pj: float
     matrix_pj: float
+    #: Share of its rate at the clock that a large FP32 product reaches where power allows.
+    fp32_ceiling: float = 0.95
 
 
 #: NVIDIA's, by the first compute capability that has it. Energies follow from the rates that large
 #: products keep up at the power limit. FP32: data/paper_fp32 (T4, A100-PCIE-40GB; P4 and V100 are
 #: hardly limited, which bounds theirs) and square products of data/kernelbench, even half (L40S 54
-#: TFLOP/s, H100 PCIe 37, H100 SXM 52). That is 1.3 to 2.6, mostly 2 pJ for each nm of the process
-#: (16, 12, 7, 8, 5: Pascal, Volta and Turing, GA100, GA10x, the rest): what GA10x is estimated by.
+#: TFLOP/s, which is limited: zeros, which draw less, take it to 12 % more, T4 to 14 %; H100 is not,
+#: nor A100 SXM). That is 1.3 to 2.2, mostly 2 pJ for each nm of the process (16, 12, 7, 8, 5:
+#: Pascal, Volta and Turing, GA100, GA10x, the rest), by which GA10x, Hopper and Blackwell go.
 #: 16 bit: data/modern, the constants fitted on A100, A40, L40S, H100, H200, B200, B300, GB200. That
-#: of Volta and Turing is GA10x's for their process, Blackwell's FP32 Hopper's, the GB20x's Ada's.
+#: of Volta and Turing is GA10x's for their process, that of the GB20x Ada's. The ceiling of FP32 is
+#: V100's; A100 SXM's 0.88 and Hopper's 0.8 (H100 SXM: 52 of 67 TFLOP/s), Blackwell's a prior.
 #: Left out one GPU at a time, its energy taken from its architecture's others, else from the
-#: process of the other architectures: FP32 of H100 SXM and PCIe, A100 within 4 %, V100 -13, L40S
-#: -17, T4 and P4 +-23 (0.8 for all: T4 +63, L40S +33, H100 PCIe +11); 16 bit of H100, H200, B200,
-#: B300, GB200 within 6 %, without kin A100 -10, A40 +14, L40S +45 (a constant: 1 to 21 %).
+#: process of the other architectures: FP32 of A100 -2 %, H100 PCIe -4, V100 -13, L40S -17, T4 and
+#: P4 +-23 (0.8 for all: T4 +63, L40S +33, H100 PCIe +11); 16 bit of H100, H200, B200, B300, GB200
+#: within 6 %, without kin A100 -10, A40 +14, L40S +45 (a constant: 1 to 21 %).
 _NVIDIA: dict[tuple[int, int], Silicon] = {
     (6, 0): Silicon(1733.0, fp32_pj=25.0, matrix_pj=10.0),
     (7, 0): Silicon(1530.0, fp32_pj=15.0, matrix_pj=3.0),
     (7, 5): Silicon(1770.0, fp32_pj=26.0, matrix_pj=3.0),
-    (8, 0): Silicon(1410.0, fp32_pj=14.2, matrix_pj=1.5),
+    (8, 0): Silicon(1410.0, fp32_pj=13.0, matrix_pj=1.5, fp32_ceiling=0.88),
     (8, 6): Silicon(1860.0, fp32_pj=15.0, matrix_pj=2.5),
     (8, 7): Silicon(1300.0, fp32_pj=15.0, matrix_pj=1.5),
     (8, 9): Silicon(2520.0, fp32_pj=9.4, matrix_pj=2.2),
-    (9, 0): Silicon(1980.0, fp32_pj=13.0, matrix_pj=1.15),
-    (10, 0): Silicon(1965.0, fp32_pj=13.0, matrix_pj=0.83),
+    (9, 0): Silicon(1980.0, fp32_pj=9.4, matrix_pj=1.15, fp32_ceiling=0.8),
+    (10, 0): Silicon(1965.0, fp32_pj=9.4, matrix_pj=0.83, fp32_ceiling=0.8),
     (12, 0): Silicon(2617.0, fp32_pj=9.4, matrix_pj=2.2),
 }
 
@@ -71,10 +75,9 @@ _FIXED_SHARE = 0.22
 _LEAST_VOLTAGE = 0.67
 _VOLTAGE_AT_0 = 0.25
 
-#: Share of the rate at its clock that a large product reaches: 16 bit on matrix units (A100 in
-#: bursts 0.91, H100 0.86 to 0.9), FP32 on ordinary cores (V100 0.96, A100 SXM 0.95).
+#: Share of the rate at its clock that a large 16-bit product reaches on matrix units (A100 in
+#: bursts 0.91, H100 0.86 to 0.9).
 _MATRIX_CEILING = 0.9
-_FP32_CEILING = 0.95
 
 #: What a burst of milliseconds may draw over the limit: H100 and H200 1.4, B200, B300, GB200 and
 #: A100 1.2, L40S 1.1 explain the bursts of data/modern.
@@ -136,7 +139,7 @@ def _solved(
 ) -> float:
     """The share at the highest clock, up to `most_mhz`, whose power the limit allows; `stated_mhz`
     is the clock that the peak was stated at."""
-    ceiling = _MATRIX_CEILING if matrix else _FP32_CEILING
+    ceiling = _MATRIX_CEILING if matrix else silicon.fp32_ceiling
     energy_pj = silicon.matrix_pj if matrix else silicon.fp32_pj
     watts_per_mhz = energy_pj * peak_tflops * ceiling / stated_mhz
     allowed_w = limit_w * ((1.0 if sustained else _BURST_POWER) - _FIXED_SHARE) - _FIXED_W
