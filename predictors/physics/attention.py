@@ -28,6 +28,14 @@ TILE_KV = 128
 SMALL_TILES_Q = (64,)
 SMALL_TILES_Q_BLACKWELL = (16, 64)
 
+#: The memory-efficient kernels take keys by 64 too where there are no more (CUTLASS's fused
+#: attention: blocks of 64 x 64), and keep sums of rows longer than 128 elements in global memory:
+#: what is left of their throughput then. Read off data/kernelbench, head dimension 1024 in FP16 on
+#: H100 SXM and PCIe (8.5 and 13.3 ms of what would be 4.7 and 7.1).
+SMALL_TILE_KV_EFFICIENT = 64
+LONGEST_KEPT_HEAD_DIM = 128
+SPILLED_SHARE = 0.55
+
 #: Exponentials per clock and SM (CUDA C++ Programming Guide, arithmetic throughput: 16; doubled on
 #: compute capability 10.3, NVIDIA Blackwell Ultra white paper).
 EXPONENTIALS_PER_CLOCK = 16.0
@@ -184,7 +192,9 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
     small = SMALL_TILES_Q_BLACKWELL if gpu.compute_capability[0] == 10 else SMALL_TILES_Q
     queries = next((rows for rows in small if size.seq_q <= rows), TILE_Q)
-    scores = queries * TILE_KV
+    is_efficient = kernel.variant == "efficient_attention"
+    is_short = is_efficient and size.seq_kv <= SMALL_TILE_KV_EFFICIENT
+    scores = queries * (SMALL_TILE_KV_EFFICIENT if is_short else TILE_KV)
     sm_peak = gpu.peak_flops(kernel.compute, matrix=True) * 1e-6 / gpu.num_sms
     reached = min(
         1.0,
@@ -192,6 +202,8 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     )
     if size.backward:
         reached *= implementation.backward
+    if is_efficient and size.head_dim_v > LONGEST_KEPT_HEAD_DIM:
+        reached *= SPILLED_SHARE
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
     return matrix_us + scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
 

@@ -125,3 +125,35 @@ def test_on_hopper_cudnn_beats_flash_attention_2() -> None:
     _, flash = timing_of("flash_attention", *arguments)
 
     assert cudnn.time_us < flash.time_us
+
+
+def test_the_efficient_kernel_takes_few_keys_by_small_tiles() -> None:
+    """Two keys a head, as a transformer that takes its batch for the sequence has (T4: 0.6 ms)."""
+    gpu = find_gpu("T4")
+    few, more = (
+        Kernel.attention(
+            197, 8, 8, 2, keys, 64, causal=False, dtype="float32", name="efficient_attention"
+        )
+        for keys in (64, 128)
+    )
+
+    assert attention_timing(more, gpu, sustained=True).time_us > 1.5 * (
+        attention_timing(few, gpu, sustained=True).time_us
+    )
+
+
+def test_the_efficient_kernel_spills_long_rows() -> None:
+    gpu = find_gpu("H100")
+    kept, spilled = (
+        Kernel.attention(
+            32, 32, 32, 512, 512, width, causal=False, dtype="float16",
+            name="efficient_attention",
+        )
+        for width in (128, 1024)
+    )  # fmt: skip
+
+    ratio = (
+        attention_timing(spilled, gpu, sustained=False).time_us
+        / attention_timing(kept, gpu, sustained=False).time_us
+    )
+    assert 8 / 0.55 * 0.7 < ratio < 8 / 0.55 * 1.2
