@@ -42,7 +42,8 @@ def temporaries_of(signature: OpSignature) -> tuple[int, ...]:
 
     Beside the copies of operands: the product of gradient and output that softmax's backward makes
     (SoftMax.cu, softmax_backward_cuda_out), the sorted indices and partial sums of an embedding's
-    gradient, and the elements of a loss before they are reduced.
+    gradient, the elements of a loss before they are reduced, and what ops are made of that torch
+    writes out of others.
 
     >>> grad = TensorSpec((4, 256), (256, 1), "float32")
     >>> arguments = (("grad_output", grad), ("output", grad), ("dim", 1))
@@ -104,8 +105,29 @@ def _loss_elements(signature: OpSignature) -> tuple[int, ...]:
     return (_dense_bytes(signature.tensor("self")),)
 
 
+def _shifted_exponents(signature: OpSignature) -> tuple[int, ...]:
+    """exp(x - max) of logsumexp (ReduceOps.cpp)."""
+    return (_dense_bytes(signature.tensor("self")),)
+
+
+def _logits_loss_terms(signature: OpSignature) -> tuple[int, ...]:
+    """The log of the sigmoid, and the elements of the loss where they are reduced (Loss.cpp)."""
+    elements = _dense_bytes(signature.tensor("self"))
+    is_reduced = signature.by_name.get("reduction") != _NO_REDUCTION
+    return (elements, elements) if is_reduced else (elements,)
+
+
+def _masked_softmax(signature: OpSignature) -> tuple[int, ...]:
+    """The softmax before rows that are masked whole become zeros, and the mask (SoftMax.cpp)."""
+    scores = signature.tensor("self")
+    return (_dense_bytes(scores), scores.numel)
+
+
 _OWN: dict[str, Callable[[OpSignature], tuple[int, ...]]] = {
     "aten::_softmax_backward_data": _softmax_product,
+    "aten::_safe_softmax": _masked_softmax,
+    "aten::binary_cross_entropy_with_logits": _logits_loss_terms,
     "aten::embedding_dense_backward": _embedding_sums,
+    "aten::logsumexp": _shifted_exponents,
     **dict.fromkeys(_LOSSES, _loss_elements),
 }

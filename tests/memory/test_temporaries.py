@@ -76,6 +76,20 @@ def test_a_loss_has_its_elements_before_their_mean() -> None:
     assert temporaries_of(call("mse_loss", x, self=x, target=x, reduction=0)) == ()
 
 
+def test_ops_that_torch_writes_out_of_others_hold_what_lies_between() -> None:
+    x = spec(10, 100)
+
+    assert temporaries_of(call("logsumexp", spec(10), self=x, dim=(1,))) == (4000,)
+    assert temporaries_of(call("_safe_softmax", x, self=x, dim=1)) == (4000, 1000)
+    loss = {"self": x, "target": x}
+    assert temporaries_of(
+        call("binary_cross_entropy_with_logits", spec(), **loss, reduction=1)
+    ) == (4000, 4000)
+    assert temporaries_of(call("binary_cross_entropy_with_logits", x, **loss, reduction=0)) == (
+        4000,
+    )
+
+
 def test_a_convolutions_operands_are_copied_into_one_format_once_for_both_gradients() -> None:
     image, weight = spec(8, 16, 32, 32), spec(16, 16, 3, 3)
     expanded = image._replace(stride=(0, 0, 0, 0))
