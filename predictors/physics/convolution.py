@@ -50,6 +50,10 @@ _CHANNEL_STEP = 8
 _TAP_CLOCKS = 2.7
 _GATHERED_OUTPUTS = 64
 
+#: Tile of the kernels that do so for patches that do not overlap, which a CTA goes through alone:
+#: pixels by output channels (cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64 there).
+_PATCH_TILE = (64, 256)
+
 #: Gradients of images read a tap in steps of 32 channels of the result's gradient, and write at
 #: least 64 channels of the image's: a tile's edges, seen in data/kernelbench (even half), where 3,
 #: 8 and 32 channels take the same time on A100, L40S, H100 and T4. Kernels without tensor cores on
@@ -72,9 +76,16 @@ _ORDINARY_SHARE = 0.32
 _ORDINARY_VOLUME_SHARE = 0.16
 
 #: The same of gradients with a stride, where FP32 lanes are not shared with integers, and where
-#: half of them are (GA10x, Ada, consumer Blackwell). The even half: A100 0.55-0.65, L40S 0.15-0.3.
+#: half of them are (GA10x, Ada, consumer Blackwell), there in three dimensions too. The even half:
+#: A100 0.55-0.65, L40S 0.25-0.3 and 0.14-0.15.
 _STRIDED_GRADIENT_SHARE = 0.55
 _SHARED_LANES_SHARE = 0.25
+_SHARED_LANES_VOLUME_SHARE = 0.145
+
+#: Time of a gradient on AMD over that of a product: MIOpen's igemm_bwd and igemm_wrw kernels and
+#: the casts after them. data/profiled_kernels, ResNet's backward on MI300X, images of 56 and 28
+#: pixels: 1.2-2.0; those of 14 and 7 judge.
+_MIOPEN_GRADIENT_FACTOR = 1.7
 
 #: Time of gradients without a stride in three dimensions over that of tensor cores elsewhere: where
 #: lanes are shared, and from Hopper on under a cuDNN of 9.8 to 9.14. data/kernelbench, even half:
@@ -321,6 +332,8 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
     """The implicit GEMM on tensor cores, with the transposes inside it."""
     size = _size_of(kernel)
     time_us = max(product.time_us * _IMPLICIT_FACTOR, _gather_us(size, gpu))
+    if gpu.vendor == "amd" and size.direction != "forward":
+        time_us *= _MIOPEN_GRADIENT_FACTOR
     if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
         time_us *= _volume_factor(kernel, gpu)
     if kernel.compute == "tf32" and kernel.layout != "channels_last":
@@ -339,9 +352,14 @@ def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
     """What reading every tap of every pixel takes at least, forward."""
     if size.direction != "forward" or gpu.vendor != "nvidia":
         return 0.0
-    taps = size.batch * prod(size.output) * prod(size.kernel)
-    tiles = size.groups * math.ceil(size.out_channels / size.groups / _GATHERED_OUTPUTS)
-    return taps * tiles * _TAP_CLOCKS * 1e6 / (gpu.num_sms * gpu.clock_hz)
+    pixels, taps = size.batch * prod(size.output), prod(size.kernel)
+    tiles = math.ceil(size.out_channels / size.groups / _GATHERED_OUTPUTS)
+    clocks = pixels * taps * size.groups * tiles * _TAP_CLOCKS / gpu.num_sms
+    if size.kernel == size.stride and pixels:
+        edge, width = _PATCH_TILE
+        alone = edge * taps * min(tiles, width // _GATHERED_OUTPUTS) * _TAP_CLOCKS
+        clocks = max(clocks, alone)
+    return clocks * 1e6 / gpu.clock_hz
 
 
 def _dram_us(kernel: Kernel, gpu: GPU) -> float:
@@ -383,7 +401,9 @@ def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 
 def _ordinary_share(size: ConvolutionSize, gpu: GPU) -> float:
     if _is_gradient(size, is_strided=True):
-        return _SHARED_LANES_SHARE if _shares_lanes(gpu) else _STRIDED_GRADIENT_SHARE
+        if not _shares_lanes(gpu):
+            return _STRIDED_GRADIENT_SHARE
+        return _SHARED_LANES_VOLUME_SHARE if len(size.kernel) > 2 else _SHARED_LANES_SHARE
     is_volume = len(size.kernel) > 2 and size.direction == "forward"
     return _ORDINARY_VOLUME_SHARE if is_volume else _ORDINARY_SHARE
 
