@@ -111,7 +111,7 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
                 return None
             return _fp32_gemm_family(gpu)
         if isinstance(size, RowsSize) and kernel.name in _FP32_ROWS and min(size) >= 1:
-            return "rows_fp32" if kernel.layout == "contiguous" else None
+            return "rows_fp32" if kernel.layout in ("contiguous", "scalar") else None
         if isinstance(size, ConvolutionSize) and gpu.vendor == "nvidia":
             return _convolution_family(size)
     if gpu.vendor != "nvidia":

@@ -113,7 +113,7 @@ RECIPES: dict[str, Recipe] = {
         unseen_batch_rows=256,
         unseen_bound=0.5,
     ),
-    "rows_fp32": Recipe(("kernels",), hidden=(64, 64), epochs=50, carries_over=False),
+    "rows_fp32": Recipe(("kernels",), hidden=(64, 64), epochs=80, carries_over=False),
     "convolution_fp32": Recipe(
         ("conv_kernels",),
         bound=1.5,

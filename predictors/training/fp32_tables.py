@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
 from neusight.predictors.training.dataset import Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.table_files import (
@@ -22,6 +22,10 @@ __all__ = ["FP32_TABLES"]
 _VECTOR_INPUTS = {"add": 2, "div": 2, "mul": 2, "pow": 2}
 
 _WITH_SCALAR = "u"
+
+#: Softmax rows up to which a warp takes the row. Wider ones went three times through every row in
+#: the release of these tables (torch 2.1), whatever its alignment.
+_WARP_SOFTMAX = 1024
 
 
 def _fp32_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[Group]:
@@ -64,17 +68,16 @@ def _vector_op(op: str, rows: int, width: int) -> Kernel:
             dtype="float32",
             num_inputs=_VECTOR_INPUTS.get(op, 1),
         )
-    kernel_class, name = (
-        (KernelClass.SOFTMAX, "softmax")
-        if op == "softmax"
-        else (KernelClass.NORMALIZATION, "layer_norm")
-    )
+    is_softmax = op == "softmax"
+    name: Variant = "softmax" if is_softmax else "layer_norm"
     return Kernel.rows(
-        kernel_class,
+        KernelClass.SOFTMAX if is_softmax else KernelClass.NORMALIZATION,
         name,
         rows,
         width,
         dtype="float32",
+        variant=name,
+        layout="scalar" if is_softmax and width > _WARP_SOFTMAX else "contiguous",
         bytes_read=4 * rows * width,
         bytes_written=4 * rows * width,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from neusight.ops.operands import (
@@ -152,7 +153,8 @@ def group_norm(
     C: int,
     group: int,
 ) -> list[Kernel]:
-    """Moments a group, one scale and shift a channel, then one pass (group_norm_kernel.cu)."""
+    """Moments a group, one scale and shift a channel, then one pass (group_norm_kernel.cu);
+    without an image (GroupNorm1dForward) and without weights the pass takes the moments."""
     result = output(call)
     rows = N * group
     if not input.numel or not rows:
@@ -162,20 +164,29 @@ def group_norm(
     kernels = _norm_kernel(
         "group_norm_moments", (input,), moments, rows, width, variant="group_norm"
     )
-    if weight is None and bias is None:
-        return kernels + _apply("group_norm", (input, *moments), result)
+    if input.numel == N * C or (weight is None and bias is None):
+        return kernels + _apply("group_norm", (input, *moments, weight, bias), result)
     factors = (vector(N * C, "float32", input.device),) * 2
     kernels += pointwise_kernel("group_norm_factors", (*moments, weight, bias), factors)
     return kernels + _apply("group_norm", (input, *factors), result)
 
 
 def _apply(name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec) -> list[Kernel]:
-    """An elementwise pass of a normalization over the whole tensor."""
+    """An elementwise pass of a normalization over the whole tensor, which broadcasts the others."""
     return [
         memory_kernel(
             KernelClass.ELEMENTWISE, name, reads=reads, writes=(result,), width=result.numel
         )
     ]
+
+
+def _apply_by_channel(
+    name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec
+) -> list[Kernel]:
+    """The same in a kernel of its own, which goes plane by plane (batch_norm_transform_input)."""
+    whole = [spec for spec in gpu_tensors(reads) if spec.numel == result.numel]
+    layout = layout_of((*whole, result))
+    return [replace(kernel, layout=layout) for kernel in _apply(name, reads, result)]
 
 
 @register_op("aten::native_group_norm_backward")
@@ -265,8 +276,12 @@ def cudnn_batch_norm(
     bias: TensorSpec | None,
     running_mean: TensorSpec | None,
     running_var: TensorSpec | None,
+    training: bool = True,
 ) -> list[Kernel]:
-    """One cuDNN kernel, statistics and running averages included."""
+    """One cuDNN kernel, statistics and running averages included; in inference one pass."""
+    if not training:
+        reads = (input, weight, bias, running_mean, running_var)
+        return _apply_by_channel("batch_norm", reads, output(call)) if input.numel else []
     channels = _channels(input)
     vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
@@ -322,16 +337,17 @@ def native_batch_norm(
     running = (running_mean, running_var)
     trains = "with_update" in call.op if training is None else training
     if not trains:
-        return _apply("batch_norm", (input, weight, bias, *running), result)
+        return _apply_by_channel("batch_norm", (input, weight, bias, *running), result)
     statistics = (vector(_channels(input), "float32", input.device),) * 2
     kernels = _batch_statistics(input, statistics)
     if running_mean is not None:
         kernels += pointwise_kernel("batch_norm_update", (*statistics, *running), running)
-    return kernels + _apply("batch_norm", (input, weight, bias, *statistics), result)
+    return kernels + _apply_by_channel("batch_norm", (input, weight, bias, *statistics), result)
 
 
 def _batch_statistics(source: TensorSpec, writes: tuple[TensorSpec, ...]) -> list[Kernel]:
-    """The moments of each channel over a batch."""
+    """The moments of each channel over a batch: a CTA a channel, or shared where neighbours in
+    memory are channels."""
     channels = _channels(source)
     return _norm_kernel(
         "batch_norm_statistics",
@@ -340,6 +356,7 @@ def _batch_statistics(source: TensorSpec, writes: tuple[TensorSpec, ...]) -> lis
         channels,
         source.numel // max(1, channels),
         variant="batch_norm_sums",
+        along_columns=source.is_channels_last or len(source.shape) < 3,
     )
 
 
@@ -374,7 +391,7 @@ def native_batch_norm_backward(
     if wants_input:
         statistics = (vector(_channels(input), "float32", input.device),) * 2
         reads = (grad_out, *((input,) if trains else ()), weight, *statistics)
-        kernels += _apply("batch_norm_backward", reads, input)
+        kernels += _apply_by_channel("batch_norm_backward", reads, input)
     return kernels
 
 
@@ -423,7 +440,7 @@ def batch_norm_stats(
 def batch_norm_elemt(call: OpSignature, math: MathMode) -> list[Kernel]:
     """Synchronized batch norm: an elementwise pass."""
     name = "batch_norm_backward" if "backward" in call.op else "batch_norm"
-    return _apply(name, read_tensors(call), output(call))
+    return _apply_by_channel(name, read_tensors(call), output(call))
 
 
 @register_op("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
+    itemsize,
     kernel_name,
     memory_kernel,
     output,
@@ -12,7 +13,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel, temporary
-from neusight.predictors.kernel import Kernel, KernelClass, Variant
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -43,11 +44,23 @@ def _softmax_kernel(
             writes=writes,
             rows=source.numel // max(1, width),
             width=width,
-            layout="strided" if inner else "contiguous",
+            layout="strided" if inner else _layout_of_rows(source, width),
             variant=variant,
             is_backward=is_backward,
         )
     ]
+
+
+#: Bytes that each row of a softmax must be a multiple of, so that all begin where the widest load
+#: can (ALIGN_BYTES, SoftMax.cu), and the width up to which a warp takes the row, whatever it is.
+_ALIGNED_BYTES = 16
+_WARP_WIDTH = 1024
+
+
+def _layout_of_rows(source: TensorSpec, width: int) -> Layout:
+    """ "scalar" where rows begin unaligned and so are not copied to shared memory."""
+    is_aligned = width * itemsize(source.dtype) % _ALIGNED_BYTES == 0
+    return "contiguous" if is_aligned or width <= _WARP_WIDTH else "scalar"
 
 
 def _kind_of(call: OpSignature) -> Variant:

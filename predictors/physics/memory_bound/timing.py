@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, HOST_COPIES, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import HOST_COPIES, Kernel, KernelClass, RowsSize
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound.kinds import (
-    BATCH_NORM_READS,
     MemoryKind,
-    is_wide_softmax,
     kind_of,
 )
+from neusight.predictors.physics.memory_bound.rows import reads_again, row_us
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import cold_share, flop_roofline_us
 
@@ -28,17 +27,6 @@ _REFERENCE_DRAM_BYTES = 14.0
 _LONG_STREAM_GAIN = 0.07
 _LONG_STREAM_BYTES = 0.8e9
 _LONG_STREAM_MAJORS = (9, 10)
-
-#: Width at which a layer norm reads half of the most again.
-_NORM_HALF_WIDTH = 1200.0
-
-#: How often softmax of wider rows reads its input again, forward and backward: at least so often,
-#: and the rest from DRAM once the rows in work leave the L2; half of it does at that share of the
-#: L2. Rows in work: two CTAs an SM. data/paper_fp32: 0.3-0.9 while they fit, 1.3-2.2 beyond.
-_WIDE_SOFTMAX_READS = 0.6
-_WIDE_SOFTMAX_MISSES = 1.6
-_WIDE_SOFTMAX_REACH = 0.35
-_ROWS_IN_WORK = 2.0
 
 #: Clocks of a CTA that starts, waits for its first loads and ends; added to the floor.
 _CTA_CLOCKS = 600.0
@@ -70,7 +58,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if kernel.name in HOST_COPIES:
         return _host_copy(kernel, gpu)
     kind = _kind_on(kernel, gpu)
-    memory_us = (*_traffic_us(kernel, kind, gpu), _row_us(kernel, kind, gpu))
+    memory_us = (*_traffic_us(kernel, kind, gpu), row_us(kernel, kind, gpu))
     compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + smooth_maximum(*memory_us, compute_us)
@@ -109,25 +97,7 @@ def _long_stream(num_bytes: float, gpu: GPU) -> float:
 def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
     """The family, with the extra reads that are left on that GPU."""
     kind = kind_of(kernel, gpu.vendor)
-    return kind._replace(extra_reads=_extra_reads(kernel, kind, gpu))
-
-
-def _extra_reads(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
-    """How often the input is read again, as far as caches do not answer."""
-    if not isinstance(kernel.size, RowsSize):
-        return kind.extra_reads
-    width = float(kernel.size.width)
-    is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
-    if not kind.extra_reads and not is_wide_softmax(kernel):
-        return 0.0
-    if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
-        half = _NORM_HALF_WIDTH * _NORM_HALF_WIDTH
-        return kind.extra_reads * width * width / (width * width + half)
-    if is_wide_softmax(kernel):
-        in_work = gpu.num_sms * _ROWS_IN_WORK * width * DTYPE_BYTES[kernel.dtype]
-        ratio = in_work / (_WIDE_SOFTMAX_REACH * gpu.l2_bytes)
-        return _WIDE_SOFTMAX_READS + _WIDE_SOFTMAX_MISSES * ratio * ratio / (1.0 + ratio * ratio)
-    return kind.extra_reads
+    return kind._replace(extra_reads=reads_again(kernel, kind, gpu))
 
 
 def _issue_scale(gpu: GPU) -> float:
@@ -142,16 +112,6 @@ def _power_us(kernel: Kernel, gpu: GPU) -> float:
         return 0.0
     instructions = kernel.size.rows * kernel.size.width * _POWER_INSTRUCTIONS[gpu.vendor]
     return instructions * 1e6 / (gpu.peak_flops("fp32") / 2.0)
-
-
-def _row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
-    """The time of the CTAs that own whole rows, where few rows leave SMs idle."""
-    size = kernel.size
-    if not kind.row_bytes or not isinstance(size, RowsSize):
-        return 0.0
-    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
-    rounds = max(1.0, size.rows / gpu.num_sms)
-    return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
 
 
 def _elements_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:

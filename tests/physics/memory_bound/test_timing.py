@@ -204,7 +204,7 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
         )
         return 2**31 / memory_bound_timing(kernel, find_gpu("V100")).time_us
 
-    assert bandwidth(1024) > 1.1 * bandwidth(2048) > 1.2 * bandwidth(16384)
+    assert bandwidth(1024) > bandwidth(2048) > 1.5 * bandwidth(16384)
 
 
 def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
@@ -212,12 +212,13 @@ def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
         kernel = Kernel.rows(
             KernelClass.NORMALIZATION,
             "batch_norm",
-            64,
-            2**20,
+            2048,
+            2**15,
             dtype="float32",
             bytes_read=2**28,
             bytes_written=0,
             variant=variant,
+            along_columns=True,  # shared among CTAs, as with neighbouring channels
         )
         return memory_bound_timing(kernel, find_gpu("V100")).time_us
 

@@ -1,0 +1,160 @@
+"""Kernels of which a CTA takes one row: how long it takes it, and how many CTAs an SM holds."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.physics.launch_geometry import ctas_per_sm
+from neusight.predictors.physics.memory_bound.kinds import (
+    BATCH_NORM_READS,
+    MemoryKind,
+    is_wide_softmax,
+)
+
+__all__ = ["reads_again", "row_us"]
+
+
+class RowCta(NamedTuple):
+    """A CTA that takes one row: its threads, the clocks it costs whatever its row, and the clocks
+    of each step of so many elements, where it is alone on its SM (`step_clocks`) and where others
+    fill the SM beside it (`sm_clocks`, of the SM's time)."""
+
+    threads: int
+    fixed_clocks: float
+    step: float
+    step_clocks: float
+    sm_clocks: float = 0.0
+
+
+#: Softmax of rows beyond a warp's registers: 1024 threads, two reductions over them. H100, RTX 3090
+#: and A100: 3900-5500 clocks for 2048 and 4096 elements (data/fused_ops_baselines, kernelbench 95).
+_SOFTMAX = RowCta(1024, 2500.0, 1.0, 0.68)
+
+#: The same where a row's bytes are no multiple of 16: no copy of the row in shared memory, three
+#: passes element by element. 16 bit, H100, rows of 3137 and 5185: 8720 and 12000 clocks
+#: (data/profiled_kernels); float32 by the physics alone on A100, V100, T4 and P4 (data/paper_fp32,
+#: torch 2.1, which had no such copy at all: error 17, 10, 13, 7 % without networks).
+_SCALAR_SOFTMAX_OF_HALVES = RowCta(1024, 3700.0, 1.0, 1.6)
+_SCALAR_SOFTMAX = RowCta(1024, 2000.0, 1.0, 1.3)
+
+#: MI300X takes 1.6-1.7 times the clocks for the same rows of 16 bits (data/profiled_kernels), and
+#: MI100 and MI210 as many in float32 (data/paper_fp32).
+_AMD_SOFTMAX = 1.65
+
+#: Layer and RMS norm: 128 threads, four elements each (vectorized_layer_norm_kernel). Alone on its
+#: SM a step of both passes takes two latencies of DRAM: 1850-1970 clocks on H100, A100, L40S and
+#: T4 in rows of 4 million elements (data/kernelbench 40). A full SM: 270 for rows of 768 and 1024,
+#: H100, 16 bit (data/profiled_kernels).
+_LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 271.0)
+
+#: On AMD 256 threads; of the SM's time 600 clocks a row and 0.9 an element (MI210 rows of 330 to
+#: 1150, data/paper_fp32; MI300X 768 and 1024, and 16384 alone, data/profiled_kernels).
+_AMD_LAYER_NORM = RowCta(256, 0.0, 1024.0, 1300.0, 900.0)
+_AMD_LAYER_NORM_ROW = 600.0
+
+#: Moments of a group or a channel, element by element: a CTA of 512 threads, of one warp for short
+#: rows (RowwiseMomentsCUDAKernel, batch_norm_collect_statistics_kernel). Short rows: 2000 clocks
+#: (data/kernelbench 62, 75 and 88 over 30: H100 1700-3500, L40S less); steps as half of a layer
+#: norm's two passes; MI300X 1300 a step (data/profiled_kernels, batch norm).
+_MOMENTS = RowCta(512, 2000.0, 512.0, 950.0)
+_MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
+
+#: Share of the L2 that the rows in work take when half of what is read again comes from DRAM, and
+#: how sharply: A100 keeps rows of 64 KiB and loses those of 128 (data/fused_ops_baselines), V100
+#: loses half at 20 KiB (data/paper_fp32).
+_REACH = 0.5
+_SHARPNESS = 6
+
+#: Passes beyond the first in which a wide softmax reads all it was given: the maximum, the sum, the
+#: result; backward the sum and the result, of which log-softmax reads one tensor alone.
+_PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
+                 (False, "log_softmax"): 2.0, (True, "log_softmax"): 0.5}  # fmt: skip
+
+#: Width at which a layer norm reads half of the most again.
+_NORM_HALF_WIDTH = 1200.0
+
+
+def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
+    """How often the input is read again, as far as caches do not answer."""
+    size = kernel.size
+    if not isinstance(size, RowsSize):
+        return kind.extra_reads
+    if is_wide_softmax(kernel):
+        passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
+        return passes * _missed_share(kernel, size, gpu)
+    is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
+    if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
+        squares = float(size.width) * size.width
+        return kind.extra_reads * squares / (squares + _NORM_HALF_WIDTH * _NORM_HALF_WIDTH)
+    return kind.extra_reads
+
+
+def _missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of the rows in work, the share that has left the L2 before it is read again."""
+    tensors = 2 if kernel.is_backward else 1
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_SOFTMAX.threads)
+    in_work = at_once * tensors * size.width * DTYPE_BYTES[kernel.dtype]
+    ratio = (in_work / (_REACH * gpu.l2_bytes)) ** _SHARPNESS
+    return ratio / (1.0 + ratio) if math.isfinite(ratio) else 1.0
+
+
+def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
+    """The time of the CTAs that own whole rows, µs; 0 where rows are shared."""
+    size = kernel.size
+    if not isinstance(size, RowsSize):
+        return 0.0
+    cta = _cta_of(kernel, size, gpu)
+    if cta is not None:
+        return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
+    if not kind.row_bytes:
+        return 0.0
+    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    rounds = max(1.0, size.rows / gpu.num_sms)
+    return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:
+    """The CTAs of a GPU one round after the other, or the time that they take of each SM."""
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=cta.threads)
+    steps = math.ceil(size.width / cta.step)
+    alone = cta.fixed_clocks + steps * cta.step_clocks
+    return max(
+        max(1.0, size.rows / at_once) * alone, size.rows / gpu.num_sms * steps * cta.sm_clocks
+    )
+
+
+def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
+    """The CTA of a row, where it is known."""
+    is_amd = gpu.vendor == "amd"
+    if is_wide_softmax(kernel) and kernel.layout != "strided":
+        cta = _SOFTMAX
+        if kernel.layout == "scalar":
+            is_short = is_amd or DTYPE_BYTES[kernel.dtype] <= 2
+            cta = _SCALAR_SOFTMAX_OF_HALVES if is_short else _SCALAR_SOFTMAX
+        return _slower(cta, _AMD_SOFTMAX) if is_amd else cta
+    if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.is_backward:
+        return None
+    if kernel.along_columns:
+        return None
+    if kernel.variant in ("layer_norm", "rms_norm"):
+        return _amd_layer_norm(size) if is_amd else _LAYER_NORM
+    if kernel.variant in ("group_norm", "batch_norm_sums"):
+        return _MOMENTS_OF_A_WARP if size.width < _MOMENTS.step else _MOMENTS
+    return None
+
+
+def _slower(cta: RowCta, factor: float) -> RowCta:
+    return cta._replace(
+        fixed_clocks=factor * cta.fixed_clocks, step_clocks=factor * cta.step_clocks
+    )
+
+
+def _amd_layer_norm(size: RowsSize) -> RowCta:
+    """A row costs its SM a fixed time too."""
+    steps = max(1.0, size.width / _AMD_LAYER_NORM.step)
+    return _AMD_LAYER_NORM._replace(
+        sm_clocks=_AMD_LAYER_NORM.sm_clocks + _AMD_LAYER_NORM_ROW / steps
+    )

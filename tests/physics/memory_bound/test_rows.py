@@ -1,0 +1,90 @@
+"""Rows and the CTAs that take them."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
+from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
+
+
+def time_us(
+    variant: Variant,
+    rows: int,
+    width: int,
+    *,
+    gpu: str = "H100",
+    dtype: str = "bfloat16",
+    layout: Layout = "contiguous",
+    is_backward: bool = False,
+) -> float:
+    item = 2 if dtype == "bfloat16" else 4
+    tensor = item * rows * width
+    is_softmax = variant.endswith("softmax")
+    kernel = Kernel.rows(
+        KernelClass.SOFTMAX if is_softmax else KernelClass.NORMALIZATION,
+        variant,
+        rows,
+        width,
+        dtype=dtype,
+        variant=variant,
+        layout=layout,
+        is_backward=is_backward,
+        bytes_read=tensor * (2 if is_backward else 1),
+        bytes_written=0 if variant in ("group_norm", "batch_norm_sums") else tensor,
+    )
+    return memory_bound_timing(kernel, find_gpu(gpu)).time_us
+
+
+def test_unaligned_rows_of_a_softmax_take_twice_as_long() -> None:
+    """data/profiled_kernels, TimeSformer: 96 x 3137 rows of 3137 in 5.7 ms on H100."""
+    unaligned = time_us("softmax", 96 * 3137, 3137, layout="scalar")
+
+    assert unaligned == pytest.approx(5707, rel=0.1)
+    assert 1.8 < unaligned / time_us("softmax", 96 * 3136, 3136) < 3.5
+
+
+def test_a_softmax_of_endless_rows_moves_four_tensors_and_its_log_backward_four_too() -> None:
+    tensor_us = 4 * 4096 * 400_000 / (3350e3 * find_gpu("H100").bandwidth_utilization)
+    wide = {"rows": 4096, "width": 400_000, "dtype": "float32"}
+
+    assert time_us("softmax", **wide) == pytest.approx(4 * tensor_us, rel=0.1)
+    backward = time_us("log_softmax", **wide, is_backward=True)
+    assert backward == pytest.approx(4 * tensor_us, rel=0.1)
+    assert time_us("softmax", **wide, is_backward=True) > 1.15 * backward
+
+
+def test_a_layer_norm_of_768_leaves_a_quarter_of_its_threads_idle() -> None:
+    rows = 25089
+
+    assert time_us("layer_norm", rows, 768) == pytest.approx(59.7, rel=0.1)  # measured
+    assert time_us("layer_norm", rows, 1024) < 1.15 * time_us("layer_norm", rows, 768)
+    assert time_us("layer_norm", rows, 512) < 0.7 * time_us("layer_norm", rows, 768)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured_us"), [("H100", 8120), ("A100", 10200), ("L40S", 6170), ("T4", 9370)]
+)
+def test_few_huge_rows_of_a_layer_norm_are_bound_by_a_cta_each(
+    gpu: str, measured_us: float
+) -> None:
+    """data/kernelbench 40: 16 rows of 4 million."""
+    found = time_us("layer_norm", 16, 2**22, gpu=gpu, dtype="float32")
+
+    assert found == pytest.approx(measured_us, rel=0.15)
+
+
+def test_many_tiny_groups_are_bound_by_the_ctas_that_an_sm_holds() -> None:
+    few, many = (time_us("group_norm", rows, 16, dtype="float32") for rows in (2**17, 2**19))
+
+    assert many == pytest.approx(4 * few, rel=0.1)
+    assert many > 2 * time_us("group_norm", 2**14, 512, dtype="float32")
+
+
+def test_a_batch_norm_of_few_channels_leaves_sms_idle() -> None:
+    few = time_us("batch_norm", 16, 2**24, dtype="float32")
+    many = time_us("batch_norm", 512, 2**19, dtype="float32")
+
+    assert few > 3 * many
+    assert few == pytest.approx(8356, rel=0.15)  # data/kernelbench 72, all but its other kernels
