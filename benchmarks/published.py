@@ -233,10 +233,29 @@ def forecast(case: Case) -> tuple[float, float, float]:
     return latency.median / 1e3, latency.low / 1e3, latency.high / 1e3
 
 
+def markdown(errors: dict[str, list[float]], inside: list[bool]) -> str:
+    """A section for ACCURACY.md."""
+    lines = [_MARKDOWN]
+    for name, values in sorted(errors.items()):
+        lines.append(f"| {name} | {len(values)} | {median(values) * 100:.1f} |")
+    share = sum(inside) / len(inside)
+    return "\n".join(lines) + f"\n\n{share:.0%} lie inside the 80 % interval.\n"
+
+
+_MARKDOWN = """## Published models
+
+`python benchmarks/published.py`: eager ResNets, VGG, DenseNet, ConvNeXt, ViT, BEiT and SAM on one
+GPU beside figures that others published (timm, Hugging Face, NVIDIA). Nothing was fitted to them.
+
+| | cases | median |
+|---|---:|---:|"""
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only cases with this in their names")
+    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
     parser.add_argument("--update", action="store_true", help="store the scores")
     parser.add_argument("--worse", action="store_true", help="store worse ones too")
     options = parser.parse_args()
@@ -278,6 +297,8 @@ def _report(
         print(f"inside the 80 % interval: {sum(inside) / len(inside):.0%}")
     for reason in sorted(reasons):
         print(f"not forecast: {reason}")
+    if options.markdown:
+        options.markdown.write_text(markdown(errors, inside), encoding="utf-8")
     if options.only:
         return 0
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}

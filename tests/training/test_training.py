@@ -304,19 +304,3 @@ def test_wrong_use_of_the_commands_exits_with_two(
     assert main(["evaluate", "--data", str(tmp_path), "--predictor", "best"]) == 2
     assert main(["fit", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "neusight: " in capsys.readouterr().err
-
-
-def test_the_report_names_what_was_held_out() -> None:
-    from neusight.predictors.training.evaluate import Score
-    from neusight.predictors.training.report import Line, markdown
-
-    score = Score(
-        "h100_sxm", "gemm", "bf16", "gemm", "all", 9, 0.05, 0.04, 0.1, -0.02, 0.8, "tiled"
-    )
-    line = Line("held-out shapes", 0.45, 0.36, 0.09, {"all": score, "<10us": score})
-
-    text = markdown([line], date="2026-01-31", data="abc", commit_id="def")
-
-    assert "on 2026-01-31, commit def, data abc" in text
-    assert "Every tenth shape was kept out" in text
-    assert "| h100_sxm | bf16 | gemm | 9 | 45.0 | 36.0 | 9.0 | **5.0** | -2.0 | 80 | 5.0 |" in text
