@@ -44,11 +44,12 @@ class GPU:
     reaches in a short burst, `fp32_gemm_utilization` the same for FP32 GEMMs on the ordinary cores,
     `fp32_nt_share` what is left of that for a transposed second operand and for batches,
     `sustained_factor` what is left under sustained load, `bandwidth_utilization` the share of the
-    DRAM bandwidth that streaming reaches, `floor_us` the shortest kernel, `gemm_floor_us` the
+    DRAM bandwidth that streaming reaches, `stream_utilization` the same for kernels that only move
+    bytes where it differs (0: it does not), `floor_us` the shortest kernel, `gemm_floor_us` the
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
     8 GPUs. `constants_origin` says what they were fitted on; where they are not measured they are a
-    prior ("prior"). The first three are 0 where nobody measured them: then the power limit tells
-    (`physics/power.py`).
+    prior ("prior"). `gemm_utilization`, `fp32_gemm_utilization` and `sustained_factor` are 0 where
+    nobody measured them: then the power limit tells (`physics/power.py`).
     """
 
     name: str
@@ -80,6 +81,7 @@ class GPU:
     fp32_nt_share: float = 1.0
     sustained_factor: float = 0.0
     bandwidth_utilization: float = 0.85
+    stream_utilization: float = 0.0
     floor_us: float = 2.5
     link_floor_us: float = 15.0
     gemm_floor_us: float = 0.0
@@ -251,6 +253,7 @@ _SHARE_FIELDS = (
     "fp32_gemm_utilization",
     "fp32_nt_share",
     "sustained_factor",
+    "stream_utilization",
 )
 _NON_NEGATIVE_FIELDS = (
     *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version", "max_clock_mhz"),

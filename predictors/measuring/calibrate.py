@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from neusight.predictors.measuring.calibration import (
     HostCosts,
     Measurement,
     behaviour_of,
+    moved,
     variant_of,
     with_constants,
 )
@@ -301,13 +302,13 @@ def _fitted(
     most = min(math.log(CONSTANTS[name]), math.log(tuned) + width)
     coarse = np.linspace(math.log(tuned) - width, most, _GRID)
     prices = np.stack(
-        [_prices(chosen, _moved(gpus[1], name, math.exp(x)), base).log_us for x in coarse],
+        [_prices(chosen, moved(gpus[1], {name: math.exp(x)}), base).log_us for x in coarse],
         axis=1,
     )
     fine = np.linspace(coarse[0], coarse[-1], _FINE)
     table = np.stack([np.interp(fine, coarse, row) for row in prices])
     errors = measured[telling, None] - table
-    at_shipped = measured[telling] - _prices(chosen, _moved(gpus[1], name, shipped), base).log_us
+    at_shipped = measured[telling] - _prices(chosen, moved(gpus[1], {name: shipped}), base).log_us
     penalty = 0.5 * ((fine - math.log(shipped)) / _prior_sd(name, gpus[0])) ** 2
     whole = _best(errors, penalty)
     own = parts[telling]
@@ -343,15 +344,9 @@ def _tells(
         return np.arange(0)
     step = 0.05
     value = getattr(gpu, name)
-    here = _prices(problems, _moved(gpu, name, value * math.exp(-step)), base).log_us
-    there = _prices(problems, _moved(gpu, name, value * math.exp(-2 * step)), base).log_us
+    here = _prices(problems, moved(gpu, {name: value * math.exp(-step)}), base).log_us
+    there = _prices(problems, moved(gpu, {name: value * math.exp(-2 * step)}), base).log_us
     return np.flatnonzero(np.abs(there - here) / step > _SENSITIVE)
-
-
-def _moved(gpu: GPU, name: str, value: float) -> GPU:
-    """The GPU with one constant changed, nothing else said of it."""
-    changed: dict[str, Any] = {name: value}
-    return replace(gpu, **changed)
 
 
 def _prior_sd(name: str, gpu: GPU) -> float:

@@ -40,6 +40,7 @@ __all__ = [
     "HostCosts",
     "Measurement",
     "behaviour_of",
+    "moved",
     "variant_of",
     "with_constants",
 ]
@@ -385,8 +386,17 @@ class Calibrated:
 
 def with_constants(gpu: GPU, constants: Mapping[str, float]) -> GPU:
     """The GPU with those constants, which count as fitted."""
+    return replace(moved(gpu, constants), constants_origin="fitted by calibration")
+
+
+def moved(gpu: GPU, constants: Mapping[str, float]) -> GPU:
+    """The GPU with other constants, nothing else said of it; what kernels that only move bytes
+    reach of the bandwidth goes with what all reach."""
     changed: dict[str, Any] = dict(constants)
-    return replace(gpu, **changed, constants_origin="fitted by calibration")
+    if "bandwidth_utilization" in constants:
+        ratio = constants["bandwidth_utilization"] / gpu.bandwidth_utilization
+        changed["stream_utilization"] = min(1.0, gpu.stream_utilization * ratio)
+    return replace(gpu, **changed)
 
 
 def variant_of(kernel: Kernel) -> str:

@@ -182,7 +182,7 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     too, as the power model's energies know every measured GPU.
     """
     chosen = _measured_kin(target, without or (lambda item: False))
-    prior: dict[str, Any] = dict.fromkeys(_OF_POWER, 0.0)
+    prior: dict[str, Any] = dict.fromkeys((*_OF_POWER, "stream_utilization"), 0.0)
     if not chosen:
         return replace(target, **{**prior, "constants_origin": "prior", **_defaults()})
     names = _OF_KIN if without is None else (*_OF_POWER, *_OF_KIN)

@@ -252,7 +252,7 @@ def test_several_launches_count_together() -> None:
 
 
 def test_a_predictor_without_constants_is_corrected_by_class() -> None:
-    made = fit_calibration(measured(kernels(20), find_gpu("L4")), "L4", predictor="roofline")
+    made = fit_calibration(measured(kernels(20), find_gpu("A100")), "A100", predictor="roofline")
 
     assert made.predictor == "roofline" and not made.constants
     assert made.source["loo_error_after"] <= made.source["loo_error_before"]

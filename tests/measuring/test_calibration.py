@@ -19,6 +19,7 @@ from neusight.predictors.measuring.calibration import (
     ClassCorrection,
     behaviour_of,
     variant_of,
+    with_constants,
 )
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.registry import find_predictor
@@ -336,3 +337,13 @@ def test_variants_tell_directions_and_phases_apart() -> None:
     assert variant_of(attention) == "decode"
     assert variant_of(RELU) == "relu"
     assert variant_of(GEMM) == "nt"
+
+
+def test_what_streams_reach_goes_with_the_bandwidth() -> None:
+    gpu = find_gpu("L40S")
+    lower = 0.5 * gpu.bandwidth_utilization
+
+    changed = with_constants(gpu, {"bandwidth_utilization": lower})
+
+    assert changed.stream_utilization == pytest.approx(0.5 * gpu.stream_utilization)
+    assert with_constants(gpu, {"floor_us": 9.0}).stream_utilization == gpu.stream_utilization

@@ -80,8 +80,8 @@ def _traffic_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, floa
     element."""
     moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
     issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * kind.dram_share
-    bandwidth *= _long_stream(moved, gpu)
+    share = (gpu.stream_utilization or gpu.bandwidth_utilization) * _long_stream(moved, gpu)
+    bandwidth = gpu.bandwidth_gbps * 1e3 * share * kind.dram_share
     dram_us = moved * cold_share(kernel.num_bytes, gpu) / bandwidth
     return issue_us, dram_us, _elements_us(kernel, kind, gpu)
 

@@ -109,6 +109,16 @@ def test_streams_of_gigabytes_reach_more_of_hoppers_bandwidth_but_not_of_amperes
     assert share("A100", 2**31) < 1.03 * share("A100", 2**26)
 
 
+def test_kernels_that_only_move_bytes_may_reach_another_share_than_products() -> None:
+    kernel = Kernel.elementwise("add", 2**28, dtype="float32", num_inputs=2)
+    gpu = replace(find_gpu("L40S"), stream_utilization=0.0)
+    slower = replace(gpu, stream_utilization=0.5 * gpu.bandwidth_utilization)
+
+    times = [memory_bound_timing(kernel, each).time_us for each in (gpu, slower)]
+
+    assert times[1] == pytest.approx(2 * times[0], rel=0.02)
+
+
 def test_a_tiny_kernel_costs_the_floor() -> None:
     kernel = Kernel.elementwise("add", 1, dtype="float32")
 
