@@ -27,13 +27,13 @@ def recording(*entries: Any, torch_version: str = "2.13") -> Recording:
     return Recording((Step("train", entries),), gpu="A100", torch_version=torch_version)
 
 
-def convolution(**math: bool) -> OpCall:
+def convolution(*, benchmark: bool = False) -> OpCall:
     image, weight = spec(8, 16, 32, 32), spec(16, 16, 3, 3)
     signature = call(
         "convolution", image, input=image, weight=weight, bias=None, stride=(1, 1),
         padding=(1, 1), dilation=(1, 1), transposed=False, output_padding=(0, 0), groups=1,
     )  # fmt: skip
-    return OpCall(signature, MathMode(**math))
+    return OpCall(signature, MathMode(cudnn_benchmark=benchmark))
 
 
 def needs(num_mib: int) -> Recording:
@@ -86,7 +86,7 @@ def test_a_convolution_may_take_as_much_again_as_its_tensors() -> None:
     num_bytes = (2 * 8 * 16 * 32 * 32 + 16 * 16 * 9) * 4
 
     assert spread_of(recording(convolution())).optional_bytes == num_bytes
-    assert spread_of(recording(convolution(cudnn_benchmark=True))).optional_bytes == 2 * num_bytes
+    assert spread_of(recording(convolution(benchmark=True))).optional_bytes == 2 * num_bytes
     assert spread_of(needs(1)).optional_bytes == 0
 
 
