@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from neusight.fake_cuda.patching import Patches
@@ -72,6 +73,8 @@ def _install_resizing(patches: Patches, recorder: Recorder) -> None:
 
 def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     make_tensor: Any = torch.tensor
+    # `with torch.device(...)` knows by identity which functions make tensors, and looks once.
+    _device_constructors()
 
     def tensor(data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
         # In C++ it asks CUDA for pinned memory without any op; arrays and tensors it refuses.

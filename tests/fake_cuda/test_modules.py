@@ -224,3 +224,13 @@ def test_split_parameters_made_without_memory_become_real_ones() -> None:
     assert device == "cuda"
     assert local == (256, 256)
     assert forecast.peak_memory_bytes > 4 * 2 * 256 * 1024 / 4
+
+
+def test_a_default_device_holds_for_tensors_made_of_values() -> None:
+    with neusight.forecast_on("H100"), torch.device("cuda"):
+        scale = nn.Parameter(torch.tensor(0.5))
+
+    with torch.device("meta"):
+        after = torch.tensor(0.5)
+
+    assert (scale.device.type, after.device.type) == ("cuda", "meta")

@@ -93,7 +93,7 @@ class KnownValues:
         """Zeros for the tensor's storage, and the tensor's own part of them."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        flat = self._flat[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+        flat = self._flat[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
         self._invented.discard(key)
         watch = _ValueRef(storage, lambda reference: self.forget(reference.key))
         watch.key = key
