@@ -59,7 +59,9 @@ _NVIDIA: dict[tuple[int, int], Silicon] = {
 }
 
 #: AMD's, by the start of the architecture's name: from the best products of data/achievable
-#: (MI300X at 750 W and MI325X at 1000 W agree within 10 %; MI355X).
+#: (MI300X at 750 W and MI325X at 1000 W agree within 10 %; MI355X). Not used for it: the large
+#: products of a profile on MI300X (data/profiled_kernels) run at 535 to 591 TFLOP/s, forecast 577
+#: to 592.
 _AMD: dict[str, Silicon] = {
     "CDNA3": Silicon(2100.0, fp32_pj=9.0, matrix_pj=2.15),
     "CDNA4": Silicon(2400.0, fp32_pj=7.0, matrix_pj=1.4),
