@@ -11,6 +11,7 @@ __all__ = [
     "DTYPE_BYTES",
     "HOST_COPIES",
     "RECURRENT",
+    "SERIAL_SUM",
     "TENSOR_SCALED",
     "AttentionSize",
     "CollectiveSize",
@@ -64,6 +65,9 @@ RECURRENT = "recurrent_gemm"
 #: Name of FP8 products with one scale for each operand (cuBLASLt). Those with a scale a row are
 #: CUTLASS's, as in serving.
 TENSOR_SCALED = "scaled_gemm"
+
+#: Name of a loss over classes that one CTA adds up, a score a thread and round (`width` rounds).
+SERIAL_SUM = "nll_loss_sum"
 
 #: Bytes of one element, by torch's short dtype name ("bool" as torch stores it).
 DTYPE_BYTES: dict[str, float] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import DTYPE_BYTES, SERIAL_SUM, Kernel, KernelClass, RowsSize
 
 __all__ = ["BATCH_NORM_READS", "MemoryKind", "is_wide_softmax", "kind_of"]
 
@@ -86,6 +86,12 @@ _TRANSPOSE = MemoryKind(issue_bytes=18.0, row_bytes=6.04, dram_share=0.5)
 #: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
 _SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
 
+#: Clocks of a round of a sum that one CTA makes: it loads a target and, when that is there, its
+#: score. Far apart in DRAM: A100, 16384 targets of 4096 to 16384 classes, 512 rounds in 512 to 575
+#: µs (data/fused_ops_baselines, the even half). In the L2, where two loads take some 300 each: a
+#: prior.
+_SERIAL_CLOCKS = {"strided": 1450.0, "contiguous": 700.0}
+
 #: Softmax rows up to which a warp keeps the row in registers (PersistentSoftmax.cuh), elements.
 _PERSISTENT_SOFTMAX = 1024
 
@@ -126,7 +132,7 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
 
 def _is_special(kernel: Kernel) -> bool:
     """Whether what the kernel does says more than its class and layout."""
-    return kernel.name in _BULK or kernel.scatters or kernel.selects
+    return kernel.name in _BULK or kernel.name == SERIAL_SUM or kernel.scatters or kernel.selects
 
 
 def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
@@ -134,6 +140,9 @@ def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.name in _TRANSPOSES:
         return _TRANSPOSE
+    if kernel.name == SERIAL_SUM:
+        clocks = _SERIAL_CLOCKS[kernel.layout]
+        return _STREAM._replace(row_bytes=DTYPE_BYTES[kernel.dtype] / clocks, floor_factor=1.5)
     if kernel.scatters:
         return _SCATTER
     if kernel.selects:
