@@ -30,6 +30,11 @@ _IMPLICIT_FACTOR = 1.15
 #: result more). Around 16-bit ones the transposes are kernels of their own.
 _TRANSPOSE_PASSES = 1.0
 
+#: Convolutions of one tap at every pixel are products of NCHW images as they are, from so many
+#: output channels on: a tile's edge. data/kernelbench, even half: 480 to 192 channels, not to 96
+#: and less, 112 to 672, 672 to 192, 240 to 480. In the odd half 32 to 64 transpose.
+_PRODUCT_CHANNELS = 128
+
 #: What Winograd's algorithm gains of its 2.25 after its transforms, forward (data/paper_fp32, 5
 #: GPUs). Gradients take tiles of 4 x 4, of which the transforms leave the more the more channels
 #: there are: the root of channels over these, up to a most. A profile of ResNet-50's training on
@@ -336,9 +341,15 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
         time_us *= _MIOPEN_GRADIENT_FACTOR
     if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
         time_us *= _volume_factor(kernel, gpu)
-    if kernel.compute == "tf32" and kernel.layout != "channels_last":
+    if kernel.compute == "tf32" and not (kernel.layout == "channels_last" or _is_product(size)):
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
+
+
+def _is_product(size: ConvolutionSize) -> bool:
+    """Whether it is a product of NCHW images that cuDNN takes without transposes."""
+    has_one_tap = prod(size.kernel) == prod(size.stride) == 1 and size.groups == 1
+    return has_one_tap and size.direction == "forward" and size.out_channels >= _PRODUCT_CHANNELS
 
 
 def _volume_factor(kernel: Kernel, gpu: GPU) -> float:

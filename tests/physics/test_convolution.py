@@ -58,6 +58,17 @@ def test_contiguous_layout_pays_for_transposes_inside_tf32_kernels() -> None:
 WIDE = ConvolutionSize(64, 64, 128, 1, (1, 524280), (1, 174758), (1, 3), (1, 3), "forward")
 
 
+def test_one_tap_at_every_pixel_is_a_product_without_transposes_from_a_tile_of_outputs_on() -> None:
+    def ratio(outputs: int) -> float:
+        size = ConvolutionSize(
+            10, 480, outputs, 1, (224, 224), (224, 224), (1, 1), (1, 1), "forward"
+        )
+        return tf32_us(size, "H100") / tf32_us(size, "H100", layout="channels_last")
+
+    assert ratio(64) > 1.5
+    assert ratio(192) == 1.0
+
+
 def test_ada_keeps_an_nchw_image_on_ordinary_cores_where_transposes_cost_more() -> None:
     assert tf32_us(WIDE, "L40S") == tf32_us(WIDE, "L40S", layout="channels_last")
     assert tf32_us(WIDE, "A100") > 1.5 * tf32_us(WIDE, "A100", layout="channels_last")
