@@ -231,6 +231,26 @@ def bert_mlm(settings: dict[str, Any]) -> Callable[[], object]:
     return lambda: model(input_ids=tokens, labels=tokens)[0].backward()
 
 
+def bert_inference(settings: dict[str, Any]) -> Callable[[], object]:
+    """BERT-base without a head, or with another width or depth, on eight sequences."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=settings.get("hidden", 768), num_hidden_layers=settings.get("layers", 12),
+        attn_implementation="eager",
+    )  # fmt: skip
+    with _on_the_host():
+        model: nn.Module = BertModel(config).eval()
+    model.cuda()
+    tokens = torch.randint(config.vocab_size, (8, settings["length"]))
+
+    def infer() -> None:
+        with torch.no_grad():
+            model(tokens)
+
+    return infer
+
+
 def bert_large(settings: dict[str, Any]) -> Callable[[], object]:
     """BERT-large for classification as transformers' Trainer took its steps in 2022."""
     from transformers import BertConfig, BertForSequenceClassification
@@ -599,7 +619,7 @@ def _timm_training(model: nn.Module, batch: int) -> Callable[[], object]:
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (
-        beit_base, bert_large, bert_mlm, bert_small, cross_entropy, embedding,
+        beit_base, bert_inference, bert_large, bert_mlm, bert_small, cross_entropy, embedding,
         fused_linear_cross_entropy, geglu, gpt_fast_llama, layer_norm, rms_norm, rope, sam, softmax,
         titan_llama, vgg16, vit_base,
     )

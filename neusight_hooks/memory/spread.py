@@ -14,9 +14,10 @@ MemoryVerdict = Literal["fits", "close", "does not fit"]
 
 MIB = 2**20
 
-#: Shares by which allocated and reserved peaks may be less or more. benchmarks/memory.py, 90 peaks
-#: of real GPUs: allocated within -0.66 % and +0.27 %, reserved and context within -2.84 % (FP16
-#: training of BERT-large on a V100) and +0.10 %. What is more there than forecast is rounded up.
+#: Shares by which allocated and reserved peaks may be less or more. benchmarks/memory.py, 101 peaks
+#: of real GPUs: allocated within -0.66 % and +0.27 % of what was measured, reserved within -1.99 %
+#: and +0.10 %, reserved and context within -2.84 % (FP16 training of BERT-large on a V100) and
+#: +2.13 %. What is more there than forecast is rounded up.
 ALLOCATED_LESS, ALLOCATED_MORE = 0.005, 0.01
 RESERVED_LESS, RESERVED_MORE = 0.01, 0.03
 #: The context is a figure for each GPU that nobody verified. It grows with the kernels that are
