@@ -15,7 +15,7 @@ from neusight.predictors.learned.correction import Adjustment, shipped
 from neusight.predictors.physics.attention import attention_timing
 from neusight.predictors.physics.collective import collective_timing
 from neusight.predictors.physics.convolution import convolution_timings
-from neusight.predictors.physics.gemm import gemm_timings, is_unaligned, unaligned_us
+from neusight.predictors.physics.gemm import bias_us, gemm_timings, is_unaligned, unaligned_us
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
 from neusight.predictors.physics.physical_time import PhysicalTime, whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
@@ -132,6 +132,7 @@ class Tiled:
         elif gpu.constants_origin.startswith("prior"):
             spread *= _PRIOR_WIDENING
         in_range = adjustment is not None and adjustment.in_range
+        time_us += bias_us(kernel, gpu, timing.num_waves)
         if is_unaligned(kernel, gpu):
             time_us = unaligned_us(kernel, gpu, time_us)
             spread, origin, in_range = max(spread, _UNALIGNED_SPREAD), "physics", False
