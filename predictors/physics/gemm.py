@@ -424,9 +424,9 @@ def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:
 
 
 #: What a bias added in the same kernel costs a product that has one wave of CTAs on Hopper, µs;
-#: with more waves the epilogue of one hides behind the next. addmm of 5 to 141 rows in three programs of
-#: data/profiled_kernels (owlv2-large, timesformer-base, bert-small): 1.4 to 3.1 beyond what the
-#: same product takes without (data/modern, and mm there); vit-base, not used, 3.0 to 4.6.
+#: with more waves the epilogue of one hides behind the next. addmm of 5 to 141 rows in three
+#: programs of data/profiled_kernels (owlv2-large, timesformer-base, bert-small): 1.4 to 3.1 beyond
+#: what the same product takes without (data/modern, and mm there); vit-base, not used, 3.0 to 4.6.
 _BIAS_US = 2.4
 _BIAS_MAJOR = 9
 
