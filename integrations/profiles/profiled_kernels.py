@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -101,7 +101,7 @@ def _calls_on(
     left_out: list[str],
 ) -> Iterable[ProfiledCall]:
     described = kernels_of_calls([call for _, _, call in calls], target)
-    unused: Counter[tuple[str, str]] = Counter()
+    unused: dict[tuple[str, str], float] = defaultdict(float)
     for ((label, program, call), rows), kernels in zip(calls.items(), described, strict=True):
         times = [float(row["median_us"]) * int(row["count"]) for row in rows]
         if isinstance(kernels, str):
@@ -111,7 +111,7 @@ def _calls_on(
         yield ProfiledCall(label, target, program, call.name, kernels, sum(times) / count, count)
     left_out += [
         f"{label}, {program}: {reason} ({time_us / 1e3:.2f} ms)"
-        for (program, reason), time_us in unused.most_common()
+        for (program, reason), time_us in sorted(unused.items(), key=lambda item: -item[1])
     ]
 
 
@@ -168,7 +168,7 @@ def _heads_first(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return batch, head, sequence, depth
 
 
-_REWRITTEN = {
+_REWRITTEN: dict[str, Callable[[RecordedCall], RecordedCall]] = {
     "aten::cudnn_convolution": partial(_plain_convolution, has_bias=False),
     "aten::miopen_convolution": partial(_plain_convolution, has_bias=True),
     "aten::_flash_attention_forward": _plain_attention,

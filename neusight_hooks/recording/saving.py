@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -325,7 +325,7 @@ def _decode(document: Fields) -> Recording:
     signatures = [_decode_signature(row) for row in document.items("signatures")]
     torch_version = document.text("torch_version", default="")
     torch = release_of(torch_version)
-    modes = [MathMode(*_row("mode", row), torch=torch) for row in document.items("modes")]
+    modes = [replace(MathMode(*_row("mode", row)), torch=torch) for row in document.items("modes")]
     stacks = [_decode_stack(row) for row in document.items("stacks")]
     calls = [_decode_call(row, signatures, modes, stacks) for row in document.items("calls")]
     made = document.mapping("made", default={})
