@@ -51,6 +51,8 @@ Variant = Literal[
     "softmax",
     "log_softmax",
     "cat",
+    "scan",
+    "pool",
     "cudnn_9_10",
     "dilated",
 ]

@@ -296,6 +296,7 @@ def _row_kernel(
         width,
         dtype=dtype,
         out_dtype=out_dtype,
+        layout="scalar" if op == "embedding" else "contiguous",  # torch before 2.8
         bytes_read=moved - written,
         bytes_written=written,
     )

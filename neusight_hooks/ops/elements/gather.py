@@ -24,7 +24,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.ops.rows.sort import deterministic_order, select_flagged
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -46,6 +46,7 @@ def _gather_kernel(
     writes: TensorSpec | None = None,
     reads_target: bool = False,
     scatters: bool = False,
+    layout: Layout = "scalar",
 ) -> list[Kernel]:
     """A kernel that moves the elements of `moved`, each read and written once, by `indices`."""
     if not moved.numel:
@@ -67,9 +68,22 @@ def _gather_kernel(
             bytes_read=moved_bytes + index_bytes + (written if reads_target else 0),
             bytes_written=written,
             flops=moved.numel if reads_target else 0,
+            layout=layout,
             scatters=scatters,
         )
     ]
+
+
+#: The release of torch from which on rows that are whole 16-byte words are gathered by wide loads
+#: (vectorized_gather_kernel, IndexKernelUtils.cu).
+_WIDE_GATHER = (2, 8)
+_WIDEST_LOAD = 16
+
+
+def _layout_of_rows(row: int, dtype: str, torch: tuple[int, int]) -> Layout:
+    """How rows of so many elements are gathered: several elements at once or one by one."""
+    is_aligned = row * itemsize(dtype) % _WIDEST_LOAD == 0
+    return "contiguous" if torch >= _WIDE_GATHER and is_aligned else "scalar"
 
 
 @register_op("aten::embedding")
@@ -77,7 +91,10 @@ def embedding(
     call: OpSignature, math: MathMode, *, indices: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """A row an index."""
-    return _gather_kernel("embedding", output(call), (indices,))
+    result = output(call)
+    row = result.numel // max(1, indices.numel)
+    layout = _layout_of_rows(row, result.dtype, math.torch)
+    return _gather_kernel("embedding", result, (indices,), layout=layout)
 
 
 @register_op("aten::embedding_dense_backward")
@@ -344,10 +361,19 @@ def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 @register_op("aten::gather", "aten::index_select", "aten::take")
 def gather_elements(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, index: TensorSpec
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    index: TensorSpec,
+    dim: int | None = None,
 ) -> list[Kernel]:
-    """One gather."""
-    return _gather_kernel(kernel_name(call), output(call), gpu_tensors((index,)))
+    """One gather; of whole rows where the first dimension is selected."""
+    result = output(call)
+    selects = kernel_name(call) == "index_select" and dim == 0
+    row = result.numel // max(1, index.numel) if selects else 1
+    layout = _layout_of_rows(row, result.dtype, math.torch)
+    return _gather_kernel(kernel_name(call), result, gpu_tensors((index,)), layout=layout)
 
 
 @register_op("aten::scatter", "aten::scatter_add", "aten::scatter_reduce")

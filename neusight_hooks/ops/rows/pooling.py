@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
+    ceil_div,
     kernel_name,
     memory_kernel,
     output,
@@ -59,6 +60,14 @@ def _layout(source: TensorSpec) -> Layout:
     return "channels_last" if source.is_channels_last else "contiguous"
 
 
+def _window(kernel_size: tuple[int, ...], op: str) -> int:
+    """The elements of a window, whose size may be given by one number."""
+    rank = 3 if "3d" in op else 1 if "1d" in op else 2
+    if not kernel_size:
+        return 1
+    return product(kernel_size) if len(kernel_size) == rank else kernel_size[0] ** rank
+
+
 @register_op(*(f"aten::{name}" for name in _POOLS))
 def pool(
     call: OpSignature,
@@ -74,8 +83,7 @@ def pool(
         return []
     window = max(1, self.numel // result.numel)
     if kernel_size:
-        rank = 3 if "3d" in call.op else 1 if "1d" in call.op else 2
-        window = product(kernel_size) if len(kernel_size) == rank else kernel_size[0] ** rank
+        window = _window(kernel_size, call.op)
     return [
         memory_kernel(
             KernelClass.REDUCTION,
@@ -85,6 +93,7 @@ def pool(
             rows=result.numel,
             width=window,
             layout=_layout(self),
+            variant="pool",
         )
     ]
 
@@ -96,9 +105,10 @@ def pool_backward(
     *,
     grad_output: TensorSpec,
     indices: TensorSpec | None = None,
+    kernel_size: tuple[int, ...] = (),
     **others: Argument,
 ) -> list[Kernel]:
-    """One kernel, after zeros where gradients are added up."""
+    """One kernel, after zeros where gradients are added up; an input is in as many windows."""
     name = call.op.removeprefix("aten::")
     result = output(call)
     if not result.numel:
@@ -106,13 +116,16 @@ def pool_backward(
     averages = "avg" in name
     reads = (grad_output, None if averages else indices)
     zeros = [] if name in _GATHERING_BACKWARDS else pointwise_kernel("fill", (), (result,))
+    taps = grad_output.numel * _window(kernel_size, name)
     kernel = memory_kernel(
-        KernelClass.ELEMENTWISE,
+        KernelClass.REDUCTION,
         _BACKWARDS[name],
         reads=reads,
         writes=(result,),
-        width=result.numel,
+        rows=result.numel,
+        width=ceil_div(taps, result.numel),
         layout=_layout(result),
+        variant="pool",
     )
     return [*zeros, kernel]
 

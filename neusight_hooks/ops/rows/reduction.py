@@ -18,7 +18,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import SERIAL_SUM, Kernel, KernelClass
+from neusight.predictors.kernel import SERIAL_SUM, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__ = ["REDUCTIONS", "reduce_kernel", "temporary"]
@@ -167,12 +167,24 @@ def scan_kernels(
         return []
     width = source.shape[wrap_dim(dim, len(source.shape))] if source.shape else 1
     rows = source.numel // max(1, width)
+    steps: Variant = "scan" if rows > 1 and _is_innermost(source, dim) else ""
     kernel = memory_kernel(
-        KernelClass.REDUCTION, name, reads=(source,), writes=writes, rows=rows, width=width
+        KernelClass.REDUCTION,
+        name,
+        reads=(source,),
+        writes=writes,
+        rows=rows,
+        width=width,
+        variant=steps,
     )
     if rows > 1:
         return [kernel]
     return [memory_kernel(KernelClass.REDUCTION, "scan_init", width=1), kernel]
+
+
+def _is_innermost(source: TensorSpec, dim: int) -> bool:
+    """Whether neighbours along the dimension are neighbours in memory."""
+    return bool(source.stride) and source.stride[wrap_dim(dim, len(source.shape))] == 1
 
 
 def _gathered(scores: TensorSpec, target: TensorSpec) -> int:

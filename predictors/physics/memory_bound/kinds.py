@@ -44,7 +44,7 @@ _KINDS: dict[KernelClass, MemoryKind] = {
     KernelClass.NORMALIZATION: MemoryKind(
         issue_bytes=13.0, extra_reads=_NORM_MOST_READS, floor_factor=1.6, row_bytes=24.0
     ),
-    KernelClass.GATHER: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.85),
+    KernelClass.GATHER: MemoryKind(issue_bytes=16.0, floor_factor=1.2, dram_share=0.85),
     KernelClass.SORT: MemoryKind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
     KernelClass.OPTIMIZER: MemoryKind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
     KernelClass.UNKNOWN: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
@@ -71,8 +71,14 @@ _TRANSPOSED_ELEMENTS = {"nvidia": 0.53, "amd": 0.2}
 #: float32, 0.99).
 _CAT_ELEMENTS = 1.0
 
-#: Kernels that add where others add too: atomics or sorted segments. Their issue rate is a prior.
-_SCATTER = MemoryKind(issue_bytes=3.0, floor_factor=1.5, dram_share=0.6)
+#: Elements a clock and SM of a gather that finds the place of each element anew: 0.50-0.52 on A100
+#: in float32 (data/fused_ops_baselines, embedding forward, even rows), 0.60 on H100 and 0.66 on
+#: MI300X in bf16 (data/profiled_kernels, index_select).
+_GATHER_ELEMENTS = 0.55
+
+#: Kernels that add where others add too: an atomic an element, which the L2 takes at about that
+#: rate a clock and SM. A prior.
+_SCATTER = MemoryKind(issue_bytes=12.0, floor_factor=1.5, dram_share=0.6, elements=0.6)
 
 #: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
@@ -126,7 +132,11 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)
     if kernel.layout == "strided":
         return kind._replace(elements=_TRANSPOSED_ELEMENTS[vendor], floor_factor=floor_factor)
-    elements = _CAT_ELEMENTS if kernel.variant == "cat" else _SCALAR_ELEMENTS[vendor]
+    elements = _SCALAR_ELEMENTS[vendor]
+    if kernel.kernel_class is KernelClass.GATHER:
+        elements = _GATHER_ELEMENTS
+    elif kernel.variant == "cat":
+        elements = _CAT_ELEMENTS
     return kind._replace(elements=elements, floor_factor=floor_factor)
 
 

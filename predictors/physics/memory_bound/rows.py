@@ -110,10 +110,51 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if cta is not None:
         return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
     if not kind.row_bytes:
-        return 0.0
+        return _clocks_of_variant(kernel, size, gpu) * 1e6 / gpu.clock_hz
     row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
     rounds = max(1.0, size.rows / gpu.num_sms)
     return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+#: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16
+#: to 512 threads along each, more the longer the rows and the fewer; two elements a thread a step.
+#: Clocks of a step alone and of the SM's time: H100 1700-1800, four CTAs 4180 (data/kernelbench 89,
+#: v0 and v0.1; judged on 90 and 92).
+_SCAN = RowCta(512, 0.0, 2.0, 1700.0, 1045.0)
+_SCAN_THREADS = (16.0, 512.0)
+
+
+def _scan_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The waves of a scan, each as long as its steps."""
+    along = math.sqrt(_SCAN.threads * size.width / max(1, size.rows))
+    along = min(max(along, _SCAN_THREADS[0]), _SCAN_THREADS[1])
+    steps = max(1.0, size.width / (_SCAN.step * along))
+    num_ctas = max(1.0, size.rows * along / _SCAN.threads)
+    of_an_sm = ctas_per_sm(gpu, threads_per_cta=_SCAN.threads)
+    waves = math.ceil(num_ctas / (gpu.num_sms * of_an_sm))
+    beside = min(max(1.0, num_ctas / gpu.num_sms), of_an_sm)
+    return waves * steps * max(_SCAN.step_clocks, beside * _SCAN.sm_clocks)
+
+
+#: Clocks of an SM that an output of a pooling takes, and one of its taps: H100, windows of 8, 16,
+#: 27 taps 3.2-3.5, 4.9-5.3, 7.7-8.6 (data/kernelbench 41 to 43, judged on 44 and 46); MI300X 1.6
+#: times as many (data/profiled_kernels).
+_POOL_OUTPUT = 1.0
+_POOL_TAP = 0.28
+_AMD_POOL = 1.6
+
+
+def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The instructions of all windows."""
+    clocks = size.rows * (_POOL_OUTPUT + _POOL_TAP * size.width) / gpu.num_sms
+    return clocks * (_AMD_POOL if gpu.vendor == "amd" else 1.0)
+
+
+def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of kernels whose threads share rows in ways of their own."""
+    if kernel.variant == "scan":
+        return _scan_clocks(size, gpu)
+    return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
 def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:

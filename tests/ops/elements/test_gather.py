@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neusight.recording.recording import MathMode
 from op_calls import call, kernels, names, spec
 
 
@@ -18,6 +19,16 @@ def test_an_embedding_reads_the_rows_it_takes() -> None:
 
     assert kernel.bytes_read == 8 * 512 * 4 + 8 * 8
     assert kernel.bytes_written == 8 * 512 * 4
+
+
+def test_rows_are_gathered_by_wide_loads_since_torch_2_8() -> None:
+    def layout(width: int, torch: tuple[int, int]) -> str:
+        signature = call("index_select", spec(8, width), self=spec(100, width), dim=0,
+                         index=spec(8, dtype="int64"))  # fmt: skip
+        return kernels(signature, MathMode(torch=torch))[0].layout
+
+    assert (layout(512, (2, 7)), layout(512, (2, 8))) == ("scalar", "contiguous")
+    assert layout(511, (2, 8)) == "scalar"  # no multiple of 16 bytes
 
 
 def embedding_backward(count: int) -> list[str]:

@@ -175,3 +175,26 @@ def test_a_weight_norm_reads_direction_and_gain() -> None:
     (kernel,) = kernels(call("_weight_norm_interface", v, g, v=v, g=g, dim=0))
 
     assert (kernel.size, kernel.bytes_read) == ((64, 32), 4 * (2048 + 64))
+
+
+def test_cudnn_batch_norm_is_one_pass_in_inference() -> None:
+    image, channels = spec(8, 16, 32, 32), spec(16)
+    (kernel,) = kernels(
+        call("cudnn_batch_norm", image, spec(0), spec(0), spec(0), input_=image, weight=channels,
+             bias=channels, running_mean=channels, running_var=channels, training=False,
+             exponential_average_factor=0.1, epsilon=1e-5)
+    )  # fmt: skip
+
+    assert (kernel.kernel_class.value, kernel.layout) == ("elementwise", "contiguous")
+    assert kernel.bytes_read == image.num_bytes + 4 * channels.num_bytes
+
+
+def test_a_group_norm_without_an_image_needs_no_factors() -> None:
+    rows, channels = spec(8, 512), spec(512)
+    statistics = spec(8, 16)
+    signature = call("native_group_norm", rows, statistics, statistics, input_=rows, HxW=1,
+                     weight=channels, bias=channels, N=8, C=512, group=16, eps=1e-5)  # fmt: skip
+
+    moments, norm = kernels(signature)
+    assert (moments.name, norm.name) == ("group_norm_moments", "group_norm")
+    assert norm.bytes_read == rows.num_bytes + 2 * channels.num_bytes + 2 * 4 * 8 * 16

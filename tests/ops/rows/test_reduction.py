@@ -116,3 +116,10 @@ def test_a_distance_is_three_operations_an_element_a_pair() -> None:
 
     assert (kernel.flops, kernel.bytes_read, kernel.bytes_written) == (3 * 20 * 64, 9 * 256, 80)
     assert names(call("dist", spec(), self=spec(8), other=spec(8), p=2)) == ["sub", "norm"]
+
+
+def test_a_scan_along_neighbours_goes_in_steps() -> None:
+    x = spec(64, 512)
+    along, across = (kernels(call("cumsum", x, self=x, dim=dim))[0].variant for dim in (1, 0))
+
+    assert (along, across) == ("scan", "")

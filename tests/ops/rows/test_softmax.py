@@ -72,3 +72,12 @@ def test_a_safe_softmax_zeroes_rows_that_are_masked_whole() -> None:
 
 def test_a_softmax_of_nothing_launches_nothing() -> None:
     assert kernels(call("_softmax", spec(0, 8), self=spec(0, 8), dim=1)) == ()
+
+
+def test_wide_rows_that_begin_unaligned_go_element_by_element() -> None:
+    def layout(width: int, dtype: str) -> str:
+        x = spec(64, width, dtype=dtype)
+        return kernels(call("_softmax", x, self=x, dim=-1, half_to_float=False))[0].layout
+
+    assert (layout(3137, "bfloat16"), layout(3136, "bfloat16")) == ("scalar", "contiguous")
+    assert (layout(3140, "float32"), layout(577, "bfloat16")) == ("contiguous", "contiguous")

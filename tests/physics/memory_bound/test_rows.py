@@ -88,3 +88,36 @@ def test_a_batch_norm_of_few_channels_leaves_sms_idle() -> None:
 
     assert few > 3 * many
     assert few == pytest.approx(8356, rel=0.15)  # data/kernelbench 72, all but its other kernels
+
+
+def of_variant(
+    variant: Variant,
+    rows: int,
+    width: int,
+    *,
+    num_bytes: int = 0,
+    layout: Layout = "contiguous",
+    gpu: str = "H100",
+) -> float:
+    kernel = Kernel.rows(
+        KernelClass.REDUCTION, variant, rows, width, dtype="float32", variant=variant,
+        layout=layout, bytes_read=num_bytes, bytes_written=num_bytes,
+    )  # fmt: skip
+    return memory_bound_timing(kernel, find_gpu(gpu)).time_us
+
+
+def test_a_scan_goes_step_by_step_in_waves() -> None:
+    """data/kernelbench 89: 32768 rows of as many, in 4.68 ms."""
+    large = of_variant("scan", 2**15, 2**15, num_bytes=2**32)
+
+    assert large == pytest.approx(4680, rel=0.15)
+    assert large > 1.3 * of_variant("", 2**15, 2**15, num_bytes=2**32)
+    assert of_variant("scan", 128, 4000, num_bytes=2_048_000) > 12
+
+
+def test_a_pooling_costs_its_outputs_and_their_taps() -> None:
+    """data/kernelbench 46: 27 taps, as measured; more taps of more outputs never cost less."""
+    outputs = 16 * 32 * 64 * 64 * 128
+
+    assert of_variant("pool", outputs, 27) == pytest.approx(8690, rel=0.1)
+    assert of_variant("pool", outputs, 8) < 0.5 * of_variant("pool", outputs, 27)
