@@ -1,8 +1,8 @@
 """Small public PyTorch programs with measured times: data/kernelbench (see its README).
 
-306 programs, eager, FP32, `model(*inputs)` under no_grad, on six GPUs. Two ways of timing by CUDA
-events: "warm_l2" on an idle stream, so that the host's time is inside; "cold_l2" behind a fill of
-256 MB, which clears the L2 and hides the launches.
+306 programs, FP32, `model(*inputs)` under no_grad, eager and compiled, on six GPUs. Two ways
+of timing by CUDA events: "warm_l2" on an idle stream, so that the host's time is inside; "cold_l2"
+behind a fill of 256 MB, which clears the L2 and hides the launches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -21,6 +21,10 @@ import torch
 DATA = Path(__file__).parents[2] / "shared" / "data" / "kernelbench"
 
 Method = Literal["warm_l2", "cold_l2"]
+
+#: Modes of the data: plain PyTorch, and `torch.compile(model)`.
+EAGER = "eager"
+COMPILED = "compile_inductor_default"
 
 #: What clears the L2 before each timed call under "cold_l2", bytes.
 FILL_BYTES = 256 * 2**20
@@ -42,14 +46,20 @@ class Case:
     method: Method
     measured_us: float
     torch: str
+    mode: str = EAGER
 
     @property
     def program(self) -> str:
-        """What is recorded: the file, and what runs before the first event."""
-        return f"{self.blob}_{self.method}"
+        """What is recorded: the file, how it runs, and what runs before the first event."""
+        how = "" if self.mode == EAGER else f"_{self.mode}"
+        return f"{self.blob}_{self.method}{how}"
+
+    def in_mode(self, mode: str, measured_us: float = 0.0) -> Case:
+        """The same program, run in another way."""
+        return replace(self, mode=mode, measured_us=measured_us)
 
 
-def cases(folder: Path = DATA, mode: str = "eager") -> list[Case]:
+def cases(folder: Path = DATA, mode: str = EAGER) -> list[Case]:
     """Every measured program of that mode, runs on the same GPU joined by their median."""
     with (folder / "timings.csv").open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["mode"] == mode]
@@ -62,7 +72,7 @@ def cases(folder: Path = DATA, mode: str = "eager") -> list[Case]:
         level, version = int(row["level"]), row["version"]
         case = Case(
             row["blob"], row["problem"], level, version, row["gpu"], method, 0.0,
-            row["torch"].removeprefix("torch=="),
+            row["torch"].removeprefix("torch=="), mode,
         )  # fmt: skip
         runs[case].append(float(row["mean_ms"]) * 1e3)
     return [
@@ -81,10 +91,11 @@ def run(case: Case, steps: int, found: Any, folder: Path = DATA) -> None:
         model = problem.Model(*problem.get_init_inputs()).cuda()
         inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.get_inputs()]
         torch.cuda.synchronize()
+        run = model if case.mode == EAGER else torch.compile(model)
         for _ in range(steps):
             if case.method == "cold_l2":
                 torch.empty(FILL_BYTES // 8, dtype=torch.int64).fill_(42)
-            model(*inputs)
+            run(*inputs)
             torch.cuda.synchronize()
             found.step()
 
