@@ -186,10 +186,11 @@ class Kernel:
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
 
-    The last five say what the price depends on and the rest does not tell: `variant` which of its
+    The last six say what the price depends on and the rest does not tell: `variant` which of its
     class it is; `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
-    row; `along_columns` that a norm's rows are columns of the data, shared among CTAs.
+    row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
+    `bytes_read_again` what its loops over a row read anew, unless it still lies in the L2.
     """
 
     kernel_class: KernelClass
@@ -207,6 +208,7 @@ class Kernel:
     scatters: bool = False
     selects: bool = False
     along_columns: bool = False
+    bytes_read_again: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -375,6 +377,7 @@ class Kernel:
         scatters: bool = False,
         selects: bool = False,
         along_columns: bool = False,
+        bytes_read_again: int = 0,
     ) -> Kernel:
         """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
@@ -396,6 +399,7 @@ class Kernel:
             scatters=scatters,
             selects=selects,
             along_columns=along_columns,
+            bytes_read_again=bytes_read_again,
         )
 
     @classmethod

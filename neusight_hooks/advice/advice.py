@@ -28,7 +28,7 @@ from neusight.advice.what_if import (
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.words import bytes_text, time_text
-from neusight.recording.recording import Mark, OpCall, Synchronize
+from neusight.recording.recording import Entry, Mark, MarkKind, OpCall, Synchronize
 from neusight.timeline.spans import KernelSpan
 from neusight.timeline.steady import kernels_of, steady_step_of
 
@@ -135,7 +135,8 @@ def _changes(what_if: WhatIf, forecast: Scheduled, smallest_gain: float) -> Iter
     idle = 1 - step.gpu_busy_ns / max(step.latency_ns, step.gpu_busy_ns)
     if idle >= smallest_gain:
         yield from _of_host(what_if)
-    if idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain:
+    worth_fusing = idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain
+    if worth_fusing and not _has_mark(what_if.entries, "compiled_begin"):
         yield _of_compiler(what_if)
     if shares[KernelClass.OPTIMIZER] >= smallest_gain:
         yield from _of_optimizer(what_if)
@@ -165,7 +166,7 @@ def _of_host(what_if: WhatIf) -> Iterator[_StepChange]:
             assumes="values are read or printed rarely, and timers do not synchronize",
             entries=without_waits(entries),
         )
-    if not any(isinstance(entry, Mark) and entry.kind == "graph_begin" for entry in entries):
+    if not _has_mark(entries, "graph_begin"):
         yield _StepChange(
             kind="cuda_graphs",
             what='CUDA graphs: torch.compile(mode="reduce-overhead") or torch.cuda.graph',
@@ -173,6 +174,10 @@ def _of_host(what_if: WhatIf) -> Iterator[_StepChange]:
             "stretch of ops without a wait or a copy from the host is one graph",
             entries=as_cuda_graphs(entries),
         )
+
+
+def _has_mark(entries: Sequence[Entry], kind: MarkKind) -> bool:
+    return any(isinstance(entry, Mark) and entry.kind == kind for entry in entries)
 
 
 def _at(sources: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""nn.Module, optimizers and torch.compile, where they would stumble over tensors without data."""
+"""nn.Module, optimizers and threads, where they would stumble over tensors without data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ __all__ = ["install_modules"]
 
 
 def install_modules(patches: Patches, recorder: Recorder) -> None:
-    """Makes modules, optimizers, torch.compile and threads work on forecast tensors."""
+    """Makes modules, optimizers and threads work on forecast tensors."""
     _install_parameters(patches, recorder)
     _install_apply(patches, recorder)
     _install_optimizers(patches, recorder)
-    _install_compile(patches, recorder)
     _install_threads(patches, recorder)
     _install_profiler(patches, recorder)
     _install_annotations(patches, recorder)
@@ -235,22 +234,6 @@ def _forget_forecast_state(optimizer: torch.optim.Optimizer) -> None:
     for parameter, state in list(optimizer.state.items()):
         if any(isinstance(value, ForecastTensor) for value in state.values()):
             del optimizer.state[parameter]
-
-
-def _install_compile(patches: Patches, recorder: Recorder) -> None:
-    """torch.compile is the identity until fusion is modelled; the summary says so."""
-
-    def compile(model: Any = None, **kwargs: Any) -> Any:
-        recorder.warn_once("the script asks for torch.compile; the forecast is of eager execution")
-        if model is None:
-            return lambda function: function
-        return model
-
-    def compile_module(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        compile(self)
-
-    patches.set(torch, "compile", compile)
-    patches.set(nn.Module, "compile", compile_module)
 
 
 def _install_threads(patches: Patches, recorder: Recorder) -> None:

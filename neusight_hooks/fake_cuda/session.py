@@ -14,6 +14,7 @@ from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
+from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
@@ -72,10 +73,16 @@ def enter_fake_cuda(
     patches = Patches()
     undo.enter_context(patches.undo)
     memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
-    install_facade(patches, recorder, gpu, memory, asked, clock)
+
+    def asked_by_program(question: str, answer: object) -> None:
+        if not recorder.mode.is_inside:  # else Inductor did, of which `inductor` is the question
+            asked(question, answer)
+
+    install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
     install_overrides(patches, recorder, gpu, asked)
     install_packages(patches)
     install_modules(patches, recorder)
+    install_compiler(patches, recorder, gpu, asked)
     _install_overlay(patches, store)
     _set_only_lift_cpu_tensors(undo)
     _leave_room_for_hooks(undo)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neusight.ops import collective, fft, optimizer
-from neusight.ops.elements import copy, elementwise, gather, views
+from neusight.ops.elements import copy, elementwise, fused, gather, views
 from neusight.ops.products import (
     attention,
     convolution,
@@ -49,6 +49,7 @@ FAMILIES = (
     elementwise,
     factorization,
     fft,
+    fused,
     gather,
     gemm,
     linear_cross_entropy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from neusight.ops.formula import Formula, Parameters, bound, parameters_of
@@ -59,7 +59,8 @@ def register_op(*packets: object) -> Callable[[AnyFormula], AnyFormula]:
 
     A packet is a `torch.ops.namespace.name`, one of its overloads, or its name as text. A name
     without an overload stands for all overloads and for the in-place form; a name with one
-    ("aten::add.out") goes before it.
+    ("aten::add.out") goes before it; a text that ends in "*" stands for all names that begin so
+    and have no function of their own.
 
     The function takes the call, the math mode and, after a `*`, the arguments of the op that it
     reads, by the names that the op's schema gives them. Where torch is loaded and knows the op,
@@ -173,7 +174,16 @@ def _formula_of(op: str, overload: str) -> _Registered | None:
     candidates = [f"{op}.{overload}", op]
     if op.endswith("_") and not op.endswith("__"):
         candidates += [f"{op[:-1]}.{overload}", op[:-1]]
-    return next((_formulas[name] for name in candidates if name in _formulas), None)
+    named = next((_formulas[name] for name in candidates if name in _formulas), None)
+    return named or next((_formulas[name] for name in _beginnings(op) if name in _formulas), None)
+
+
+def _beginnings(op: str) -> Iterator[str]:
+    """The names with a star that stand for the op, the longest first. They end where a word of
+    its name does."""
+    for end in range(len(op), 0, -1):
+        if op[end - 1] in ":_":
+            yield f"{op[:end]}*"
 
 
 def _is_host_only(signature: OpSignature) -> bool:

@@ -106,6 +106,8 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     """
     if kernel.name in _COPIES:
         return _COPIES[kernel.name]
+    if kernel.name.startswith("triton_"):
+        return kernel.name  # as Inductor named it
     if kernel.kernel_class is KernelClass.GEMM:
         return _gemm(kernel, estimate, gpu)
     if isinstance(kernel.size, ConvolutionSize):

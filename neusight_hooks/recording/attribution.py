@@ -29,6 +29,7 @@ class Attribution:
         #: The program's lines that led to the last op, where they are wanted.
         self.stack: CallStack = ()
         self._modules: list[str] = []
+        self._compiled = ""
         self._steps = False
         self._steps_in_backward = False
         self._module_of_sequence: dict[int, str] = {}
@@ -45,9 +46,9 @@ class Attribution:
     def module(self) -> str:
         """Path of the module that is running, "" outside any; in backward, of the forward op."""
         if self._modules:
-            return self._modules[-1]
+            return self._within(self._modules[-1])
         node: Any = _current_node()
-        return "" if node is None else self._module_of_forward(node._sequence_nr())
+        return self._within("" if node is None else self._module_of_forward(node._sequence_nr()))
 
     @property
     def phase(self) -> Phase:
@@ -62,17 +63,19 @@ class Attribution:
         node: Any = _current_node()
         if node is None:
             current = _sequence_nr()
-            module = self._modules[-1] if self._modules else ""
+            caller = self._modules[-1] if self._modules else ""
+            module = self._within(caller)
             if current == self._last_sequence:
                 sequence = None
             else:
                 self._last_sequence = current
                 sequence = current - 1
-                self._module_of_sequence[sequence] = module
+                self._module_of_sequence[sequence] = caller
             phase: Phase = "optimizer" if self._steps else "forward"
             return TapedOp(signature, math, module, phase, stream, sequence)
         number = node._sequence_nr()
         module = self._modules[-1] if self._modules else self._module_of_forward(number)
+        module = self._within(module)
         phase = "optimizer" if self._steps and self._steps_in_backward else "backward"
         sequence = None if number >= _NO_SEQUENCE else number
         return TapedOp(signature, math, module, phase, stream, sequence, node.name())
@@ -100,6 +103,15 @@ class Attribution:
         return self._module_of_earlier.get(sequence, "") if module is None else module
 
     # -- what the program's hooks say -------------------------------------------------------------
+
+    def enter_compiled(self, path: str) -> None:
+        """Compiled code comes to what the module at this path, relative to what was compiled, did
+        before; "" where it comes to its end."""
+        self._compiled = path
+
+    def _within(self, module: str) -> str:
+        compiled = self._compiled
+        return f"{module}.{compiled}".lstrip(".") if compiled else module
 
     def is_outside(self) -> bool:
         """Whether no module runs."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
@@ -26,6 +28,9 @@ from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastMode
 
 __all__ = ["ProgramHooks"]
+
+#: What torch.compile puts between a module and what it wraps it in.
+_COMPILED = "._orig_mod"
 
 #: The steps of torch's own profiler, which the trace numbers by itself.
 _PROFILER_STEP = "ProfilerStep#"
@@ -52,6 +57,7 @@ class ProgramHooks:
         self._cutter = cutter
         self._main = threading.get_ident()
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._handles: list[RemovableHandle] = []
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
             weakref.WeakKeyDictionary()
@@ -60,12 +66,30 @@ class ProgramHooks:
     def start(self, undo: ExitStack) -> None:
         """Registers the hooks; `undo` removes them."""
         self._attribution.start()
-        undo.callback(register_module_forward_pre_hook(self._enter_module).remove)
-        leaving = register_module_forward_hook(self._leave_module, always_call=True)
-        undo.callback(leaving.remove)
-        undo.callback(register_optimizer_step_pre_hook(self._enter_optimizer).remove)
+        self._handles = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(self._enter_optimizer),
+        ]
+        for handle in self._handles:
+            undo.callback(handle.remove)
         if self._tape.stacks is not None:
             undo.callback(register_module_module_registration_hook(self._note_made).remove)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Torch does not see these hooks in here: it would compile them with the program."""
+        taken = []
+        for handle in self._handles:
+            for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+                hooks = reference()
+                if hooks is not None and handle.id in hooks:
+                    taken.append((hooks, handle.id, hooks.pop(handle.id)))
+        try:
+            yield
+        finally:
+            for hooks, number, hook in taken:
+                hooks[number] = hook
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -73,6 +97,21 @@ class ProgramHooks:
         return threading.get_ident() != self._main or self._mode.is_inside
 
     # -- modules ----------------------------------------------------------------------------------
+
+    def around(self, module: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call of a module, with hooks of ours for which torch leaves no place."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            is_heard = self._tape.is_open
+            if is_heard:
+                self._enter_module(module, args)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if is_heard:
+                    self._leave_module(module, args, None)
+
+        return run
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         if self._is_elsewhere:
@@ -82,25 +121,26 @@ class ProgramHooks:
             self._name_all(module)
         path = self._paths.get(module)
         if path is None:
-            path = self._paths[module] = f"{self._attribution.module}.{type(module).__name__}"
+            path = self._paths[module] = f"{self._attribution.module}.{_class_name(module)}"
         self._attribution.enter_module(path)
-        self._tape.mark("module_begin", path, type(module).__name__)
+        self._tape.mark("module_begin", path, _class_name(module))
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._is_elsewhere or self._attribution.is_outside():
             return
         path = self._attribution.leave_module()
-        self._tape.mark("module_end", path, type(module).__name__)
+        self._tape.mark("module_end", path, _class_name(module))
         if self._attribution.is_outside():
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:
         if root in self._paths:
             return
-        name = type(root).__name__
+        name = _class_name(root)
         for path, module in root.named_modules():
             if module not in self._paths:
-                self._paths[module] = f"{name}.{path}" if path else name
+                full = f"{name}.{path}" if path else name
+                self._paths[module] = full.replace(_COMPILED, "")
                 self._mark_storages_of(module)
                 if module in self._made:
                     self.made[self._paths[module]] = self._made[module]
@@ -154,3 +194,8 @@ class ProgramHooks:
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": outside(kwargs["closure"])}
         return None
+
+
+def _class_name(module: torch.nn.Module) -> str:
+    """The name of its class; of a compiled module, that of what was compiled."""
+    return type(getattr(module, "_orig_mod", module)).__name__

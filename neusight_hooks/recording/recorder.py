@@ -218,14 +218,15 @@ class Recorder:
                 out = None
         elif answer == "view":
             self.record_op(known)
-            out = self._run_view(func, args, kwargs)
+            out = self.run_view(func, args, kwargs)
         else:
             return self._run_first_time(func, args, kwargs, None)
         if known.may_be_known:
             self.values.follow(func, args, kwargs, out)
         return out
 
-    def _run_view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run_view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs a view, without a record of it."""
         device = args[0]._fake_device
         # FakeTensor's own way (in_kernel_invocation_manager) without what a view does not need.
         with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
@@ -342,8 +343,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True wraps every call for Dynamo: twice the cost of an op, and an import of it. Nothing
-        # is compiled while a forecast is open.
+        # True wraps every call for Dynamo: twice the cost of an op, and an import of it.
         return False
 
     def __torch_dispatch__(

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Union
 from neusight.predictors.kernel import DTYPE_BYTES
 
 __all__ = [
+    "COMPILED_CODE",
     "NEWEST_TORCH",
     "STEP_OPTION",
     "Alloc",
@@ -49,8 +50,9 @@ StorageKind = Literal[
     "activation", "parameter", "gradient", "optimizer_state", "buffer", "workspace"
 ]
 MarkKind = Literal[
-    "module_begin", "module_end", "annotation_begin", "annotation_end", "graph_begin", "graph_end"
-]
+    "module_begin", "module_end", "annotation_begin", "annotation_end", "graph_begin", "graph_end",
+    "compiled_begin", "compiled_end",
+]  # fmt: skip
 
 
 class TensorSpec(NamedTuple):
@@ -237,13 +239,17 @@ class Mark:
 
     kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
     Optimizer.step and the like; kind "graph": a captured CUDA graph is launched at once, the ops
-    between are those it was captured from.
+    between are those it was captured from; kind "compiled": code of torch.compile runs, of a name
+    in `COMPILED_CODE`, `detail` says how many inputs it has.
     """
 
     kind: MarkKind
     name: str
     detail: str = ""
 
+
+#: What compiled code does: inference, a forward with gradients, its backward (torch's own names).
+COMPILED_CODE = ("Torch-Compiled Region", "CompiledFunction", "CompiledFunctionBackward")
 
 #: Begins the names of the marks around an optimizer's step, such as "Optimizer.step#AdamW.step"
 #: (torch.optim.Optimizer.profile_hook_step).

@@ -57,6 +57,12 @@ class StorageWatch:
         if storage._cdata not in self._numbers and storage._cdata not in self._emptied:
             self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
 
+    def made(self, tensor: ForecastTensor, op: str) -> None:
+        """From now on the storage of a tensor that was made without an op, in the name of one."""
+        who = self._attribution
+        storage = tensor.untyped_storage()
+        self._follow(storage, op, who.module, who.phase, who.stack)
+
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
         """Says what a storage is for: parameter, gradient, buffer, optimizer_state."""
         if not isinstance(tensor, ForecastTensor) or tensor._fake_device.type != "cuda":

@@ -78,6 +78,16 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
         finally:
             local.depth -= 1
 
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Ops in here are the program's again, though neusight or torch's compiler called it."""
+        local = self._local
+        depth, local.depth = getattr(local, "depth", 0), 0
+        try:
+            yield
+        finally:
+            local.depth = depth
+
     # FakeTensorMode keeps this as an attribute; a tensor must not seem to be on `meta` to a thread
     # because another one is inside a kernel.
     @property

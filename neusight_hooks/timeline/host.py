@@ -74,6 +74,14 @@ class HostProfile:
     event_us: float
     #: A synchronizing call whose work is done already; also the wake-up after a wait.
     synchronize_us: float
+    #: A call of compiled code without gradients, with them, and its backward: guards, prologue and
+    #: the autograd node; and what each of its inputs adds, parameters included.
+    compiled_call_us: float
+    compiled_training_us: float
+    compiled_backward_us: float
+    compiled_input_us: float
+    #: Dispatch of a kernel that Inductor wrote, from its wrapper's Python to the launch and back.
+    triton_us: float
     #: From the end of the launch call to the start of the kernel on an idle stream.
     launch_latency_us: float
     #: From the end of a kernel to the start of the next, queued one on the same stream.
@@ -112,6 +120,27 @@ HOST_COSTS = tuple(
 )
 
 
+#: What small eager programs cost without a profiler, us. One set of costs times a factor a host,
+#: fitted to the even half of data/kernelbench v0 (33 programs bound by the host, torch 2.5, 7 hosts
+#: of H100, L40S and A100), pulled towards PROFILED times the shares above: median error 5-8 % on
+#: the even half of most hosts, 6-11 % on the odd one. The scale is that of the H100's host.
+_FITTED = {
+    "op_us": 2.8,
+    "view_us": 0.8,
+    "gemm_us": 12.1,
+    "convolution_us": 14.5,
+    "normalization_us": 9.9,
+    "extra_kernel_us": 1.25,
+    "module_us": 3.3,
+}
+
+#: What compiled code costs around its kernels, in plain ops: torch 2.13, kernels that do nothing,
+#: 12 parameters, on a CPU whose cheapest eager op takes 1.8-3.5 us: a call 47 us without gradients
+#: and 121 with, its backward 171 in `autograd.grad`; a microsecond an input is taken off.
+_COMPILED_CALL_OPS = 13.0
+_COMPILED_TRAINING_OPS = 40.0
+_COMPILED_BACKWARD_OPS = 50.0
+
 #: Medians from public profiles (read on 2026-11-21), all with stacks, shapes and memory recorded:
 #: H100, EPYC 9654, torch 2.6, ViT-B and BERT-small in inference; where they are silent V100
 #: ResNet-50 and A100 data-parallel training, scaled by the ratio of aten::add on both hosts (4.6).
@@ -139,6 +168,12 @@ PROFILED = HostProfile(
     graph_kernel_us=0.002,
     memcpy_us=7.8,  # cudaMemcpyAsync 7.8 (A100 8.9, B200 13.8)
     event_us=2.0,  # cudaEventRecord: V100 2.0, A100 2.4
+    # Compiled code: PLAIN's, as a profiler records its ops and not what lies between them.
+    compiled_call_us=_COMPILED_CALL_OPS * _FITTED["op_us"],
+    compiled_training_us=_COMPILED_TRAINING_OPS * _FITTED["op_us"],
+    compiled_backward_us=_COMPILED_BACKWARD_OPS * _FITTED["op_us"],
+    compiled_input_us=1.0,
+    triton_us=5.6,  # as op_us
     synchronize_us=6.0,  # cudaDeviceSynchronize on an idle device 6.0 to 7.3
     launch_latency_us=1.7,  # launch end to kernel start when idle: H100 1.7, A100 1.7, B200 2.9
     kernel_gap_us=1.1,  # between queued kernels: H100 1.2, A100 1.15, V100 1 to 2
@@ -151,20 +186,6 @@ PLAIN_DISPATCH_SHARE = 0.48
 PLAIN_LAUNCH_SHARE = 0.5
 #: Between ops the profiler records every Python frame, so less of that time is the program's.
 PLAIN_PYTHON_SHARE = 0.25
-
-#: What small eager programs cost without a profiler, us. One set of costs times a factor a host,
-#: fitted to the even half of data/kernelbench v0 (33 programs bound by the host, torch 2.5, 7 hosts
-#: of H100, L40S and A100), pulled towards PROFILED times the shares above: median error 5-8 % on
-#: the even half of most hosts, 6-11 % on the odd one. The scale is that of the H100's host.
-_FITTED = {
-    "op_us": 2.8,
-    "view_us": 0.8,
-    "gemm_us": 12.1,
-    "convolution_us": 14.5,
-    "normalization_us": 9.9,
-    "extra_kernel_us": 1.25,
-    "module_us": 3.3,
-}
 
 #: Hosts against that one: two servers that are their users' own 1.0 and 1.05; four machines of the
 #: cloud or shared 2.0-2.3, one 2.6. So where a host is not known, twice as slow is not rare.
@@ -192,6 +213,11 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
         graph_kernel_us=profiled.graph_kernel_us * launch,
         memcpy_us=profiled.memcpy_us * launch,
         event_us=profiled.event_us * launch,
+        compiled_call_us=profiled.compiled_call_us,
+        compiled_training_us=profiled.compiled_training_us,
+        compiled_backward_us=profiled.compiled_backward_us,
+        compiled_input_us=profiled.compiled_input_us,
+        triton_us=_FITTED["op_us"],
         synchronize_us=profiled.synchronize_us * launch,
         launch_latency_us=profiled.launch_latency_us,
         kernel_gap_us=profiled.kernel_gap_us,
@@ -259,6 +285,10 @@ _DISPATCH_FIELD = {
 }
 
 
+#: What the names of kernels that Inductor wrote begin with.
+_TRITON = "inductor::triton_"
+
+
 def dispatch_us(
     call: OpCall, kernel_classes: tuple[KernelClass, ...], *, host: HostProfile
 ) -> float:
@@ -267,6 +297,8 @@ def dispatch_us(
         return host.view_us
     dearest = max(getattr(host, _DISPATCH_FIELD.get(item, "op_us")) for item in kernel_classes)
     share = host.backward_share if call.phase == "backward" else 1.0
+    if call.signature.op.startswith(_TRITON):
+        return host.triton_us
     lists = sum(
         isinstance(item, TensorSpec)
         for _, value in call.signature.arguments

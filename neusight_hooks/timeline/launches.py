@@ -7,16 +7,25 @@ from typing import NamedTuple
 
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase
+from neusight.recording.recording import (
+    COMPILED_CODE,
+    Mark,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Phase,
+)
 from neusight.timeline.host import HostProfile, dispatch_us
 
 __all__ = [
+    "DRIVER_LAUNCH",
     "LOOP_KERNELS",
     "LOOP_SHARE",
     "Launch",
     "OpPlan",
     "OpPlans",
     "Pricing",
+    "compiled_call_ns",
     "is_pinned_copy",
     "nanoseconds",
 ]
@@ -34,6 +43,9 @@ STAGED_BYTES = 2**16
 #: ms on hosts that differ by 2.9 times (data/kernelbench, GRU and LSTM, even half).
 LOOP_KERNELS = 64
 LOOP_SHARE = 0.4
+
+#: The call of the driver by which Triton launches its kernels.
+DRIVER_LAUNCH = "cuLaunchKernel"
 
 #: Share of an op's dispatch that lies before its first launch (aten::add on H100: 6.5 of 7.6 us).
 DISPATCH_BEFORE_LAUNCH = 0.85
@@ -128,6 +140,14 @@ class OpPlans:
         )
 
 
+def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
+    """What compiled code costs the host before its first kernel: guards, prologue, inputs."""
+    calls = (host.compiled_call_us, host.compiled_training_us, host.compiled_backward_us)
+    call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
+    num_inputs = int(mark.detail) if mark.detail.isdecimal() else 0
+    return nanoseconds(call_us + num_inputs * host.compiled_input_us)
+
+
 def nanoseconds(microseconds: float) -> int:
     """Whole nanoseconds, the unit of a timeline."""
     return round(microseconds * 1000)
@@ -137,6 +157,8 @@ def _runtime_call(kernel: Kernel) -> str:
     """The CUDA runtime's function that launches the kernel, as profiles show it."""
     if kernel.name in COPY_ENGINE_KERNELS:
         return "cudaMemsetAsync" if kernel.name == "memset" else "cudaMemcpyAsync"
+    if kernel.name.startswith("triton_"):
+        return DRIVER_LAUNCH
     if kernel.kernel_class in (KernelClass.GEMM, KernelClass.COLLECTIVE):
         return "cudaLaunchKernelExC"
     return "cudaLaunchKernel"

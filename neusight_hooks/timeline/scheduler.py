@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import (
+    COMPILED_CODE,
     Alloc,
     Entry,
     EventRecord,
@@ -21,7 +22,14 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import AUTOGRAD, MAIN, HostLane
-from neusight.timeline.launches import Launch, OpPlan, OpPlans, Pricing, nanoseconds
+from neusight.timeline.launches import (
+    Launch,
+    OpPlan,
+    OpPlans,
+    Pricing,
+    compiled_call_ns,
+    nanoseconds,
+)
 from neusight.timeline.spans import KernelSpan, SpanKind, StepSpan, Timeline
 from neusight.timeline.streams import COMMUNICATION_STREAM, Streams
 
@@ -233,12 +241,26 @@ class Scheduler:
             captured, self._captured = self._captured, None
             self._launch_graph(captured or [])
             return
+        if mark.kind.startswith("compiled"):
+            self._compiled(mark)
+            return
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
         if mark.kind.endswith("begin"):
             self.lane.begin(kind, mark.name, mark.detail)
         self.lane.now_ns += self._mark_ns[mark.kind]
         if not mark.kind.endswith("begin"):
             self.lane.end(kind, mark.name)
+
+    def _compiled(self, mark: Mark) -> None:
+        """Around compiled code: the host's work before it, and its span; backward's node is one."""
+        has_node = mark.name == COMPILED_CODE[-1]
+        if mark.kind == "compiled_end":
+            if not has_node:
+                self.lane.end("annotation", mark.name)
+            return
+        if not has_node:
+            self.lane.begin("annotation", mark.name, "")
+        self.lane.now_ns += compiled_call_ns(mark, self._host)
 
     def _record_event(self, entry: EventRecord) -> None:
         self.streams.record_event(entry.event, stream=entry.stream, host_ns=self.lane.now_ns)

@@ -458,21 +458,6 @@ def test_custom_functions_and_custom_ops_run() -> None:
     assert x.grad is not None
 
 
-def test_a_compiled_model_runs_eager_and_the_forecast_says_so() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        model: Any = torch.compile(mlp())
-        loss_of(model).backward()
-
-        @torch.compile(mode="max-autotune")
-        def double(x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        double(torch.ones(3, device="cuda"))
-
-    assert ops(forecast, "forward")["addmm"] == 2
-    assert any("torch.compile" in text for text in forecast.warnings)
-
-
 def test_inference_mode_gives_the_same_ops_as_no_grad() -> None:
     def names(context: Any) -> Counter[str]:
         with neusight.forecast_on("H100") as forecast:

@@ -1,4 +1,4 @@
-"""nn.Module, optimizers and torch.compile work on tensors without data."""
+"""nn.Module and optimizers work on tensors without data."""
 
 from __future__ import annotations
 
@@ -182,22 +182,6 @@ def test_an_averaged_model_and_a_schedule_follow() -> None:
         rate = optimizer.param_groups[0]["lr"]
 
     assert rate == pytest.approx(0.0)
-
-
-def test_compiling_is_the_identity_and_said_once() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        model = nn.Linear(8, 8).cuda()
-        same = torch.compile(model) is model
-        model.compile()
-
-        @torch.compile
-        def double(x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        double(model(torch.ones(2, 8, device="cuda")))
-
-    assert same
-    assert sum("torch.compile" in text for text in forecast.warnings) == 1
 
 
 def test_split_parameters_made_without_memory_become_real_ones() -> None:

@@ -15,6 +15,7 @@ from neusight.output.trace.device import DeviceLanes
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import OpSignature
+from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
@@ -24,6 +25,7 @@ __all__ = ["HostLanes"]
 _CALLBACK_IDS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
+    DRIVER_LAUNCH: 307,
     GRAPH_LAUNCH: 311,
     "cudaMemcpyAsync": 41,
     "cudaMemsetAsync": 51,
@@ -117,7 +119,10 @@ class HostLanes:
     ) -> None:
         """A span as an event, its own arguments between those that all have."""
         args = {**self._log.host_args(external), **(own or {}), "Ev Idx": self._log.next_index()}
-        self._log.complete(category, span.name, span.thread, start, end, args)
+        name = span.name.removeprefix(
+            "inductor::"
+        )  # an op of compiled code bears its kernel's name
+        self._log.complete(category, name, span.thread, start, end, args)
 
     # -- ops and autograd nodes
 
@@ -223,7 +228,8 @@ class HostLanes:
             "cbid": _CALLBACK_IDS[span.name],
             "correlation": span.correlation,
         }
-        self._log.complete("cuda_runtime", span.name, span.thread, start, end, args)
+        category = "cuda_driver" if span.name == DRIVER_LAUNCH else "cuda_runtime"
+        self._log.complete(category, span.name, span.thread, start, end, args)
         kernels = self._launched.get(span.correlation, ())
         if kernels:
             self._log.arrow_start("ac2g", span.correlation, start, span.thread)

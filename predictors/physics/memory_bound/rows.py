@@ -14,7 +14,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     is_wide_softmax,
 )
 
-__all__ = ["reads_again", "row_us"]
+__all__ = ["missed_again", "reads_again", "row_us"]
 
 
 class RowCta(NamedTuple):
@@ -68,6 +68,10 @@ _MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
 _REACH = 0.5
 _SHARPNESS = 6
 
+#: Threads of a CTA that goes through long rows in loops, by Inductor's own choice of 16 warps for
+#: blocks of 2048 elements (torch/_inductor/runtime/triton_heuristics.py).
+_FUSED_THREADS = 512
+
 #: Passes beyond the first in which a wide softmax reads all it was given: the maximum, the sum, the
 #: result; backward the sum and the result, of which log-softmax reads one tensor alone.
 _PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
@@ -96,7 +100,20 @@ def _missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of the rows in work, the share that has left the L2 before it is read again."""
     tensors = 2 if kernel.is_backward else 1
     at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_SOFTMAX.threads)
-    in_work = at_once * tensors * size.width * DTYPE_BYTES[kernel.dtype]
+    return _lost_share(at_once * tensors * size.width * DTYPE_BYTES[kernel.dtype], gpu)
+
+
+def missed_again(kernel: Kernel, gpu: GPU) -> float:
+    """Of what the loops of a fused kernel read again, the share that has left the L2."""
+    size = kernel.size
+    if not kernel.bytes_read_again or not isinstance(size, RowsSize):
+        return 0.0
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_FUSED_THREADS)
+    return _lost_share(min(1.0, at_once / max(1, size.rows)) * kernel.bytes_read_again, gpu)
+
+
+def _lost_share(in_work: float, gpu: GPU) -> float:
+    """The share that leaves the L2 of so many bytes of rows in work."""
     ratio = (in_work / (_REACH * gpu.l2_bytes)) ** _SHARPNESS
     return ratio / (1.0 + ratio) if math.isfinite(ratio) else 1.0
 

@@ -9,7 +9,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     MemoryKind,
     kind_of,
 )
-from neusight.predictors.physics.memory_bound.rows import reads_again, row_us
+from neusight.predictors.physics.memory_bound.rows import missed_again, reads_again, row_us
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import cold_share, flop_roofline_us
 
@@ -82,11 +82,12 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 def _traffic_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, float, float]:
     """What it takes to issue the loads and stores, to move them through DRAM, and to handle each
     element."""
-    moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read
+    moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read + kernel.bytes_read_again
     issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
     share = (gpu.stream_utilization or gpu.bandwidth_utilization) * _long_stream(moved, gpu)
     bandwidth = gpu.bandwidth_gbps * 1e3 * share * kind.dram_share
-    dram_us = moved * cold_share(kernel.num_bytes, gpu) / bandwidth
+    from_l2 = kernel.bytes_read_again * (1.0 - missed_again(kernel, gpu))
+    dram_us = (moved - from_l2) * cold_share(kernel.num_bytes, gpu) / bandwidth
     return issue_us, dram_us, _elements_us(kernel, kind, gpu)
 
 

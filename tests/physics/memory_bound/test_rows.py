@@ -6,6 +6,7 @@ import pytest
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
+from neusight.predictors.physics.memory_bound.rows import missed_again
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
 
 
@@ -122,3 +123,15 @@ def test_a_pooling_costs_its_outputs_and_their_taps() -> None:
 
     assert of_variant("pool", outputs, 27) == pytest.approx(8690, rel=0.1)
     assert of_variant("pool", outputs, 8) < 0.5 * of_variant("pool", outputs, 27)
+
+
+def test_loops_of_a_fused_kernel_miss_what_the_l2_has_lost() -> None:
+    def share(width: int, rows: int = 4096) -> float:
+        kernel = Kernel.rows(
+            KernelClass.REDUCTION, "triton_red_fused_0", rows, width, dtype="float32",
+            bytes_read=4 * rows * width, bytes_written=0, bytes_read_again=4 * rows * width,
+        )  # fmt: skip
+        return missed_again(kernel, find_gpu("H100"))
+
+    assert share(1_000) < 0.01 < 0.99 < share(1_000_000)
+    assert share(1_000_000, rows=4) < 0.01

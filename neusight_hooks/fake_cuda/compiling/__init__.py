@@ -1,0 +1,1 @@
+"""What torch.compile needs to run whole without a GPU, and without Triton."""

@@ -1,0 +1,143 @@
+"""torch.compile inside a forecast: all of Dynamo and Inductor, from its first use on."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from neusight.fake_cuda.compiling.code_generation import install_code_generation
+from neusight.fake_cuda.compiling.launching import install_runtime
+from neusight.fake_cuda.compiling.needed_names import moved_names
+from neusight.fake_cuda.compiling.tracing import install_tracing
+from neusight.fake_cuda.patching import Patches
+
+if TYPE_CHECKING:
+    from neusight.predictors.gpu import GPU
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["inductor_answer", "install_compiler"]
+
+#: Backends of torch that compile for no GPU, beside Inductor.
+_WITHOUT_GPU = ("inductor", "eager", "eager_noexcept", "aot_eager", "aot_eager_decomp_partition")
+
+#: The question that fusion asks a GPU.
+INDUCTOR_QUESTION = "inductor"
+
+
+def install_compiler(
+    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
+) -> None:
+    """torch.compile runs whole; Inductor is imported, and changed, once something is compiled."""
+    compiler = _Compiler(patches, recorder, lambda: asked(INDUCTOR_QUESTION, _answer(gpu)))
+    real_compile: Any = torch.compile
+
+    def compile(model: Any = None, **kwargs: Any) -> Any:
+        if not compiler.is_ready() or not compiler.knows(kwargs.get("backend", "inductor")):
+            return model if model is not None else lambda function: function
+        return real_compile(model, **kwargs)
+
+    def compile_module(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        compiled = compile(self._call_impl, *args, **kwargs)
+        if compiled != self._call_impl:
+            # Its hooks are compiled with it, where ours are none.
+            patches.on_restore(lambda: setattr(self, "_compiled_call_impl", compiled))
+            self._compiled_call_impl = recorder.hooks.around(self, compiled)
+
+    patches.set(torch, "compile", compile)
+    patches.set(nn.Module, "compile", compile_module)
+    if "torch._dynamo.convert_frame" in sys.modules:
+        compiler.prepare_for_older()
+
+
+def inductor_answer(question: str, gpu: GPU) -> str | None:
+    """What `gpu` tells Inductor; None if the question is another one."""
+    return repr(_answer(gpu)) if question == INDUCTOR_QUESTION else None
+
+
+def _answer(gpu: GPU) -> tuple[object, ...]:
+    """What splits of reductions and limits of fusion depend on."""
+    return (gpu.vendor, *gpu.compute_capability, gpu.num_sms)
+
+
+class _Compiler:
+    """What torch.compile needs of a forecast, set up where it is first called."""
+
+    def __init__(self, patches: Patches, recorder: Recorder, ask: Callable[[], None]) -> None:
+        self._patches = patches
+        self._recorder = recorder
+        self._ask = ask
+        self._is_ready: bool | None = None
+        self._compile_frame: Any = None  # torch's own, where it waits for the first use
+
+    def is_ready(self) -> bool:
+        """Whether programs are compiled; False where torch's internals have moved."""
+        if self._is_ready is None:
+            self._is_ready = False  # whatever interrupts
+            with self._recorder.mode.inside():
+                self._is_ready = self._set_up()
+        return self._is_ready
+
+    def knows(self, backend: object) -> bool:
+        """Whether a backend runs without a GPU; one that is a function of the program's own does
+        with the graph what it wants, and an unknown name is torch's to refuse."""
+        from torch._dynamo import list_backends
+
+        if backend not in _WITHOUT_GPU and backend in list_backends(exclude_tags=()):
+            self._recorder.warn_once(f'backend "{backend}" is forecast as eager')
+            return False
+        return True
+
+    def _set_up(self) -> bool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own modules, while they are imported
+            moved = moved_names()
+        if moved:
+            self._recorder.warn_once(
+                f"torch.compile is forecast as eager: torch {torch.__version__} moved {moved[0]}"
+            )
+            return False
+        self._ask()
+        patches, recorder = self._patches, self._recorder
+        if self._compile_frame is None:
+            self._forget_what_was_compiled()
+        else:  # forgotten already, and not while torch compiles: it keeps what it works on
+            patches.set(sys.modules["torch._dynamo.convert_frame"], "_compile", self._compile_frame)
+        install_tracing(patches, recorder)
+        install_code_generation(patches, recorder)
+        install_runtime(patches, recorder)
+        return True
+
+    def prepare_for_older(self) -> None:
+        """What was compiled before the forecast is compiled again inside it, for its GPU."""
+        convert_frame: Any = sys.modules["torch._dynamo.convert_frame"]
+        self._forget_what_was_compiled()
+        self._compile_frame = convert_frame._compile
+
+        def set_up_first(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_ready():
+                return convert_frame.ConvertFrameReturn()  # runs as it is
+            return convert_frame._compile(*args, **kwargs)
+
+        self._patches.set(convert_frame, "_compile", set_up_first)
+
+    def _forget_what_was_compiled(self) -> None:
+        """Code that was compiled, and what Inductor knows of a GPU, is gone now and afterwards."""
+        self._patches.on_restore(_forget)
+        _forget()
+
+
+def _forget() -> None:
+    convert_frame = sys.modules.get("torch._dynamo.convert_frame")
+    if convert_frame is None or not convert_frame.input_codes.seen:
+        return  # nothing was compiled, and a reset would import half of Inductor
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    hints = sys.modules.get("torch._inductor.runtime.hints")
+    if hints is not None:
+        hints.DeviceProperties.create.cache_clear()

@@ -1,0 +1,168 @@
+"""A kernel that Inductor fused, as its wrapper will launch it: what it computes and touches."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from neusight.fake_cuda.compiling.origins import ops_of
+
+__all__ = ["FusedKernel", "TouchedBuffer", "described", "loads_by_loop", "num_operations"]
+
+Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
+
+
+class TouchedBuffer(NamedTuple):
+    """What a kernel does to one of its arguments: `elements` of it, and how many of its loops over
+    a row read it. None where all of its elements are touched."""
+
+    name: str
+    elements: int | None
+    num_loops: int = 1
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its elements are loaded."""
+        return not self.name.startswith("out_")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its elements are stored."""
+        return self.name.startswith(("out_", "in_out_", "ws_"))
+
+
+class FusedKernel(NamedTuple):
+    """One Triton kernel as Inductor wrote it, for the sizes it was compiled with.
+
+    `numels` are elements by dimension, that of a reduced row last; `buffers` its arguments that are
+    tensors, in order; `num_operations` what it computes for each element; `origins` the program's
+    ops that it runs.
+    """
+
+    name: str
+    kind: Kind
+    numels: tuple[tuple[str, int], ...] = ()
+    buffers: tuple[TouchedBuffer, ...] = ()
+    num_operations: int = 1
+    origins: tuple[str, ...] = ()
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that it goes over."""
+        total = 1
+        for _, size in self.numels:
+            total *= size
+        return total
+
+
+def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> FusedKernel:
+    """The record of a kernel, from what Inductor's code generator knows while it writes it."""
+    nodes = [node for node in nodes if hasattr(node, "get_nodes")]  # others are marks of loops
+    kind = _kind(kernel)
+    numels = {prefix: _hint(size) for prefix, size in getattr(kernel, "numels", {}).items()}
+    loops = loads_by_loop(source)
+    return FusedKernel(
+        name=name,
+        kind=kind,
+        numels=tuple(numels.items()),
+        buffers=tuple(_buffers(kernel, numels, loops, is_whole=kind in ("foreach", "template"))),
+        num_operations=num_operations(source),
+        origins=ops_of(nodes),
+    )
+
+
+def _hint(size: Any) -> int:
+    """The number, or the one that stands for it while sizes are symbols."""
+    from torch._inductor.virtualized import V
+
+    return int(V.graph.sizevars.optimization_hint(size, fallback=1))
+
+
+def _kind(kernel: Any) -> Kind:
+    name = type(kernel).__name__
+    if "Template" in name:
+        return "template"
+    if "Combo" in name:
+        return "foreach"
+    if not getattr(kernel, "inside_reduction", False) and not _reduces(kernel):
+        return "pointwise"
+    return "persistent_reduction" if getattr(kernel, "persistent_reduction", False) else "reduction"
+
+
+def _reduces(kernel: Any) -> bool:
+    features = getattr(kernel, "features", None)
+    return bool(features is not None and features.is_reduction())
+
+
+def _buffers(
+    kernel: Any, numels: dict[str, int], loops: Counter[str], *, is_whole: bool
+) -> Iterator[TouchedBuffer]:
+    """What is touched of each tensor, in the order of the call's arguments."""
+    definitions, call_args, arguments, _ = kernel.args.python_argdefs()
+    accesses = {} if is_whole else kernel.features.buf_accesses()
+    elements = 1
+    for size in numels.values():
+        elements *= size
+    for definition, outer, argument in zip(definitions, call_args, arguments, strict=True):
+        if not hasattr(argument, "dtype"):
+            continue  # a size
+        inner = str(definition.name)
+        touched = None
+        if outer in accesses:
+            touched = _touched(outer, accesses[outer], elements)
+        yield TouchedBuffer(inner, touched, max(1, loops[inner]))
+
+
+def _touched(buffer: str, accesses: Iterable[Any], elements: int) -> int | None:
+    """Elements of the buffer that are read or written: of a larger one only the slices, as
+    SIMDKernel.estimate_kernel_num_bytes counts them. None where it is all."""
+    from torch._inductor.dependencies import MemoryDep
+    from torch._inductor.virtualized import V
+
+    size = _hint(V.graph.get_numel(buffer))
+    if size <= elements:
+        return None
+    places = {
+        access.index if isinstance(access, MemoryDep) else f"unknown {position}"
+        for position, access in enumerate(accesses)
+    }
+    touched = len(places) * elements
+    return touched if touched < size else None
+
+
+#: A loop over the elements of a row, by 2.13's names for its variable.
+_LOOP = re.compile(r"(\s*)for r\w*offset")
+_LOAD = re.compile(r"tl\.load\((\w+)")
+#: A line that computes a value; those that load or cast one compute nothing.
+_VALUE = re.compile(r"\s*tmp\d+ = (?!tl\.load|tmp\d+\.to\(|tl\.full|tl\.broadcast_to)")
+
+
+def loads_by_loop(source: str) -> Counter[str]:
+    """In how many loops over a row each argument is read.
+
+    >>> loads_by_loop("for r0_offset in x:\\n    tl.load(in_ptr0 + 1)\\nend")
+    Counter({'in_ptr0': 1})
+    """
+    counts: Counter[str] = Counter()
+    seen: set[str] = set()
+    indent = -1
+    for line in source.splitlines():
+        spaces = len(line) - len(line.lstrip())
+        loop = _LOOP.match(line)
+        if loop:
+            counts.update(seen)
+            seen, indent = set(), len(loop[1])
+        elif line.strip() and spaces <= indent:
+            counts.update(seen)
+            seen, indent = set(), -1
+        elif indent >= 0:
+            seen.update(_LOAD.findall(line))
+    counts.update(seen)
+    return counts
+
+
+def num_operations(source: str) -> int:
+    """Values that the kernel computes for each element, at least one."""
+    return max(1, sum(bool(_VALUE.match(line)) for line in source.splitlines()))

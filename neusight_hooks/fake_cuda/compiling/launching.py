@@ -1,0 +1,132 @@
+"""What a wrapper that Inductor wrote calls: its kernels, its allocations, its views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neusight.fake_cuda.compiling.fused_kernel import FusedKernel
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.dispatch.op_cache import KnownOp
+from neusight.recording.recording import Argument, OpSignature
+from neusight.recording.signature import spec_of
+from neusight.recording.tensor import ForecastTensor
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["KernelLauncher", "install_runtime"]
+
+
+#: Bytes at which Inductor wants its inputs to begin (torch._inductor.utils.ALIGNMENT).
+_ALIGNMENT = 16
+
+
+class KernelLauncher:
+    """Stands where a wrapper expects a compiled Triton kernel, and records its launches."""
+
+    def __init__(self, recorder: Recorder, kernel: FusedKernel) -> None:
+        self.kernel = kernel
+        self._recorder = recorder
+        self._known: dict[Any, KnownOp] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """One launch, with the tensors and sizes of the call."""
+        with torch._C._DisableTorchDispatch():
+            key = tuple(
+                (tuple(arg.shape), arg.stride(), arg.dtype)
+                if isinstance(arg, torch.Tensor)
+                else arg
+                for arg in args
+            )
+        known = self._known.get(key)
+        if known is None:
+            with torch._C._DisableTorchDispatch():
+                known = self._known[key] = KnownOp(_signature(self.kernel, args))
+        self._recorder.record_op(known)
+
+
+def _signature(kernel: FusedKernel, args: tuple[Any, ...]) -> OpSignature:
+    """The launch as plain values, bytes of this call."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    sizes = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
+    numels = _numels(kernel, sizes)
+    scale = _elements(numels) / max(1, kernel.num_elements)
+    read = written = again = 0
+    for buffer, tensor in zip(kernel.buffers, tensors, strict=False):
+        touched = tensor.numel()
+        if buffer.elements is not None:
+            touched = buffer.elements if scale == 1.0 else round(buffer.elements * scale)
+        num_bytes = touched * tensor.element_size()
+        read += num_bytes * buffer.is_read
+        written += num_bytes * buffer.is_written
+        again += num_bytes * (buffer.num_loops - 1)
+    arguments: list[tuple[str, Argument]] = [
+        (buffer.name, spec_of(tensor))
+        for buffer, tensor in zip(kernel.buffers, tensors, strict=False)
+    ]
+    arguments += [
+        ("kind", kernel.kind),
+        ("numels", tuple(size for _, size in numels)),
+        ("bytes_read", read),
+        ("bytes_written", written),
+        ("bytes_read_again", again),
+        ("num_operations", kernel.num_operations),
+        ("origins", kernel.origins),
+    ]
+    return OpSignature(f"inductor::{kernel.name}", "default", tuple(arguments), ())
+
+
+def _numels(kernel: FusedKernel, sizes: list[int]) -> tuple[tuple[str, int], ...]:
+    """The sizes of this call, which stand last among its arguments; those it was compiled with
+    where the call has none (foreach)."""
+    if not kernel.numels or len(sizes) < len(kernel.numels):
+        return kernel.numels
+    given = sizes[-len(kernel.numels) :]
+    return tuple((name, size) for (name, _), size in zip(kernel.numels, given, strict=True))
+
+
+def _elements(numels: tuple[tuple[str, int], ...]) -> int:
+    total = 1
+    for _, size in numels:
+        total *= size
+    return total
+
+
+def install_runtime(patches: Patches, recorder: Recorder) -> None:
+    """Allocations and views of a wrapper become the forecast's; its streams too."""
+    guards: Any = import_module("torch._C._dynamo.guards")
+
+    def allocate(size: Any, stride: Any, dtype: torch.dtype) -> ForecastTensor:
+        # No op: it costs the host an allocation, not a dispatch.
+        device = torch.device("cuda", recorder.devices.current)
+        with torch._C._DisableTorchDispatch():
+            made = recorder.mode.new_tensor(tuple(size), tuple(stride), dtype, device)
+        recorder.storages.made(made, "inductor::empty_strided_cuda")
+        return made
+
+    reinterpret_real: Callable[..., Any] = guards._reinterpret_tensor
+
+    def reinterpret(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
+        if not isinstance(tensor, ForecastTensor):
+            return reinterpret_real(tensor, size, stride, offset)
+        start = tensor.storage_offset() + offset
+        return recorder.run_view(torch.as_strided, (tensor, size, stride, start), {})
+
+    copy_real: Callable[..., Any] = guards.copy_if_misaligned
+
+    def copy_if_misaligned(tensor: Any) -> Any:
+        if not isinstance(tensor, ForecastTensor):
+            return copy_real(tensor)
+        start = tensor.storage_offset() * tensor.element_size()
+        return tensor.clone() if start % _ALIGNMENT else tensor
+
+    patches.set(guards, "copy_if_misaligned", copy_if_misaligned)
+    patches.set(guards, "_empty_strided_cuda", allocate)
+    patches.set(guards, "_reinterpret_tensor", reinterpret)
+    # Both exist on a CUDA build, and ask the driver.
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: recorder.current_stream)
+    patches.set(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)

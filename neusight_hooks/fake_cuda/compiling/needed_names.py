@@ -1,0 +1,79 @@
+"""The names inside torch that compiling without a GPU stands on, and which of them have moved."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from operator import attrgetter
+
+__all__ = ["NEEDED_NAMES", "moved_names"]
+
+#: What is replaced or called, by module. All are private: if one moves, programs are forecast as
+#: eager ones, and the summary names it.
+NEEDED_NAMES: dict[str, tuple[str, ...]] = {
+    "torch._C._dynamo.guards": (
+        "_empty_strided_cuda",
+        "_reinterpret_tensor",
+        "copy_if_misaligned",
+    ),
+    "torch._dynamo": ("list_backends", "reset"),
+    "torch._dynamo.config": ("suppress_errors",),
+    "torch._dynamo.convert_frame": ("ConvertFrameReturn", "_compile", "input_codes.seen"),
+    "torch._dynamo.trace_rules": ("SKIP_DIRS", "_recompile_re", "add"),
+    "torch._dynamo.variables.builder": (
+        "VariableBuilder._type_dispatch",
+        "VariableBuilder.wrap_tensor",
+        "infer_subclass_type",
+    ),
+    "torch._dynamo.variables.optimizer": ("OptimizerVariable.call_method",),
+    "torch._functorch.config": ("check_custom_op_aliasing", "enable_autograd_cache"),
+    "torch._inductor": ("list_mode_options",),
+    "torch._inductor.async_compile": ("AsyncCompile.triton", "AsyncCompile.wait"),
+    "torch._inductor.codecache": (
+        "PyCodeCache.load_by_key_path",
+        "PyCodeCache.write",
+        "code_hash",
+    ),
+    "torch._inductor.codegen.triton": ("TritonScheduling.define_kernel",),
+    "torch._inductor.codegen.wrapper": (
+        "PythonWrapperCodegen.write_get_raw_stream_header_once",
+        "PythonWrapperCodegen.write_triton_header_once",
+    ),
+    "torch._inductor.compile_fx": ("_InProcessFxCompile.codegen_and_compile", "cudagraphify"),
+    "torch._inductor.config": (
+        "alignment_asserts",
+        "autotune_local_cache",
+        "compile_threads",
+        "fx_graph_cache",
+    ),
+    "torch._inductor.dependencies": ("MemoryDep",),
+    "torch._inductor.fx_passes.joint_graph": ("UniformValueConstantFolder.run",),
+    "torch._inductor.fx_passes.pad_mm": ("_should_pad",),
+    "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
+    "torch._inductor.scheduler": ("Scheduler.enter_context", "has_triton"),
+    "torch._subclasses.meta_utils": ("MetaTensorDescriber.describe_tensor",),
+    "torch.nn.modules.module": ("_has_any_global_hook",),
+    "torch.fx.experimental.proxy_tensor": ("unset_fake_temporarily",),
+    "torch.utils._triton": ("triton_hash_with_backend",),
+}
+
+
+def moved_names() -> list[str]:
+    """Those that this torch does not have. Imports Inductor, which takes seconds.
+
+    >>> moved_names()
+    []
+    """
+    return [
+        f"{module}.{name}"
+        for module, names in NEEDED_NAMES.items()
+        for name in names
+        if not _is_there(module, name)
+    ]
+
+
+def _is_there(module: str, name: str) -> bool:
+    try:
+        attrgetter(name)(import_module(module))
+    except (AttributeError, ImportError):
+        return False
+    return True

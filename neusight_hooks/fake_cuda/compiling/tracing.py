@@ -1,0 +1,111 @@
+"""Dynamo traces programs on forecast tensors as it does those on a GPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.tensor import ForecastTensor
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["install_tracing"]
+
+
+def install_tracing(patches: Patches, recorder: Recorder) -> None:
+    """Dynamo takes a forecast tensor for a plain one, and looks into no line of neusight."""
+    # Else Inductor's own modes propagate constants on a real device.
+    patches.set(FakeTensorMode, "avoid_device_init", property(lambda mode: True))
+    _install_tensors(patches)
+    _install_skipping(patches)
+    _install_frames(patches, recorder)
+    _install_fallback(patches)
+    _install_optimizers(patches, recorder)
+
+
+def _install_tensors(patches: Patches) -> None:
+    from torch._dynamo.variables import builder
+    from torch._subclasses.meta_utils import MetaTensorDescriber
+
+    # Without these, every op on such a tensor is a graph break.
+    wrappers = builder.VariableBuilder._type_dispatch()
+    patches.on_restore(lambda: wrappers.pop(ForecastTensor, None))
+    wrappers[ForecastTensor] = builder.VariableBuilder.wrap_tensor
+    infer = builder.infer_subclass_type
+
+    def infer_subclass_type(value: Any) -> Any:
+        return None if type(value) is ForecastTensor else infer(value)
+
+    describe = MetaTensorDescriber.describe_tensor
+
+    def describe_tensor(self: Any, tensor: Any, **kwargs: Any) -> Any:
+        description = describe(self, tensor, **kwargs)
+        if type(tensor) is ForecastTensor:  # else sizes become symbols of another mode
+            object.__setattr__(description, "fake_mode", None)
+        return description
+
+    patches.set(builder, "infer_subclass_type", infer_subclass_type)
+    patches.set(MetaTensorDescriber, "describe_tensor", describe_tensor)
+
+
+def _install_skipping(patches: Patches) -> None:
+    from torch._dynamo import trace_rules
+
+    before = list(trace_rules.SKIP_DIRS)
+
+    def restore() -> None:
+        trace_rules.SKIP_DIRS[:] = before
+        trace_rules._recompile_re()
+
+    patches.on_restore(restore)
+    trace_rules.add("neusight")
+
+
+def _install_frames(patches: Patches, recorder: Recorder) -> None:
+    """Compiling is nothing that the program does on its GPU; hooks of ours are not traced."""
+    from torch._dynamo import convert_frame
+
+    compile_frame: Callable[..., Any] = convert_frame._compile
+
+    def compile_without_us(*args: Any, **kwargs: Any) -> Any:
+        with recorder.mode.inside(), recorder.hooks.away():
+            return compile_frame(*args, **kwargs)
+
+    patches.set(convert_frame, "_compile", compile_without_us)
+    torch_modules = torch.nn.modules.module
+    has_hooks: Callable[[], bool] = torch_modules._has_any_global_hook
+
+    def has_other_hooks() -> bool:
+        with recorder.hooks.away():  # else torch warns that they run once more
+            return has_hooks()
+
+    patches.set(torch_modules, "_has_any_global_hook", has_other_hooks)
+
+
+def _install_fallback(patches: Patches) -> None:
+    """What Inductor cannot compile runs eager, as its graph says by name."""
+    import torch._dynamo.config as dynamo_config
+
+    patches.undo.enter_context(dynamo_config.patch(suppress_errors=True))
+
+
+def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
+    """While it traces a step, Dynamo really makes the optimizer's state, with all modes off."""
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    from neusight.recording.recorder import RecordingMode
+
+    call: Callable[..., Any] = OptimizerVariable.call_method
+
+    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name != "_init_group":
+            return call(self, tx, name, *args, **kwargs)
+        with recorder.mode.outside(), RecordingMode(recorder):
+            return call(self, tx, name, *args, **kwargs)
+
+    patches.set(OptimizerVariable, "call_method", call_method)

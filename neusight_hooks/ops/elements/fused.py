@@ -1,0 +1,53 @@
+"""Kernels that torch.compile fused: each says itself what it touches."""
+
+from __future__ import annotations
+
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
+from neusight.recording.recording import Argument, MathMode, OpSignature
+
+__all__: list[str] = []
+
+
+@register_op("inductor::triton_*")
+def fused_kernel(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    kind: str,
+    numels: tuple[int, ...],
+    bytes_read: int,
+    bytes_written: int,
+    bytes_read_again: int = 0,
+    num_operations: int = 1,
+    **others: Argument,
+) -> list[Kernel]:
+    """One kernel that moves what is left to move after fusion; a reduction's rows are the product
+    of all its sizes but the last. Its operations are counted once each, whatever they are: the
+    price of a fused kernel is that of its bytes."""
+    elements = 1
+    for size in numels:
+        elements *= size
+    if not elements or not bytes_read + bytes_written:
+        return []
+    reduces = "reduction" in kind
+    width = numels[-1] if reduces else elements
+    return [
+        Kernel.rows(
+            KernelClass.REDUCTION if reduces else KernelClass.ELEMENTWISE,
+            call.op.partition("::")[2],
+            elements // max(1, width),
+            width,
+            dtype=_main_dtype(call),
+            bytes_read=bytes_read,
+            bytes_written=bytes_written,
+            bytes_read_again=bytes_read_again,
+            flops=elements * num_operations,
+        )
+    ]
+
+
+def _main_dtype(call: OpSignature) -> str:
+    """The type of the largest tensor that the kernel touches."""
+    known = [spec for spec in call.input_tensors if spec.dtype in DTYPE_BYTES]
+    return max(known, key=lambda spec: spec.num_bytes).dtype if known else "float32"

@@ -1,0 +1,99 @@
+"""The record of a kernel that Inductor wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from compiled_net import steady
+
+import neusight
+from neusight.fake_cuda.compiling.fused_kernel import (
+    FusedKernel,
+    TouchedBuffer,
+    loads_by_loop,
+    num_operations,
+)
+from neusight.recording.recording import OpSignature
+
+#: The parts of a softmax over rows too long for registers, as torch 2.13 writes it.
+LOOPED = """
+def triton_red_fused__softmax_0(in_ptr0, out_ptr2, xnumel, r0_numel):
+    x0 = xindex
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        tmp0 = tl.load(in_ptr0 + (r0_1 + 9000*x0), r0_mask, other=0.0)
+        tmp1 = tl.broadcast_to(tmp0, [XBLOCK, R0_BLOCK])
+        tmp3 = triton_helpers.maximum(_tmp2, tmp1)
+    tmp2 = triton_helpers.max2(_tmp2, 1)[:, None]
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        tmp4 = tl.load(in_ptr0 + (r0_1 + 9000*x0), r0_mask, other=0.0)
+        tmp5 = tmp4.to(tl.float32)
+        tmp6 = tmp4 - tmp2
+        tl.store(out_ptr2 + (r0_1 + 9000*x0), tmp6, r0_mask)
+"""
+
+
+def launch(forecast: neusight.Forecast) -> OpSignature:
+    [found] = [call.signature for call in steady(forecast) if "triton" in call.signature.op]
+    return found
+
+
+def compiled(function: Any, *shape: int) -> OpSignature:
+    with neusight.forecast_on("H100") as forecast:
+        run: Any = torch.compile(function)
+        x = torch.randn(*shape, device="cuda")
+        for _ in range(2):
+            run(x)
+            torch.cuda.synchronize()
+            forecast.step()
+    return launch(forecast)
+
+
+def test_loops_that_read_an_argument_are_counted() -> None:
+    assert loads_by_loop(LOOPED) == {"in_ptr0": 2}
+
+
+def test_values_are_counted_once_each_without_loads_and_casts() -> None:
+    assert num_operations(LOOPED) == 3  # two maxima, one difference
+    assert num_operations("") == 1
+
+
+def test_an_argument_is_read_or_written_by_its_name() -> None:
+    flags = [
+        (buffer.is_read, buffer.is_written)
+        for buffer in (TouchedBuffer(name, 1) for name in ("in_ptr0", "in_out_ptr0", "out_ptr1"))
+    ]
+
+    assert flags == [(True, False), (True, True), (False, True)]
+
+
+def test_a_kernel_goes_over_the_product_of_its_sizes() -> None:
+    assert FusedKernel("k", "reduction", (("x", 8), ("r0_", 16))).num_elements == 128
+
+
+def test_a_chain_reads_and_writes_once() -> None:
+    call = compiled(lambda x: torch.tanh(torch.relu(x) + 1) * 2, 1024, 1024).by_name
+
+    assert call["kind"] == "pointwise"
+    assert (call["bytes_read"], call["bytes_written"]) == (4 * 2**20, 4 * 2**20)
+    assert call["origins"] == ("add.Tensor", "mul.Tensor", "relu.default", "tanh.default")
+
+
+def test_a_slice_counts_what_is_touched() -> None:
+    call = compiled(lambda x: x[:, :64] + x[:, 64:128], 512, 1024).by_name
+
+    assert (call["bytes_read"], call["bytes_written"]) == (2 * 512 * 64 * 4, 512 * 64 * 4)
+
+
+def test_a_norm_of_long_rows_reads_them_again() -> None:
+    call = compiled(lambda x: torch.softmax(x, -1), 2048, 20_000).by_name
+
+    assert call["kind"] == "reduction"
+    assert call["numels"] == (2048, 20_000)
+    assert call["bytes_read_again"] == call["bytes_read"] == 2048 * 20_000 * 4
+
+
+def test_a_norm_of_short_rows_keeps_them() -> None:
+    call = compiled(lambda x: torch.softmax(x, -1), 64, 512).by_name
+
+    assert (call["kind"], call["bytes_read_again"]) == ("persistent_reduction", 0)

@@ -1,0 +1,74 @@
+"""Dynamo takes forecast tensors for plain ones, and does not look into neusight."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from compiled_net import Net, ops
+
+import neusight
+from neusight.recording.tensor import ForecastTensor
+
+
+def test_a_model_is_one_graph() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    with neusight.forecast_on("H100"):
+        model: Any = torch.compile(Net().cuda().eval(), backend=counter)
+        for _ in range(3):
+            model(torch.randn(8, 256, device="cuda"))
+
+    assert (counter.frame_count, counter.op_count) == (1, 5)
+
+
+def test_nothing_of_neusight_stays_in_dynamo() -> None:
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    with neusight.forecast_on("H100"):
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3, device="cuda"))
+        inside = list(trace_rules.SKIP_DIRS)
+
+    assert len(trace_rules.SKIP_DIRS) == len(inside) - 1
+    assert ForecastTensor not in VariableBuilder._type_dispatch()
+
+
+def test_an_optimizer_may_be_compiled() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        net = Net().cuda()
+        optimizer = torch.optim.AdamW(net.parameters())
+        step: Any = torch.compile(optimizer.step)
+        for _ in range(2):
+            net(torch.randn(8, 256, device="cuda")).sum().backward()
+            step()
+            optimizer.zero_grad()
+    kernels = [kernel for kernel, _ in forecast.kernels if "triton_for_fused" in kernel.name]
+    num_bytes = sum(parameter.numel() for parameter in Net().parameters()) * 4
+
+    assert len(kernels) == 2 * 2  # one counts the steps
+    # It reads parameter, gradient and two states, and writes all but the gradient.
+    assert max(kernel.num_bytes for kernel in kernels) / num_bytes == pytest.approx(7, rel=1e-3)
+    assert "aten::_foreach_addcdiv_" not in ops(*forecast.recording.steps)
+
+
+def test_torch_does_not_warn_of_hooks_that_are_ours() -> None:
+    with warnings.catch_warnings(record=True) as told, neusight.forecast_on("H100"):
+        warnings.simplefilter("always")
+        model: Any = torch.compile(Net().cuda().eval(), backend="eager")
+        model(torch.randn(8, 256, device="cuda"))
+
+    assert not [text for text in told if "global hooks" in str(text.message)]
+
+
+def test_values_gathered_by_index_are_counted_as_rows() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        table = torch.randn(5000, 64, device="cuda")
+        run: Any = torch.compile(lambda rows: table[rows] * 2)
+        run(torch.zeros(8, dtype=torch.int64, device="cuda"))
+    [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.name.startswith("triton")]
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (8 * 64 * 4 + 8 * 8, 8 * 64 * 4)

@@ -1,0 +1,49 @@
+"""Kernels of torch.compile: they say themselves what they move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neusight.ops import is_mapped
+from neusight.predictors.kernel import KernelClass
+from op_calls import call, kernels, spec
+
+
+def fused(**changes: Any) -> Any:
+    given = {
+        "in_ptr0": spec(64, 512, dtype="bfloat16"),
+        "kind": "pointwise",
+        "numels": (32768,),
+        "bytes_read": 65536,
+        "bytes_written": 131072,
+        "bytes_read_again": 0,
+        "num_operations": 3,
+        "origins": ("relu.default",),
+    }
+    return call("inductor::triton_poi_fused_relu_0", **{**given, **changes})
+
+
+def test_a_pointwise_kernel_moves_what_it_says() -> None:
+    (kernel,) = kernels(fused())
+
+    assert kernel.kernel_class is KernelClass.ELEMENTWISE
+    assert kernel.name == "triton_poi_fused_relu_0"
+    assert (kernel.bytes_read, kernel.bytes_written) == (65536, 131072)
+    assert (kernel.dtype, kernel.flops) == ("bfloat16", 3 * 32768)
+
+
+def test_a_reductions_rows_are_all_its_sizes_but_the_last() -> None:
+    (kernel,) = kernels(fused(kind="reduction", numels=(4, 16, 512), bytes_read_again=65536))
+
+    assert kernel.kernel_class is KernelClass.REDUCTION
+    assert tuple(kernel.size) == (64, 512)
+    assert kernel.bytes_read_again == 65536
+
+
+def test_a_kernel_over_nothing_is_none() -> None:
+    assert kernels(fused(numels=(0,))) == ()
+
+
+def test_only_names_of_triton_kernels_are_known() -> None:
+    assert is_mapped("inductor::triton_red_fused_7")
+    assert not is_mapped("inductor::accumulate_grad")
