@@ -62,6 +62,22 @@ def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
     assert document["unmapped"] == []
 
 
+@pytest.mark.slow
+def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
+    def steady(mode: str) -> dict[str, Any]:
+        document: dict[str, Any] = forecast(
+            "train_gpt2_compiled.py", "--size", "tiny", "--batch", "2", "--seq", "64",
+            "--mode", mode, cwd=tmp_path,
+        )  # fmt: skip
+        return document
+
+    eager, compiled = steady("eager"), steady("default")
+
+    assert compiled["unmapped"] == []
+    assert compiled["num_kernels"] < eager["num_kernels"]
+    assert compiled["peak_memory_bytes"] <= eager["peak_memory_bytes"]
+
+
 def test_gpus_are_compared_with_their_costs(tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "compare_gpus.py"), cwd=tmp_path)
 
