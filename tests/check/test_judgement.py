@@ -45,10 +45,11 @@ class Net(nn.Module):
 
 
 class NeedlessGelus(Net):
-    """Two needless kernels, forward and backward."""
+    """Three needless kernels, before all others: behind the last they would save the copies that
+    the gradient of a sum needs."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.gelu(F.gelu(super().forward(x)))
+        return super().forward(F.gelu(F.gelu(F.gelu(x))))
 
 
 class Renamed(Net):
@@ -142,8 +143,8 @@ def test_one_percent_more_time_is_found_in_the_right_module(before: Case) -> Non
     assert 0.007 < latency.after / latency.before - 1 < 0.015
     assert latency.status == "worse"
     added = [cause.amount for cause in judgement.time_causes if cause.module == "NeedlessGelus"]
-    assert sum(added) >= latency.after - latency.before
-    assert is_at(judgement.time_stack[0], "F.gelu(F.gelu(super")
+    assert sum(added) >= 0.85 * (latency.after - latency.before)  # the rest: gaps between kernels
+    assert is_at(judgement.time_stack[0], "F.gelu(F.gelu(F.gelu(x")
 
 
 def test_one_megabyte_more_is_found_in_the_right_module(before: Case) -> None:
