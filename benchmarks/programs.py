@@ -17,6 +17,7 @@ whose name hashes odd (`half`) judge what was chosen on the even ones.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import tempfile
@@ -474,13 +475,15 @@ def _print_gains(name: str, group: list[Gain]) -> None:
 
 
 def write_csv(results: list[Result], path: Path) -> None:
-    """Every case as a row."""
-    import csv
-
+    """The error of every case as a row, without the measurements, which are others' data."""
+    columns = ("gpu", "level", "name", "half", "bound", "dominant", "reason")
     with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(asdict(results[0])))
-        writer.writeheader()
-        writer.writerows(asdict(result) for result in results)
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow((*columns, "dominant_share", "error", "is_inside"))
+        for result in results:
+            found = (f"{result.dominant_share:.2f}", f"{result.error:.4f}", result.is_inside)
+            stated = (getattr(result, name) for name in columns)
+            writer.writerow((*stated, *(found if not result.reason else ("", "", ""))))
 
 
 if __name__ == "__main__":
