@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -236,3 +238,18 @@ def test_a_graph_that_inductor_cannot_compile_runs_eager_and_is_named(
     [line] = forecast.warnings
     assert "a graph is forecast as eager: compiled_net.py:" in line
     assert line.endswith("NotImplementedError: no lowering for this")
+
+
+@pytest.mark.slow
+def test_inductor_is_imported_only_where_something_is_compiled() -> None:
+    script = (
+        "import sys, torch, neusight\n"
+        "with neusight.forecast_on('H100'): torch.ones(3, device='cuda')\n"
+        "print('torch._inductor.scheduler' in sys.modules)\n"
+    )
+
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed == "False\n"
