@@ -77,3 +77,8 @@ def ops(*steps: Step) -> Counter[str]:
     return Counter(
         entry.signature.op for step in steps for entry in step.entries if isinstance(entry, OpCall)
     )
+
+
+def torch_compile(function: Callable[..., Any], **options: Any) -> Any:
+    """torch.compile of now, for functions without types."""
+    return torch.compile(function, **options)

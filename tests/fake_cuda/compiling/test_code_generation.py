@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_net import ops
+from compiled_net import ops, torch_compile
 
 import neusight
 
@@ -28,7 +28,7 @@ def test_nothing_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
 
     with neusight.forecast_on("H100", allow_writes=True) as forecast:
-        run: Any = torch.compile(lambda x: torch.relu(x) * 3)
+        run: Any = torch_compile(lambda x: torch.relu(x) * 3)
         run(torch.ones(8, 4, device="cuda"))
 
     assert any("triton" in name for name in ops(*forecast.recording.steps))

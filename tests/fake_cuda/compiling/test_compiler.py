@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_net import Net, infer, ops, steady
+from compiled_net import Net, infer, ops, steady, torch_compile
 
 import neusight
 from neusight.fake_cuda.compiling import compiler, needed_names
@@ -112,16 +112,16 @@ def test_afterwards_torch_compiles_as_before() -> None:
     before = {name: str(value) for name, value in needed().items()}
 
     with neusight.forecast_on("H100"):
-        function: Any = torch.compile(lambda x: torch.relu(x) + 1)
+        function: Any = torch_compile(lambda x: torch.relu(x) + 1)
         function(torch.ones(4, device="cuda"))
-    after: Any = torch.compile(lambda x: x + 1, backend="eager")
+    after: Any = torch_compile(lambda x: x + 1, backend="eager")
 
     assert {name: str(value) for name, value in needed().items()} == before
     assert after(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_what_was_compiled_before_is_compiled_again_inside() -> None:
-    function: Any = torch.compile(lambda x: torch.relu(x) + 1, backend="inductor")
+    function: Any = torch_compile(lambda x: torch.relu(x) + 1, backend="inductor")
 
     with neusight.forecast_on("H100") as forecast:
         function(torch.ones(4, device="cuda"))

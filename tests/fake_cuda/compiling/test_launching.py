@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from compiled_net import ops
+from compiled_net import ops, torch_compile
 
 import neusight
 from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, TouchedBuffer
@@ -58,7 +58,7 @@ def test_buffers_come_and_go_without_ops(compiled: neusight.Forecast) -> None:
 
 def test_an_input_that_begins_between_is_copied_first() -> None:
     with neusight.forecast_on("H100") as forecast:
-        function = torch.compile(lambda x: torch.relu(x) + 1)
+        function = torch_compile(lambda x: torch.relu(x) + 1)
         function(torch.randn(64, device="cuda"))
         function(torch.randn(65, device="cuda")[1:])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_net import Net, ops
+from compiled_net import Net, ops, torch_compile
 
 import neusight
 from neusight.recording.tensor import ForecastTensor
@@ -30,7 +30,7 @@ def test_nothing_of_neusight_stays_in_dynamo() -> None:
     from torch._dynamo.variables.builder import VariableBuilder
 
     with neusight.forecast_on("H100"):
-        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3, device="cuda"))
+        torch_compile(lambda x: x + 1, backend="eager")(torch.ones(3, device="cuda"))
         inside = list(trace_rules.SKIP_DIRS)
 
     assert len(trace_rules.SKIP_DIRS) == len(inside) - 1
@@ -67,7 +67,7 @@ def test_torch_does_not_warn_of_hooks_that_are_ours() -> None:
 def test_values_gathered_by_index_are_counted_as_rows() -> None:
     with neusight.forecast_on("H100") as forecast:
         table = torch.randn(5000, 64, device="cuda")
-        run: Any = torch.compile(lambda rows: table[rows] * 2)
+        run: Any = torch_compile(lambda rows: table[rows] * 2)
         run(torch.zeros(8, dtype=torch.int64, device="cuda"))
     [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.name.startswith("triton")]
 
