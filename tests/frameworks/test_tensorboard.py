@@ -260,10 +260,10 @@ def test_ranks_are_laid_beside_each_other(client: Client, distributed: Timeline)
     assert "NVIDIA H100" in json.dumps(cards)
     step = distributed.steps[1]
     computing, both, exposed, _ = overlap["1"]["host_0"]
-    # The plugin cuts kernels where the host's step ends, which is ahead of the GPU's.
-    assert both + exposed == pytest.approx(step.communication_ns / 1000, rel=0.02)
-    assert exposed == pytest.approx(step.exposed_communication_ns / 1000, rel=0.02)
-    assert computing + both + exposed == pytest.approx(step.gpu_busy_ns / 1000, rel=0.02)
+    # The plugin cuts where the host's step ends, which may lie in a gap between kernels (1.1 us).
+    assert both + exposed == pytest.approx(step.communication_ns / 1000, abs=2)
+    assert exposed == pytest.approx(step.exposed_communication_ns / 1000, abs=2)
+    assert computing + both + exposed == pytest.approx(step.gpu_busy_ns / 1000, abs=2)
     transfer, waiting = waits["all"]["host_0"]
     assert (transfer > 15 * 50, waiting) == (True, 0)  # equal ranks never wait for each other
     rows = ops["host_1"]["rows"]
