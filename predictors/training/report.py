@@ -68,11 +68,13 @@ def measure(
     weights: Path,
     *,
     families: Sequence[str] = tuple(FAMILIES),
+    leave_out: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Line]:
     """Every split: the shapes held out of training, then each GPU, then each architecture; and what
     no network covers.
 
+    Leaving GPUs out trains networks anew, which takes most of the time; `leave_out=False` skips it.
     Labels with host overhead are scored as `evaluate` does: without the rows that estimate it,
     without it, and above twice the shortest label.
     """
@@ -93,7 +95,7 @@ def measure(
         mask = is_held_out(group.shape)
         if mask.any():
             lines.append(_line("held-out shapes", group, group.chosen(mask), Trained(shipped)))
-    for split, name, inside in _left_out_gpus(groups):
+    for split, name, inside in _left_out_gpus(groups) if leave_out else ():
         progress(f"leave one {split} out: {name}")
         correction = _without(rows, shipped, inside)
         for group in groups:
@@ -347,6 +349,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", required=True, type=Path, nargs="+")
     parser.add_argument("--include", type=Path, nargs="*", default=[], help="sections to add")
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--seen", action="store_true", help="leave no GPU out: a few minutes")
     parser.add_argument("--weights", type=Path, default=Path(__file__).parents[1] / "weights")
     parser.add_argument("--date", default="")
     return parser.parse_args(arguments)
@@ -359,7 +362,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     noise: list[tuple[str, str, str, int, float]] = []
     for folder in options.data:
         lines += measure(
-            folder, options.weights, progress=lambda text: print(text, file=sys.stderr, flush=True)
+            folder,
+            options.weights,
+            leave_out=not options.seen,
+            progress=lambda text: print(text, file=sys.stderr, flush=True),
         )
         noise += [(name, *row) for name in TABLES for row in disagreement(folder, name)]
     text = markdown(
