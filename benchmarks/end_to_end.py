@@ -131,8 +131,7 @@ _HEAD = """## Whole models in FP32
 
 `python benchmarks/end_to_end.py`: BERT-large, GPT-2-large, GPT-3-XL and 2.7B, OPT-1.3B,
 Switch-XL-4, forward or forward and backward, against the NeuSight paper's latencies. Nothing was
-fitted to them;
-single kernels of these GPUs were seen in training, but for the H100.
+fitted to them; single kernels of these GPUs were seen in training, but for the H100.
 
 | GPU | cases | mean | median | worst | sum | in 80 % |
 |---|---:|---:|---:|---:|---:|---:|"""

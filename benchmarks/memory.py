@@ -248,22 +248,24 @@ def _placed(case: Case) -> tuple[MemoryTimeline, float]:
 def markdown(results: list[Result], left_out: list[Case]) -> str:
     """A section for ACCURACY.md."""
     lines = [_HEAD]
-    groups: dict[tuple[str, str], list[float]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in results:
-        if result.case.metric not in METRICS:
-            continue
-        key = (result.case.program, result.case.metric)
-        groups.setdefault(key, []).append(abs(result.error))
-    for (program, metric), errors in sorted(groups.items()):
+        if result.case.metric in METRICS:
+            groups.setdefault(result.case.metric, []).append(result)
+    for metric, group in sorted(groups.items()):
+        errors = [abs(result.error) for result in group]
+        programs = ", ".join(sorted({result.case.program for result in group}))
         lines.append(
-            f"| {program} | {metric} | {len(errors)} | {median(errors):.2%} | {max(errors):.2%} |"
-            .replace("%", "")
-        )  # fmt: skip
+            f"| {metric} | {len(errors)} | {median(errors) * 100:.2f} | {max(errors) * 100:.2f} |"
+            f" {programs} |"
+        )
     judged = [result for result in results if result.case.metric not in METRICS]
-    lines += ["", *(f"{result.case.program} {result.case.settings} on {result.case.gpu} "
-                    f"{'ran out' if result.case.ran_out else 'ran'}: {result.memory.verdict}."
-                    for result in judged)]  # fmt: skip
-    lines += ["", *(f"Not run: {case.program} ({case.reason})." for case in left_out)]
+    told = "; ".join(
+        f"{result.case.program} {' '.join(map(str, json.loads(result.case.settings).values()))} on"
+        f" {result.case.gpu} {'ran out' if result.case.ran_out else 'ran'}: {result.memory.verdict}"
+        for result in judged
+    )
+    lines += ["", f"{told}." if told else "", f"{len(left_out)} published peaks were not run."]
     return "\n".join(lines) + "\n"
 
 
@@ -273,8 +275,8 @@ _HEAD = """## Peak memory
 what was measured. Allocated and reserved as torch counts them; used as nvidia-smi tells, with the
 context that the source measured where it did.
 
-| program | what | rows | median | worst |
-|---|---|---:|---:|---:|"""
+| what | rows | median | worst | programs |
+|---|---:|---:|---:|---|"""
 
 
 def _line(result: Result) -> str:

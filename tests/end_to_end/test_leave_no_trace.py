@@ -712,7 +712,7 @@ def test_the_temporary_place_is_gone_afterwards(
     place = tmp_path / "temporary"  # of this test alone: others run beside it
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    seen = []
+    seen: list[Path] = []
 
     with neusight.forecast_on("H100"):
         torch.save(nn.Linear(8, 4).cuda().state_dict(), tmp_path / "x.pt")
