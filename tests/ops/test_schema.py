@@ -60,7 +60,8 @@ def test_every_formula_fits_the_schemas_of_its_ops() -> None:
 
 
 def test_every_registered_op_is_one_that_torch_has() -> None:
-    unknown = {name for _, names in by_formula() for name in names if not signatures_of(name)}
+    named = {name for _, names in by_formula() for name in names if not name.endswith("*")}
+    unknown = {name for name in named if not signatures_of(name)}
 
     assert unknown - WITHOUT_SCHEMA == set()
 
