@@ -95,6 +95,7 @@ def parquet(path: Path) -> Any:
 
 
 def parquet_of_pandas(path: Path) -> Any:
+    pytest.importorskip("pyarrow")
     pandas = pytest.importorskip("pandas")
     pandas.DataFrame({"a": [1, 2]}).to_parquet(path)
     return pandas.read_parquet(path)["a"].tolist()
