@@ -107,6 +107,7 @@ class _Compiler:
             self._forget_what_was_compiled()
         else:  # forgotten already, and not while torch compiles: it keeps what it works on
             patches.set(sys.modules["torch._dynamo.convert_frame"], "_compile", self._compile_frame)
+        _stop_checking_distributions(patches)
         install_tracing(patches, recorder)
         install_code_generation(patches, recorder)
         install_runtime(patches, recorder)
@@ -129,6 +130,15 @@ class _Compiler:
         """Code that was compiled, and what Inductor knows of a GPU, is gone now and afterwards."""
         self._patches.on_restore(_forget)
         _forget()
+
+
+def _stop_checking_distributions(patches: Patches) -> None:
+    """torch stops checking the arguments of distributions at the first compile in a process; here
+    until the forecast ends, lest the next one be of another program."""
+    from torch._dynamo.eval_frame import TorchPatcher
+
+    patches.set(torch.distributions.Distribution, "_validate_args", False)
+    patches.on_restore(TorchPatcher.patch.cache_clear)  # a compile afterwards does it again
 
 
 def _forget() -> None:

@@ -120,6 +120,20 @@ def test_afterwards_torch_compiles_as_before() -> None:
     assert after(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
+def test_arguments_of_distributions_are_checked_again_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+    for _ in range(2):
+        with neusight.forecast_on("H100"):
+            mean = torch.zeros(3, device="cuda")
+            torch.distributions.Normal(mean, 1.0)
+            torch_compile(torch.relu)(mean)
+            assert not torch.distributions.Normal(mean, 1.0)._validate_args  # as torch leaves it
+        assert torch.distributions.Normal(torch.zeros(3), 1.0)._validate_args
+
+
 def test_what_was_compiled_before_is_compiled_again_inside() -> None:
     function: Any = torch_compile(lambda x: torch.relu(x) + 1, backend="inductor")
 

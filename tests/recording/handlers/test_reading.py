@@ -15,6 +15,12 @@ import neusight
 from neusight.recording.recording import Synchronize
 
 
+@pytest.fixture(autouse=True)
+def arguments_of_distributions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does it; the first compile in a process turns it off, also one of another test."""
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)
+
+
 def values_of(program: Any) -> Any:
     """What the program returns inside a forecast."""
     with neusight.forecast_on("H100"):
