@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from operator_chains import CHAINS, pass_of
 from torch import Tensor, nn
 
 __all__ = ["PROGRAMS", "Program", "torch_before_1_11"]
@@ -43,124 +44,36 @@ def _both_threads_multiply() -> None:
     (left @ torch.ones(1, 1)).backward()
 
 
-def cross_entropy(settings: dict[str, Any]) -> Callable[[], object]:
-    """FP32 logits that are a leaf."""
-    rows, vocabulary = settings["B"] * settings["T"], settings["V"]
-    logits = torch.randn(rows, vocabulary, requires_grad=True)
-    target = torch.randint(vocabulary, (rows, 1)).squeeze(1)
-    return lambda: F.cross_entropy(logits, target).backward()
-
-
-def embedding(settings: dict[str, Any]) -> Callable[[], object]:
-    """Two tables, of which one runs."""
-    table, other = (nn.Embedding(settings["V"], settings["D"]) for _ in range(2))
-    tokens = torch.randint(settings["V"], (settings["B"], settings["T"]))
-
-    def full(kept: nn.Module = other) -> None:
-        found = table(tokens)
-        found.backward(torch.randn_like(found))
-
-    return full
-
-
-def fused_linear_cross_entropy(settings: dict[str, Any]) -> Callable[[], object]:
-    """A head and the loss on its logits, in the head's dtype; two heads, of which one runs."""
-    width, vocabulary, dtype = settings["H"], settings["V"], _dtype(settings)
-    head, other = (nn.Linear(width, vocabulary, bias=False, dtype=dtype) for _ in range(2))
-    hidden = torch.randn(settings["BT"], width, requires_grad=True, dtype=dtype)
-    target = torch.randint(vocabulary, (settings["BT"], 1)).squeeze(1)
-
-    def full(kept: nn.Module = other) -> None:
-        F.cross_entropy(head(hidden), target).backward()
-
-    return full
-
-
-def geglu(settings: dict[str, Any]) -> Callable[[], object]:
-    """Llama's feed-forward layer, of which one pass or both run."""
-    _both_threads_multiply()
-    width, inner, dtype = settings["hidden_size"], settings["intermediate_size"], _dtype(settings)
-    gate, up = (nn.Linear(width, inner, bias=False, dtype=dtype) for _ in range(2))
-    down = nn.Linear(inner, width, bias=False, dtype=dtype)
-    hidden = torch.randn(settings["bsz"], settings["T"], width, dtype=dtype, requires_grad=True)
-
-    def forward() -> Tensor:
-        found: Tensor = down(F.gelu(gate(hidden), approximate="tanh") * up(hidden))
-        return found
-
-    def full() -> None:
-        found = forward()
-        found.backward(torch.randn_like(found), retain_graph=True)
-
-    if settings["mode"] == "backward":
-        kept = forward()
-        gradient = torch.randn_like(kept)
-        return lambda: kept.backward(gradient, retain_graph=True)
-    return full if settings["mode"] == "full" else forward
-
-
-def layer_norm(settings: dict[str, Any]) -> Callable[[], object]:
-    """Two norms, of which one runs."""
-    norm, other = (nn.LayerNorm(settings["N"], eps=settings["eps"]) for _ in range(2))
-    rows = torch.randn(settings["M"], settings["N"], dtype=_dtype(settings))
-    gradient = torch.randn_like(rows)
-    rows.requires_grad_()
-
-    def full(kept: nn.Module = other) -> None:
-        norm(rows).backward(gradient, retain_graph=True)
-
-    return full
-
-
-def rms_norm(settings: dict[str, Any]) -> Callable[[], object]:
-    """As Llama writes it, with FP32 in between; two weights, of which one is used."""
-    weight, other = (nn.Parameter(torch.ones(settings["H"])) for _ in range(2))
-    rows = torch.randn(settings["M"], settings["H"], dtype=_dtype(settings))
-    gradient = torch.randn_like(rows)
-    rows.requires_grad_()
-
-    def forward() -> Tensor:
-        wide = rows.to(torch.float32)
-        variance = wide.pow(2).mean(-1, keepdim=True)
-        wide = wide * torch.rsqrt(variance + settings["eps"])
-        return weight * wide.to(rows.dtype)
-
-    def full(kept: Tensor = other) -> None:
-        forward().backward(gradient, retain_graph=True)
-
-    return full
-
-
-def rope(settings: dict[str, Any]) -> Callable[[], object]:
-    """Llama's rotary embedding of queries and keys, given cosines and sines; their angles were a
-    product of positions and frequencies."""
+def _multiplies_forward() -> None:
+    """Takes the workspace of one thread: angles are a product of positions and frequencies."""
     torch.ones(1, 1) @ torch.ones(1, 1)
-    heads, dtype = (settings["num_q_heads"], settings["num_kv_heads"]), _dtype(settings)
-    length = settings.get("seq_len") or settings["T"]
-    depth = (settings.get("hidden_size") or settings["H"]) // heads[0]
-    query, key = (
-        torch.randn(1, length, count, depth, dtype=dtype, requires_grad=True).transpose(1, 2)
-        for count in heads
-    )
-    gradients = (torch.randn_like(query), torch.randn_like(key))
-    positions = torch.arange(length).unsqueeze(0)
-    frequencies = torch.ones(depth // 2)
-    cos, sin = (torch.randn(1, length, depth, dtype=dtype) for _ in range(2))
 
-    def turned(states: Tensor) -> Tensor:
-        half = states.shape[-1] // 2
-        return torch.cat((-states[..., half:], states[..., :half]), dim=-1)
 
-    def rotated(states: Tensor) -> Tensor:
-        return (states * cos.unsqueeze(1)) + (turned(states) * sin.unsqueeze(1))
+def _chain(name: str, prepare: Callable[[], None] = lambda: None) -> Program:
+    """A chain whose speed was measured too; all that its script holds is held."""
 
-    def full(kept: tuple[Tensor, ...] = (positions, frequencies)) -> None:
-        torch.autograd.grad(
-            (rotated(query), rotated(key)), (query, key), gradients,
-            allow_unused=True, retain_graph=True,
-        )  # fmt: skip
+    def program(settings: dict[str, Any]) -> Callable[[], object]:
+        prepare()
+        chain = CHAINS[name](settings)
+        call = pass_of(chain, settings["mode"])
 
-    return full
+        def run(kept: tuple[Tensor, ...] = chain.held) -> None:
+            call()
+
+        return run
+
+    return program
+
+
+_CHAINS: dict[str, Program] = {
+    "cross_entropy": _chain("cross_entropy"),
+    "embedding": _chain("embedding"),
+    "fused_linear_cross_entropy": _chain("fused_linear_cross_entropy"),
+    "geglu": _chain("geglu", _both_threads_multiply),
+    "layer_norm": _chain("layer_norm"),
+    "rms_norm": _chain("rms_norm"),
+    "rope": _chain("rope", _multiplies_forward),
+}
 
 
 def softmax(settings: dict[str, Any]) -> Callable[[], object]:
@@ -616,11 +529,10 @@ def _timm_training(model: nn.Module, batch: int) -> Callable[[], object]:
     return step
 
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, Program] = _CHAINS | {
     program.__name__: program
     for program in (
-        beit_base, bert_inference, bert_large, bert_mlm, bert_small, cross_entropy, embedding,
-        fused_linear_cross_entropy, geglu, gpt_fast_llama, layer_norm, rms_norm, rope, sam, softmax,
+        beit_base, bert_inference, bert_large, bert_mlm, bert_small, gpt_fast_llama, sam, softmax,
         titan_llama, vgg16, vit_base,
     )
 }  # fmt: skip

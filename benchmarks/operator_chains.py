@@ -75,31 +75,44 @@ def _case(row: dict[str, str]) -> Case:
 
 
 class Chain(NamedTuple):
-    """A chain to run: its forward pass, its backward pass over what forward gave, and the tensors
-    whose gradients are dropped before each timed call."""
+    """A chain to run: its forward pass; the gradient of what that gave, and the backward pass with
+    both; the tensors whose gradients are dropped before each timed call; and what the script holds
+    beside, such as the weights of the layer that it compares with."""
 
     forward: Callable[[], Any]
-    backward: Callable[[Any], object]
-    grads: tuple[Tensor, ...]
+    gradient_of: Callable[[Any], Any]
+    backward: Callable[[Any, Any], object]
+    grads: tuple[Tensor, ...] = ()
+    held: tuple[Tensor, ...] = ()
+
+
+def pass_of(chain: Chain, mode: Mode) -> Callable[[], object]:
+    """What one call of that mode does; backward alone goes through one graph again and again."""
+    if mode == "forward":
+        return chain.forward
+    if mode == "backward":
+        kept = chain.forward()
+        gradient = chain.gradient_of(kept)
+        return lambda: chain.backward(kept, gradient)
+
+    def full() -> None:
+        found = chain.forward()
+        chain.backward(found, chain.gradient_of(found))
+
+    return full
 
 
 def run(case: Case, steps: int, found: Any) -> None:
-    """Runs the chain `steps` times as its authors timed it, inside the forecast `found`."""
+    """Times the chain `steps` times as its authors did, inside the forecast `found`."""
     with torch.device("cuda"):
-        chain = _CHAINS[case.chain](json.loads(case.settings))
-        kept = chain.forward() if case.mode == "backward" else None
+        chain = CHAINS[case.chain](json.loads(case.settings))
+        call = pass_of(chain, case.mode)
         torch.cuda.synchronize()
         for _ in range(steps):
-            if case.metric == "speed":
-                for tensor in chain.grads:
-                    tensor.grad = None
-                torch.empty(FLUSH_BYTES // 4, dtype=torch.int32).zero_()
-            if case.mode == "backward":
-                chain.backward(kept)
-            elif case.mode == "full":
-                chain.backward(chain.forward())
-            else:
-                chain.forward()
+            for tensor in chain.grads:
+                tensor.grad = None
+            torch.empty(FLUSH_BYTES // 4, dtype=torch.int32).zero_()
+            call()
             found.step()
 
 
@@ -108,21 +121,34 @@ def _dtype(settings: dict[str, Any]) -> torch.dtype:
     return cast(torch.dtype, getattr(torch, name))
 
 
-def _keeping(gradient: Tensor) -> Callable[[Tensor], None]:
-    return lambda found: found.backward(gradient, retain_graph=True)
+def _keeping(found: Tensor, gradient: Tensor | None) -> None:
+    found.backward(gradient, retain_graph=True)
+
+
+def _freeing(found: Tensor, gradient: Tensor | None) -> None:
+    found.backward(gradient)
+
+
+def _none(found: object) -> None:
+    """A scalar's gradient."""
+
+
+def _like(weights: Tensor) -> tuple[Tensor]:
+    """Those of the layer that the script compares with, and did not run."""
+    return (torch.empty_like(weights),)
 
 
 def _cross_entropy(settings: dict[str, Any]) -> Chain:
     rows, vocabulary = settings["B"] * settings["T"], settings["V"]
     logits = torch.randn(rows, vocabulary, requires_grad=True)
     target = torch.randint(vocabulary, (rows, 1)).squeeze(1)
-    return Chain(lambda: F.cross_entropy(logits, target), lambda loss: loss.backward(), ())
+    return Chain(lambda: F.cross_entropy(logits, target), _none, _freeing)
 
 
 def _embedding(settings: dict[str, Any]) -> Chain:
     table = nn.Embedding(settings["V"], settings["D"]).to(_dtype(settings))
     tokens = torch.randint(settings["V"], (settings["B"], settings["T"]))
-    return Chain(lambda: table(tokens), lambda found: found.backward(torch.randn_like(found)), ())
+    return Chain(lambda: table(tokens), torch.randn_like, _freeing, held=_like(table.weight))
 
 
 def _fused_linear_cross_entropy(settings: dict[str, Any]) -> Chain:
@@ -138,7 +164,7 @@ def _fused_linear_cross_entropy(settings: dict[str, Any]) -> Chain:
         # 2 bytes, and with FP32 the product would run above its peak
         return F.cross_entropy(head(hidden), target)
 
-    return Chain(loss, lambda found: found.backward(), ())
+    return Chain(loss, _none, _freeing, held=_like(head.weight))
 
 
 def _geglu(settings: dict[str, Any]) -> Chain:
@@ -151,14 +177,16 @@ def _geglu(settings: dict[str, Any]) -> Chain:
         found: Tensor = down(F.gelu(gate(hidden), approximate="tanh") * up(hidden))
         return found
 
-    return Chain(forward, _keeping(torch.randn_like(hidden)), (hidden,))
+    return Chain(forward, torch.randn_like, _keeping, (hidden,))
 
 
 def _layer_norm(settings: dict[str, Any]) -> Chain:
     shape, dtype = (settings["M"], settings["N"]), _dtype(settings)
     rows = torch.randn(shape, dtype=dtype, requires_grad=True)
+    gradient = torch.randn_like(rows)
     norm = nn.LayerNorm(settings["N"], eps=settings["eps"], dtype=dtype)
-    return Chain(lambda: norm(rows), _keeping(torch.randn_like(rows)), (rows,))
+    held = (*_like(norm.weight), *_like(norm.bias))
+    return Chain(lambda: norm(rows), lambda found: gradient, _keeping, (rows,), held)
 
 
 def _rms_norm(settings: dict[str, Any]) -> Chain:
@@ -170,7 +198,8 @@ def _rms_norm(settings: dict[str, Any]) -> Chain:
         variance = wide.pow(2).mean(-1, keepdim=True)
         return weight * (wide * torch.rsqrt(variance + settings["eps"])).to(rows.dtype)
 
-    return Chain(forward, _keeping(torch.randn_like(rows)), (rows,))
+    gradient = torch.randn_like(rows)
+    return Chain(forward, lambda found: gradient, _keeping, (rows,), _like(weight))
 
 
 def _rope(settings: dict[str, Any]) -> Chain:
@@ -184,27 +213,33 @@ def _rope(settings: dict[str, Any]) -> Chain:
     )
     gradients = (torch.randn_like(query), torch.randn_like(key))
     cos, sin = (torch.randn(1, length, depth, dtype=dtype) for _ in range(2))
+    angles_of = (torch.arange(length).unsqueeze(0), torch.ones(depth // 2))
+
+    def turned(states: Tensor) -> Tensor:
+        return torch.cat((-states[..., depth // 2 :], states[..., : depth // 2]), dim=-1)
 
     def rotated(states: Tensor) -> Tensor:
-        left, right = states[..., : depth // 2], states[..., depth // 2 :]
-        turned = torch.cat((-right, left), dim=-1)
-        return (states * cos.unsqueeze(1)) + (turned * sin.unsqueeze(1))
+        return (states * cos.unsqueeze(1)) + (turned(states) * sin.unsqueeze(1))
 
-    def backward(found: tuple[Tensor, Tensor]) -> object:
+    def backward(found: tuple[Tensor, Tensor], gradient: tuple[Tensor, Tensor]) -> object:
         return torch.autograd.grad(
-            found, (query, key), gradients, allow_unused=True, retain_graph=True
+            found, (query, key), gradient, allow_unused=True, retain_graph=True
         )
 
-    return Chain(lambda: (rotated(query), rotated(key)), backward, ())
+    def forward() -> tuple[Tensor, Tensor]:
+        return rotated(query), rotated(key)
+
+    return Chain(forward, lambda found: gradients, backward, held=angles_of)
 
 
 def _softmax(settings: dict[str, Any]) -> Chain:
     shape, dtype = (settings["M"], settings["N"]), _dtype(settings)
     rows = torch.randn(shape, dtype=dtype, requires_grad=True)
-    return Chain(lambda: rows.softmax(-1), _keeping(torch.randn_like(rows)), (rows,))
+    gradient = torch.randn_like(rows)
+    return Chain(lambda: rows.softmax(-1), lambda found: gradient, _keeping, (rows,))
 
 
-_CHAINS: dict[str, Callable[[dict[str, Any]], Chain]] = {
+CHAINS: dict[str, Callable[[dict[str, Any]], Chain]] = {
     "cross_entropy": _cross_entropy,
     "embedding": _embedding,
     "fused_linear_cross_entropy": _fused_linear_cross_entropy,
