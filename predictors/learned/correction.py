@@ -255,13 +255,8 @@ _ARCHITECTURES_OF_MINOR = {
 }
 
 
-def _has_fp32_constants(gpu: GPU) -> bool:
-    """Whether somebody measured FP32 products on that GPU, or on one of its silicon and power."""
-    return gpu.fp32_gemm_utilization > 0.0 or gpu.name in _OTHER_FP32
-
-
-#: FP32 products of the H100 SXM run at the ceiling of the power model, which was read from it.
-_OTHER_FP32 = frozenset({"H100-SXM5-80GB"})
+def _is_fp32_product(kernel: Kernel) -> bool:
+    return kernel.compute == "fp32" and isinstance(kernel.size, GemmSize)
 
 
 class Trained:
@@ -323,7 +318,7 @@ def _adjusted(
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
     spreads = network.spreads[knowledge_of(gpu, network)][classes] * widening
     least = _UNMEASURED_SPREAD
-    if _has_fp32_constants(gpu) and not network.gpus and kernels[0].compute == "fp32":
+    if not network.gpus and gpu.fp32_gemm_utilization and _is_fp32_product(kernels[0]):
         spreads, least = spreads * _OWN_FP32_SHARE, _OWN_FP32_LEAST
     return [
         Adjustment(factor, spread, in_range=missed == 0)

@@ -474,7 +474,9 @@ def _slowdown(kernel: Kernel, gpu: GPU) -> float:
     """How many times as long the arithmetic takes as in a plain product of two matrices."""
     size = kernel.size
     assert isinstance(size, GemmSize)
-    if gpu.has_matrix_unit(kernel.compute) or (kernel.layout != "nt" and size.batch == 1):
+    if kernel.compute != "fp32" or gpu.has_matrix_unit("fp32"):
+        return 1.0
+    if kernel.layout != "nt" and size.batch == 1:
         return 1.0
     return 1.0 / gpu.fp32_nt_share
 
