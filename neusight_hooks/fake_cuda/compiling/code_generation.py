@@ -7,18 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.fake_cuda.compiling.cuda_graphs import install_cuda_graphs
-from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, described
-from neusight.fake_cuda.compiling.launching import KernelLauncher
-from neusight.fake_cuda.compiling.origins import module_of
+from neusight.fake_cuda.compiling.wrappers import install_wrappers
 from neusight.fake_cuda.patching import Patches
-from neusight.recording.recording import COMPILED_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +22,6 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
 __all__ = ["install_code_generation"]
-
-#: What a wrapper calls before each kernel, with the module that the kernel belongs to.
-_ENTER = "neusight_enter_module"
 
 #: Settings of Inductor and of AOTAutograd while a forecast is open: no worker processes, no caches,
 #: which know neither of records nor of the GPU, and no look at addresses. The check of aliases is a
@@ -47,8 +40,7 @@ def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     _install_settings(patches)
     _install_without_triton(patches)
     _install_folding(patches)
-    _install_kernels(patches, recorder)
-    _install_modules(patches, recorder)
+    install_wrappers(patches, recorder)
     _install_tuning(patches, recorder)
     _install_graphs(patches, recorder)
     install_cuda_graphs(patches, recorder)
@@ -117,85 +109,6 @@ def _install_folding(patches: Patches) -> None:
 
     patches.set(UniformValueConstantFolder, "run", run)
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_on_cpu)
-
-
-def _install_kernels(patches: Patches, recorder: Recorder) -> None:
-    """Each kernel is described while it is written, and becomes a launcher where it is loaded."""
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codegen.triton import TritonScheduling
-
-    define: Callable[..., str] = TritonScheduling.define_kernel
-    written: dict[str, FusedKernel] = {}
-
-    def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
-        name = define(self, src_code, node_schedule, kernel)
-        written[name] = described(name, src_code, node_schedule or (), kernel)
-        return name
-
-    def triton(self: Any, name: str, source: str, device_str: str = "cuda") -> KernelLauncher:
-        return KernelLauncher(recorder, written.get(name) or FusedKernel(name, "pointwise"))
-
-    patches.set(TritonScheduling, "define_kernel", define_kernel)
-    patches.set(AsyncCompile, "triton", triton)
-    patches.set(AsyncCompile, "wait", lambda self, scope: None)
-
-
-def _install_modules(patches: Patches, recorder: Recorder) -> None:
-    """Wrappers are loaded from memory, and say which module of the program runs."""
-    from torch._inductor.codecache import PyCodeCache, code_hash
-    from torch._inductor.scheduler import Scheduler
-    from torch._inductor.virtualized import V
-
-    enter_context: Callable[..., None] = Scheduler.enter_context
-    sources: dict[str, str] = {}
-
-    def enter(self: Any, node: Any) -> None:
-        enter_context(self, node)
-        wrapper: Any = V.graph.wrapper_code
-        wrapper.writeline(f"{_ENTER}({module_of([node])!r})")
-
-    def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
-        key = code_hash(source_code, extra)
-        sources[key] = source_code
-        return key, ""  # no file: Inductor then reads none back
-
-    def load(
-        cls: Any, /, key: str, path: str, linemap: Any = None, attrs: Any = None, **kwargs: Any
-    ) -> ModuleType:
-        module = ModuleType(f"neusight.compiled.{key}")
-        module.__file__ = f"<compiled {key}>"
-        vars(module)[_ENTER] = recorder.attribution.enter_compiled
-        exec(compile(sources[key], module.__file__, "exec"), vars(module))
-        vars(module).update(attrs or {})
-        module.call = _whole_call(recorder, module.call, _code_of(V.graph))  # type: ignore[attr-defined]
-        return module
-
-    patches.set(Scheduler, "enter_context", enter)
-    patches.set(PyCodeCache, "write", classmethod(write))
-    patches.set(PyCodeCache, "load_by_key_path", classmethod(load))
-
-
-def _code_of(graph: Any) -> str:
-    """Of `COMPILED_CODE` what the graph is."""
-    inference, forward, backward = COMPILED_CODE
-    if getattr(graph, "is_backward", False):
-        return backward
-    return inference if getattr(graph, "is_inference", False) else forward
-
-
-def _whole_call(recorder: Recorder, call: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The call of a wrapper, marked; after it no compiled module runs any more."""
-
-    def run(inputs: Any) -> Any:
-        detail = str(len(inputs))
-        recorder.tape.mark("compiled_begin", name, detail)
-        try:
-            return call(inputs)
-        finally:
-            recorder.attribution.enter_compiled("")
-            recorder.tape.mark("compiled_end", name, detail)
-
-    return run
 
 
 def _install_graphs(patches: Patches, recorder: Recorder) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.compiling.origins import ops_of
 
-__all__ = ["FusedKernel", "TouchedBuffer", "described", "loads_by_loop", "num_operations"]
+__all__ = [
+    "FusedKernel",
+    "TouchedBuffer",
+    "described",
+    "kernel_of",
+    "loads_by_loop",
+    "num_operations",
+]
 
 Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
 
@@ -55,6 +62,21 @@ class FusedKernel(NamedTuple):
         for _, size in self.numels:
             total *= size
         return total
+
+
+def kernel_of(fields: Mapping[str, Any]) -> FusedKernel:
+    """The kernel whose fields were written as JSON.
+
+    >>> kernel_of({"name": "triton_a", "kind": "pointwise", "buffers": [["in_ptr0", 4]]}).buffers
+    (TouchedBuffer(name='in_ptr0', elements=4, num_loops=1),)
+    """
+    plain = {name: _tuples(value) for name, value in fields.items()}
+    buffers = tuple(TouchedBuffer(*buffer) for buffer in plain["buffers"])
+    return FusedKernel(**{**plain, "buffers": buffers})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> FusedKernel:

@@ -1,0 +1,145 @@
+"""The modules that Inductor writes: text that says all of its kernels, loaded from memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, described, kernel_of
+from neusight.fake_cuda.compiling.launching import KernelLauncher
+from neusight.fake_cuda.compiling.origins import module_of
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.recording import COMPILED_CODE
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["Wrapper", "install_wrappers", "read_wrapper"]
+
+#: What a wrapper calls before each kernel, with the module that the kernel belongs to.
+_ENTER = "neusight_enter_module"
+
+#: How the last line of a wrapper's text begins, which says what Inductor knew of it.
+_SAYS = "# neusight "
+
+
+class Wrapper(NamedTuple):
+    """What is known of a module that Inductor wrote: of `COMPILED_CODE` what it is, and its
+    kernels."""
+
+    code: str
+    kernels: Mapping[str, FusedKernel]
+
+    def line(self) -> str:
+        """The line of text that says it.
+
+        >>> Wrapper("CompiledFunction", {}).line()
+        '# neusight {"code": "CompiledFunction", "kernels": []}'
+        """
+        kernels = [kernel._asdict() for kernel in self.kernels.values()]
+        return _SAYS + json.dumps({"code": self.code, "kernels": kernels})
+
+
+def read_wrapper(text: str) -> Wrapper:
+    """What the last line of a wrapper's text says; ValueError or KeyError if it does not."""
+    _, _, line = text.rpartition(f"\n{_SAYS}")
+    said = json.loads(line)
+    kernels = [kernel_of(fields) for fields in said["kernels"]]
+    return Wrapper(said["code"], {kernel.name: kernel for kernel in kernels})
+
+
+def install_wrappers(patches: Patches, recorder: Recorder) -> dict[str, str]:
+    """Each kernel is described while it is written, and becomes a launcher where its wrapper is
+    loaded. Returns the texts of wrappers by their keys; what is put there can be loaded."""
+    texts: dict[str, str] = {}
+    written: dict[str, FusedKernel] = {}
+    _install_writing(patches, texts, written)
+    _install_loading(patches, recorder, texts)
+    return texts
+
+
+def _install_writing(
+    patches: Patches, texts: dict[str, str], written: dict[str, FusedKernel]
+) -> None:
+    from torch._inductor.codecache import PyCodeCache, code_hash
+    from torch._inductor.codegen.triton import TritonScheduling
+    from torch._inductor.scheduler import Scheduler
+    from torch._inductor.virtualized import V
+
+    define: Callable[..., str] = TritonScheduling.define_kernel
+    enter_context: Callable[..., None] = Scheduler.enter_context
+
+    def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
+        name = define(self, src_code, node_schedule, kernel)
+        written[name] = described(name, src_code, node_schedule or (), kernel)
+        return name
+
+    def enter(self: Any, node: Any) -> None:
+        enter_context(self, node)
+        wrapper: Any = V.graph.wrapper_code
+        wrapper.writeline(f"{_ENTER}({module_of([node])!r})")
+
+    def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
+        kernels = {name: kernel for name, kernel in written.items() if name in source_code}
+        written.clear()
+        text = f"{source_code}\n{Wrapper(_code_of(V.graph), kernels).line()}"
+        key = code_hash(text, extra)
+        texts[key] = text
+        return key, ""  # no file: Inductor then reads none back
+
+    patches.set(TritonScheduling, "define_kernel", define_kernel)
+    patches.set(Scheduler, "enter_context", enter)
+    patches.set(PyCodeCache, "write", classmethod(write))
+
+
+def _install_loading(patches: Patches, recorder: Recorder, texts: dict[str, str]) -> None:
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import PyCodeCache
+
+    kernels: dict[str, FusedKernel] = {}  # of the wrapper that is being loaded
+
+    def triton(self: Any, name: str, source: str, device_str: str = "cuda") -> KernelLauncher:
+        return KernelLauncher(recorder, kernels.get(name) or FusedKernel(name, "pointwise"))
+
+    def load(
+        cls: Any, /, key: str, path: str, linemap: Any = None, attrs: Any = None, **kwargs: Any
+    ) -> ModuleType:
+        wrapper = read_wrapper(texts[key])
+        kernels.clear()
+        kernels.update(wrapper.kernels)
+        module = ModuleType(f"neusight.compiled.{key}")
+        module.__file__ = f"<compiled {key}>"
+        vars(module)[_ENTER] = recorder.attribution.enter_compiled
+        exec(compile(texts[key], module.__file__, "exec"), vars(module))
+        vars(module).update(attrs or {})
+        module.call = _whole_call(recorder, module.call, wrapper.code)  # type: ignore[attr-defined]
+        return module
+
+    patches.set(AsyncCompile, "triton", triton)
+    patches.set(AsyncCompile, "wait", lambda self, scope: None)
+    patches.set(PyCodeCache, "load_by_key_path", classmethod(load))
+
+
+def _code_of(graph: Any) -> str:
+    """Of `COMPILED_CODE` what the graph is."""
+    inference, forward, backward = COMPILED_CODE
+    if getattr(graph, "is_backward", False):
+        return backward
+    return inference if getattr(graph, "is_inference", False) else forward
+
+
+def _whole_call(recorder: Recorder, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The call of a wrapper, marked; after it no compiled module runs any more."""
+
+    def run(inputs: Any) -> Any:
+        detail = str(len(inputs))
+        recorder.tape.mark("compiled_begin", name, detail)
+        try:
+            return call(inputs)
+        finally:
+            recorder.attribution.enter_compiled("")
+            recorder.tape.mark("compiled_end", name, detail)
+
+    return run

@@ -1,0 +1,28 @@
+"""The text of a wrapper says all that a forecast needs of its kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, TouchedBuffer
+from neusight.fake_cuda.compiling.wrappers import Wrapper, read_wrapper
+
+KERNEL = FusedKernel(
+    name="triton_red_fused_sum_0",
+    kind="reduction",
+    numels=(("x", 64), ("r0_", 512)),
+    buffers=(TouchedBuffer("in_ptr0", None, 2), TouchedBuffer("out_ptr0", 64)),
+    num_operations=3,
+    origins=("sum.dim_IntList",),
+)
+
+
+def test_what_a_wrapper_says_is_read_back_whole() -> None:
+    wrapper = Wrapper("CompiledFunction", {KERNEL.name: KERNEL})
+
+    assert read_wrapper(f"def call(args):\n    pass\n\n{wrapper.line()}") == wrapper
+
+
+def test_text_that_says_nothing_is_no_wrapper() -> None:
+    with pytest.raises(ValueError, match="Expecting value"):
+        read_wrapper("def call(args):\n    pass\n")
