@@ -127,3 +127,10 @@ def test_a_profiler_slows_the_host_of_that_day(name: str, expected: HostProfile)
 def test_a_cost_below_zero_or_without_end_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"HostProfile 'plain': launch_us is .* a cost is"):
         replace(PLAIN, launch_us=value)
+
+
+def test_a_slow_host_slows_compiled_code_less_than_eager_code() -> None:
+    eager, compiled = CLOUD.op_us / PLAIN.op_us, CLOUD.compiled_call_us / PLAIN.compiled_call_us
+
+    assert 1.0 < compiled < eager
+    assert CLOUD.triton_us / PLAIN.triton_us == pytest.approx(compiled)
