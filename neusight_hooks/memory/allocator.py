@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from neusight.memory.allocator_settings import MIB, NUM_ROUNDUP_INTERVALS, AllocatorSettings
 
 __all__ = [
+    "FIRST_PRIVATE",
     "Allocator",
     "Block",
     "Segment",
@@ -30,6 +31,9 @@ SEGMENT_ROUND_BYTES = 2 * MIB
 FIRST_ADDRESS = 0x7F0000000000
 #: Address space between the starts of two expandable segments: more than any GPU has memory.
 EXPANDABLE_STRIDE = 2**42
+#: Streams from here on stand for private pools of CUDA graphs: the graphs have the addresses, so
+#: their segments stay. No program has as many streams of its own.
+FIRST_PRIVATE = 2**20
 
 
 class Block:
@@ -50,6 +54,11 @@ class Block:
     def stream(self) -> int:
         """The stream it is for."""
         return self.pool >> 1
+
+    @property
+    def private_pool(self) -> int:
+        """The private pool of CUDA graphs that it is of; 0 for all others."""
+        return max(0, self.stream - FIRST_PRIVATE)
 
     @property
     def is_small(self) -> bool:
@@ -100,6 +109,8 @@ class Allocator:
         self.settings = settings or AllocatorSettings()
         self.allocated = 0
         self.reserved = 0
+        #: What of it are private pools of CUDA graphs.
+        self.reserved_for_graphs = 0
         self.peak_allocated = 0
         self.peak_reserved = 0
         self.num_retries = 0
@@ -193,7 +204,7 @@ class Allocator:
         return True
 
     def empty_cache(self) -> None:
-        """Gives every segment without a live block back to the GPU."""
+        """Gives every segment without a live block back to the GPU, but those of CUDA graphs."""
         for block in self._cached():
             self._release(block)
 
@@ -312,6 +323,8 @@ class Allocator:
             num_bytes = self._new_bytes(rounded, pool, self._room(pool))
             fits = self.reserved + num_bytes <= self.capacity_bytes
         self.reserved += num_bytes
+        if pool >> 1 > FIRST_PRIVATE:
+            self.reserved_for_graphs += num_bytes
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
         if expands:
@@ -364,7 +377,7 @@ class Allocator:
             block
             for pool in self._free.values()
             for _, _, block in pool
-            if self._releasable(block)[1]
+            if not block.private_pool and self._releasable(block)[1]
         ]
 
     def _releasable(self, block: Block) -> tuple[int, int]:

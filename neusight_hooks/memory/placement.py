@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from neusight.memory.allocator import Allocator
+from neusight.memory.allocator import FIRST_PRIVATE, Allocator
 from neusight.memory.allocator_settings import AllocatorSettings, settings_of
 from neusight.memory.spread import (
     MemoryVerdict,
@@ -23,6 +23,7 @@ from neusight.recording.recording import (
     Alloc,
     EmptyCache,
     Free,
+    Mark,
     MathMode,
     OpCall,
     OpSignature,
@@ -144,6 +145,8 @@ class MemoryTimeline:
     capacity_bytes: int | None
     context_bytes: int
     settings: AllocatorSettings
+    #: What of `peak_reserved` are private pools of CUDA graphs.
+    reserved_for_graphs: int = 0
     out_of_memory: OutOfMemory | None = None
     spread: Spread = field(default_factory=Spread)
     fits_into: Callable[[int], bool] | None = field(default=None, repr=False, compare=False)
@@ -239,6 +242,8 @@ class Placement:
         #: Position of the last `Alloc` or `Free`, -1 before the first; number of the step.
         self.mark = -1
         self.step = 0
+        #: Whether a captured CUDA graph runs: its workspaces lie in it.
+        self.is_in_graph = False
         self._op = ""
         self._stream = 0
         self._pending: tuple[OpSignature, MathMode, Phase, str] | None = None
@@ -251,7 +256,9 @@ class Placement:
         if self._pending is not None:
             self.settle()
         self._op, self._stream = signature.op, stream
-        if self.workspaces is not None and self.workspaces.of(signature, math):
+        if self.is_in_graph or self.workspaces is None:
+            return
+        if self.workspaces.of(signature, math):
             self._pending = (signature, math, phase, module)
 
     def allocate(self, storage: Hashable, alloc: Source) -> bool:
@@ -259,6 +266,8 @@ class Placement:
         own = alloc.op == self._op
         if self._pending is not None and not own:
             self.settle()
+        if alloc.pool:
+            return self.place(storage, alloc, FIRST_PRIVATE + alloc.pool)
         return self.place(storage, alloc, self._stream if own else 0)
 
     def free(self, storage: Hashable) -> None:
@@ -266,6 +275,11 @@ class Placement:
         if self._pending is not None:
             self.settle()
         self.take_away(storage)
+
+    def pass_by(self, mark: Mark) -> None:
+        """Something begins or ends here."""
+        if mark.kind in ("graph_begin", "graph_end"):
+            self.is_in_graph = mark.kind == "graph_begin"
 
     def settle(self) -> None:
         """The last op takes its workspaces, and gives back what it does not keep."""
@@ -396,6 +410,7 @@ def memory_of(
         capacity_bytes=capacity_bytes,
         context_bytes=context_bytes,
         settings=memory.allocator.settings,
+        reserved_for_graphs=memory.allocator.reserved_for_graphs,
         out_of_memory=memory.out_of_memory,
     )
 
@@ -422,6 +437,8 @@ def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, .
                 if known is not None and known in live:
                     live.discard(known)
                     placement.free(known)  # others were allocated in a step that is folded away
+            elif isinstance(entry, Mark):
+                placement.pass_by(entry)
             elif isinstance(entry, EmptyCache):
                 placement.settle()
                 allocator.empty_cache()

@@ -214,7 +214,7 @@ def snapshot_of(
                 "requested_size": sum(block.requested for block in segment.blocks),
                 "stream": segment.stream,
                 "segment_type": "small" if segment.is_small else "large",
-                "segment_pool_id": _DEFAULT_POOL,
+                "segment_pool_id": (0, segment.blocks[0].private_pool),
                 "is_expandable": settings.expandable_segments,
                 "frames": [],
                 "blocks": [_block(block, storages, sources, book) for block in segment.blocks],

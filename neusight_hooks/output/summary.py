@@ -188,20 +188,29 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
         f"            in all {bytes_text(memory.needed_range.low)} to "
         f"{bytes_text(memory.needed_range.high)}",
     ]
+    if memory.reserved_for_graphs:
+        lines.append(
+            f"            {bytes_text(memory.reserved_for_graphs)} of what is reserved are private "
+            "pools of CUDA graphs"
+        )
     if memory.peak_event is not None:
         source = memory.peak_event.source
         line = f", {source.stack[0]}" if source.stack else ""
         lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
         held = _category_words(memory)
         lines += [f"            {held}"] if held else []
+    return lines + _out_of_memory_words(memory)
+
+
+def _out_of_memory_words(memory: MemoryTimeline) -> list[str]:
     failure = memory.out_of_memory
-    if failure is not None:
-        lines.append(
-            f"            out of memory in step {failure.step} at {failure.op} in "
-            f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
-            f"{bytes_text(failure.allocated)} allocated"
-        )
-    return lines
+    if failure is None:
+        return []
+    return [
+        f"            out of memory in step {failure.step} at {failure.op} in "
+        f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
+        f"{bytes_text(failure.allocated)} allocated"
+    ]
 
 
 def _category_words(memory: MemoryTimeline) -> str:
@@ -312,4 +321,5 @@ def _memory_json(memory: MemoryTimeline) -> dict[str, Any]:
         "peak_range_bytes": memory.allocated_range._asdict(),
         "needed_bytes": memory.total_bytes,
         "needed_range_bytes": memory.needed_range._asdict(),
+        "reserved_for_cuda_graphs_bytes": memory.reserved_for_graphs,
     }

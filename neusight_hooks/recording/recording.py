@@ -210,7 +210,8 @@ class StorageRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """A storage of `num_bytes` on the GPU was allocated; its ordinal counts up within the step."""
+    """A storage of `num_bytes` on the GPU was allocated; its ordinal counts up within the step.
+    A `pool` other than 0 is one that CUDA graphs have for themselves."""
 
     ordinal: int
     num_bytes: int
@@ -219,6 +220,7 @@ class Alloc:
     phase: Phase = "forward"
     kind: StorageKind = "activation"
     stack: tuple[str, ...] = field(default=(), compare=False)
+    pool: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,8 @@ class Mark:
 
     kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
     Optimizer.step and the like; kind "graph": a captured CUDA graph is launched at once, the ops
-    between are those it was captured from; kind "compiled": code of torch.compile runs, of a name
+    between are those it was captured from, `detail` how many tensors torch's trees look after, if
+    these launch it; kind "compiled": code of torch.compile runs, of a name
     in `COMPILED_CODE`, `detail` says how many inputs it has.
     """
 

@@ -74,7 +74,7 @@ _PLAIN: dict[str, type] = {
     "mark": Mark,
 }
 _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
-_ENTRIES = frozenset({"a", "f", "s", *_PLAIN})
+_ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
 def save_recording(recording: Recording, path: str | Path, **extra: str) -> None:
@@ -150,7 +150,8 @@ def _encode(recording: Recording) -> dict[str, Any]:
             return calls.number(entry)
         if isinstance(entry, Alloc):
             stack = stacks.number(entry.stack)
-            return ["a", entry.num_bytes, entry.module, entry.op, entry.phase, entry.kind, stack]
+            row = [entry.num_bytes, entry.module, entry.op, entry.phase, entry.kind, stack]
+            return ["p", *row, entry.pool] if entry.pool else ["a", *row]
         if isinstance(entry, Free):
             return ["f", entry.storage.age, entry.storage.ordinal]
         if isinstance(entry, Synchronize):
@@ -246,6 +247,8 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "call": (is_count, is_count, _is_text, _is_phase, is_count, _is_none_or(_is_whole), _is_text,
              is_count),
     "a": (_is_text, is_count, _is_text, _is_text, _is_phase, _is_one_of(StorageKind), is_count),
+    "p": (_is_text, is_count, _is_text, _is_text, _is_phase, _is_one_of(StorageKind), is_count,
+          is_count),
     "f": (_is_text, is_count, is_count),
     "s": (_is_text, _is_text, _is_text, _is_none_or(is_count), _is_none_or(_is_whole), is_count),
     "empty_cache": (_is_text,),
@@ -396,6 +399,9 @@ def _decode_entries(
         values = _row(tag, row)[1:]
         if tag == "a":
             yield Alloc(ordinal, *[*values[:-1], _at(stacks, values[-1])])
+            ordinal += 1
+        elif tag == "p":
+            yield Alloc(ordinal, *[*values[:-2], _at(stacks, values[-2]), values[-1]])
             ordinal += 1
         elif tag == "s":
             yield Synchronize(*[*values[:-1], _at(stacks, values[-1])])

@@ -39,6 +39,10 @@ class StorageWatch:
         self.on_death: Callable[[int], None] = _ignore
         #: Called with the number of a storage that turned out to be for this.
         self.on_kind: Callable[[int, str], None] = _ignore
+        #: The pool of CUDA graphs that allocations come from now; 0 is the one of all others.
+        self.pool = 0
+        #: Whether a captured CUDA graph runs: what it makes has its memory since it was captured.
+        self.is_replaying = False
         self._tape = tape
         self._attribution = attribution
         self._numbers: dict[int, int] = {}
@@ -47,14 +51,18 @@ class StorageWatch:
         self._kinds: dict[int, str] = {}
         #: What the storages were for that live on without memory.
         self._emptied: dict[int, str | None] = {}
+        #: Those whose memory belongs to a captured CUDA graph, which no allocator hears of.
+        self._in_graphs: set[int] = set()
         self._next = 0
+        self._num_pools = 0
 
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
         """From now on the storage of a tensor that the op returned, if it is new."""
         if tensor._fake_device.type != "cuda":
             return
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._numbers and storage._cdata not in self._emptied:
+        key = storage._cdata
+        if key not in self._numbers and key not in self._emptied and key not in self._in_graphs:
             self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
 
     def made(self, tensor: ForecastTensor, op: str) -> None:
@@ -72,6 +80,8 @@ class StorageWatch:
         if number is not None:
             self._kinds[number] = kind
             self.on_kind(number, kind)
+            return
+        if storage._cdata in self._in_graphs:
             return
         self._kinds[self._next] = kind
         who = self._attribution
@@ -95,26 +105,61 @@ class StorageWatch:
         who = self._attribution
         self._follow(storage, "aten::resize_", who.module, who.phase, who.stack)
 
+    # -- CUDA graphs ------------------------------------------------------------------------------
+
+    def new_pool(self) -> int:
+        """The number of a private pool for CUDA graphs."""
+        self._num_pools += 1
+        return self._num_pools
+
+    def leave_to_graph(self, storage: Any) -> None:
+        """The graph that wrote a storage may do so again: its memory counts as free, while tensors
+        of it live on."""
+        key = storage._cdata
+        number = self._numbers.pop(key, None)
+        if number is None:
+            return
+        self._in_graphs.add(key)
+        self._alive.discard(number)
+        if self._tape.is_open:
+            self._tape.entries.append(TapedFree(number))
+
+    def take_from_graph(self, storage: Any) -> None:
+        """What a replayed graph wrote is kept while another one is captured."""
+        if storage._cdata in self._in_graphs:
+            self._in_graphs.discard(storage._cdata)
+            who = self._attribution
+            self._follow(storage, "aten::empty_strided", who.module, who.phase, who.stack)
+
     def _follow(self, storage: Any, op: str, module: str, phase: Phase, stack: CallStack) -> None:
         number, key = self._next, storage._cdata
+        if self.is_replaying:
+            self._in_graphs.add(key)
+            self._watch(storage)
+            return
         if number == 0 and self.on_first_alloc is not None:
             self.on_first_alloc()
         self._next = number + 1
         self._numbers[key] = number
         self._alive.add(number)
-        reference = _StorageRef(storage, self._died)
-        reference.key = key
-        self._watches[key] = reference
+        self._watch(storage)
         num_bytes = storage.nbytes()
-        self._tape.entries.append(TapedAlloc(number, num_bytes, module, op, phase, stack))
+        alloc = TapedAlloc(number, num_bytes, module, op, phase, stack, self.pool)
+        self._tape.entries.append(alloc)
         if self.on_alloc is not None:
             self.on_alloc(num_bytes)
+
+    def _watch(self, storage: Any) -> None:
+        reference = _StorageRef(storage, self._died)
+        reference.key = storage._cdata
+        self._watches[reference.key] = reference
 
     def _died(self, reference: _StorageRef) -> None:
         key = reference.key
         number = self._numbers.pop(key, None)
         self._watches.pop(key, None)
         self._emptied.pop(key, None)
+        self._in_graphs.discard(key)
         self.on_death(key)
         if number is not None:
             self._alive.discard(number)

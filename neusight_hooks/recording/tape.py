@@ -64,7 +64,8 @@ class TapedOp:
 
 @dataclass(slots=True)
 class TapedAlloc:
-    """A storage on the GPU was made; `number` counts storages through all of the program."""
+    """A storage on the GPU was made; `number` counts storages through all of the program, `pool`
+    is a private one of CUDA graphs if not 0."""
 
     number: int
     num_bytes: int
@@ -72,6 +73,7 @@ class TapedAlloc:
     op: str = ""
     phase: Phase = "forward"
     stack: CallStack = ()
+    pool: int = 0
     #: While the program runs nobody knows what else it may turn out to be.
     kind: ClassVar[StorageKind] = "activation"
 

@@ -68,6 +68,10 @@ class HostProfile:
     #: cudaGraphLaunch on the host, and what each kernel in the graph adds to it.
     graph_launch_us: float
     graph_kernel_us: float
+    #: What torch's trees of CUDA graphs do in Python before a launch: find the graph, see that its
+    #: inputs are where they were, give its outputs; and what each of these tensors adds.
+    graph_tree_us: float
+    graph_tensor_us: float
     #: cudaMemcpyAsync or cudaMemsetAsync on the host.
     memcpy_us: float
     #: cudaEventRecord or cudaStreamWaitEvent on the host.
@@ -145,6 +149,11 @@ _TRITON_OPS = 2.0
 _COMPILED_TRAINING_OPS = 3.1 * _COMPILED_CALL_OPS
 _COMPILED_BACKWARD_OPS = 3.8 * _COMPILED_CALL_OPS
 
+#: What the trees of CUDA graphs cost around a launch, in plain ops: torch 2.13's own manager on a
+#: CPU, with a graph that does nothing: 70 to 80 us of whose 3.3 us that the cheapest eager op takes
+#: there; 0.2 to 0.4 us of a tensor.
+_GRAPH_TREE_OPS = 20.0
+
 #: Medians from public profiles (read on 2026-11-21), all with stacks, shapes and memory recorded:
 #: H100, EPYC 9654, torch 2.6, ViT-B and BERT-small in inference; where they are silent V100
 #: ResNet-50 and A100 data-parallel training, scaled by the ratio of aten::add on both hosts (4.6).
@@ -170,6 +179,8 @@ PROFILED = HostProfile(
     launch_us=4.5,  # cudaLaunchKernel 4.5, ExC 6.3 (B200 6.6, A100 10.0, V100 9.0)
     graph_launch_us=5.0,  # PLAIN's, as a launch takes twice as long under CUPTI
     graph_kernel_us=0.002,
+    graph_tree_us=_GRAPH_TREE_OPS * _FITTED["op_us"],
+    graph_tensor_us=0.25,
     memcpy_us=7.8,  # cudaMemcpyAsync 7.8 (A100 8.9, B200 13.8)
     event_us=2.0,  # cudaEventRecord: V100 2.0, A100 2.4
     # Compiled code: PLAIN's, as a profiler records its ops and not what lies between them.
@@ -215,6 +226,8 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
         # (2024; Ampere, CUDA 12.6).
         graph_launch_us=profiled.graph_launch_us * launch,
         graph_kernel_us=profiled.graph_kernel_us * launch,
+        graph_tree_us=profiled.graph_tree_us,
+        graph_tensor_us=profiled.graph_tensor_us,
         memcpy_us=profiled.memcpy_us * launch,
         event_us=profiled.event_us * launch,
         compiled_call_us=profiled.compiled_call_us,

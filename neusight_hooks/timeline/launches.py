@@ -26,6 +26,7 @@ __all__ = [
     "OpPlans",
     "Pricing",
     "compiled_call_ns",
+    "graph_call_ns",
     "is_pinned_copy",
     "nanoseconds",
 ]
@@ -146,6 +147,14 @@ def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
     call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
     num_inputs = int(mark.detail) if mark.detail.isdecimal() else 0
     return nanoseconds(call_us + num_inputs * host.compiled_input_us)
+
+
+def graph_call_ns(mark: Mark, host: HostProfile) -> int:
+    """What torch's trees cost the host before they launch a graph: which one, with its inputs and
+    outputs as they were? 0 where the program launches one itself."""
+    if not mark.detail.isdecimal():
+        return 0
+    return nanoseconds(host.graph_tree_us + int(mark.detail) * host.graph_tensor_us)
 
 
 def nanoseconds(microseconds: float) -> int:

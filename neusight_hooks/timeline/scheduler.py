@@ -28,6 +28,7 @@ from neusight.timeline.launches import (
     OpPlans,
     Pricing,
     compiled_call_ns,
+    graph_call_ns,
     nanoseconds,
 )
 from neusight.timeline.spans import KernelSpan, SpanKind, StepSpan, Timeline
@@ -235,6 +236,7 @@ class Scheduler:
     def _mark(self, mark: Mark) -> None:
         self.lane.close_node()
         if mark.kind == "graph_begin":
+            self.lane.now_ns += graph_call_ns(mark, self._host)
             self._captured = []
             return
         if mark.kind == "graph_end":

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.memory.allocator import Allocator, SegmentChange
+from neusight.memory.allocator import FIRST_PRIVATE, Allocator, SegmentChange
 from neusight.memory.allocator_settings import AllocatorSettings, settings_of
 
 MIB = 2**20
@@ -264,3 +264,27 @@ def test_garbage_collection_without_a_fraction_does_nothing_as_in_torch() -> Non
 
     assert chosen.garbage_collection_threshold == 0.8
     assert "only after a memory fraction was set" in ignored[0]
+
+
+def test_private_pools_of_cuda_graphs_are_kept_though_nothing_lies_in_them() -> None:
+    allocator = Allocator()
+    allocator.allocate("own", MIB)
+    allocator.allocate("in a graph", 30 * MIB, FIRST_PRIVATE + 1)
+
+    allocator.free("own")
+    allocator.free("in a graph")
+    allocator.empty_cache()
+
+    assert (allocator.allocated, allocator.reserved) == (0, 30 * MIB)
+    assert allocator.reserved_for_graphs == 30 * MIB
+
+
+def test_what_is_free_in_a_private_pool_serves_that_pool_alone() -> None:
+    allocator = Allocator()
+    allocator.allocate("in a graph", 30 * MIB, FIRST_PRIVATE + 1)
+    allocator.free("in a graph")
+
+    allocator.allocate("other", 30 * MIB)
+    allocator.allocate("again", 30 * MIB, FIRST_PRIVATE + 1)
+
+    assert allocator.reserved == 60 * MIB

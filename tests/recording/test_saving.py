@@ -149,6 +149,14 @@ def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
     assert loaded.made == {"Net.0": stack}
 
 
+def test_the_private_pool_of_an_allocation_is_kept(tmp_path: Path) -> None:
+    recording = recording_of(Alloc(0, 512, "Net", pool=2), Alloc(1, 512))
+
+    save_recording(recording, tmp_path / "a.json")
+
+    assert load_recording(tmp_path / "a.json")[0] == recording
+
+
 def damaged(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     entries = (CALL, Alloc(0, 512, "Net"), Free(StorageRef(0, 0)), HostWork("sleep", 3.0))
     save_recording(recording_of(*entries), folder / "a.json")

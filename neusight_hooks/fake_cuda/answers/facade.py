@@ -286,15 +286,19 @@ class _CUDAGraph:
         self._phases: set[Phase] = set()
         self._start = 0
         self._stream = 0
+        self._pool = 0
 
-    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+    def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
         recorder = self._context.recorder
+        self._pool = recorder.storages.new_pool() if pool is None else int(pool[1])
+        recorder.storages.pool = self._pool
         self._context.capturing = recorder.cutter.is_paused = True
         self._start = recorder.tape.position()
         self._stream = recorder.current_stream
 
     def capture_end(self) -> None:
         recorder = self._context.recorder
+        recorder.storages.pool = 0
         self._captured = recorder.tape.take_launched(self._start)
         self._phases = {entry.phase for entry in self._captured if isinstance(entry, TapedOp)}
         self._context.capturing = recorder.cutter.is_paused = False
@@ -324,7 +328,7 @@ class _CUDAGraph:
         return launched
 
     def pool(self) -> tuple[int, int]:
-        return (0, 1)
+        return (0, self._pool)
 
     def reset(self) -> None:
         self._captured = []
@@ -402,7 +406,7 @@ def install_facade(
     patches.answer(
         cuda.graphs, "make_graphed_callables", lambda callables, *args, **kwargs: callables
     )
-    patches.answer(cuda.graphs, "graph_pool_handle", lambda: (0, 1))
+    patches.answer(cuda.graphs, "graph_pool_handle", lambda: (0, recorder.storages.new_pool()))
     _install_capture(patches)
     _install_ranges(patches, recorder)
 
@@ -421,11 +425,12 @@ def _install_capture(patches: Patches) -> None:
         self: Any, cuda_graph: Any, pool: Any = None, stream: Any = None, **kwargs: Any
     ) -> None:
         self.cuda_graph, self.forecast_stream = cuda_graph, stream
+        self.forecast_pool = pool[0] if pool and isinstance(pool[0], tuple) else pool
 
     def enter(self: Any) -> None:
         if self.forecast_stream is not None:
             self.forecast_stream.__enter__()
-        self.cuda_graph.capture_begin()
+        self.cuda_graph.capture_begin(self.forecast_pool)
 
     def leave(self: Any, *error: object) -> None:
         self.cuda_graph.capture_end()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from neusight.memory.allocator import Allocator, Block, SegmentChange
+from neusight.memory.allocator import FIRST_PRIVATE, Allocator, Block, SegmentChange
 from neusight.memory.allocator_settings import settings_of
 from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
 from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snapshot_of
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces
 from neusight.recording.call_stack import call_site
-from neusight.recording.recording import EmptyCache
+from neusight.recording.recording import EmptyCache, Mark
 from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ class LiveMemory:
                 placement.allocate(entry.number, entry)
             elif isinstance(entry, TapedFree):
                 placement.free(entry.number)
+            elif isinstance(entry, Mark):
+                placement.pass_by(entry)
             elif isinstance(entry, EmptyCache):
                 placement.settle()
                 placement.allocator.empty_cache()
@@ -213,7 +215,8 @@ class LiveMemory:
         assert isinstance(newest, TapedAlloc)
         self._recorder.tape.drain()
         allocator = self._placement.allocator
-        if allocator.would_fit(num_bytes, self._recorder.current_stream):
+        stream = FIRST_PRIVATE + newest.pool if newest.pool else self._recorder.current_stream
+        if allocator.would_fit(num_bytes, stream):
             self._recorder.tape.entries.append(newest)
             return
         self._recorder.storages.refuse(newest.number)

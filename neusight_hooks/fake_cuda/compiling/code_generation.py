@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neusight.fake_cuda.compiling.cuda_graphs import install_cuda_graphs
+from neusight.fake_cuda.compiling.graphs.install import install_cuda_graphs
 from neusight.fake_cuda.compiling.wrappers import install_wrappers
 from neusight.fake_cuda.patching import Patches
 

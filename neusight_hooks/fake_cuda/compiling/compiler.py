@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["inductor_answer", "install_compiler"]
 
 #: Backends of torch that compile for no GPU, beside Inductor.
-_WITHOUT_GPU = ("inductor", "eager", "eager_noexcept", "aot_eager", "aot_eager_decomp_partition")
+_WITHOUT_GPU = (
+    "inductor",
+    "eager",
+    "eager_noexcept",
+    "aot_eager",
+    "aot_eager_decomp_partition",
+    "cudagraphs",
+)
 
 #: The question that fusion asks a GPU.
 INDUCTOR_QUESTION = "inductor"

@@ -38,7 +38,23 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
         "PythonWrapperCodegen.write_get_raw_stream_header_once",
         "PythonWrapperCodegen.write_triton_header_once",
     ),
-    "torch._inductor.compile_fx": ("_InProcessFxCompile.codegen_and_compile", "cudagraphify"),
+    "torch._inductor.compile_fx": (
+        "_InProcessFxCompile.codegen_and_compile",
+        "get_expanded_dims",
+        "index_expanded_dims",
+    ),
+    "torch._inductor.cudagraph_trees": (
+        "CUDAGraphTreeManager.get_curr_generation",
+        "CUDAGraphTreeManager.user_invoked_mark_step",
+        "cudagraphify",
+        "get_manager",
+    ),
+    "torch._inductor.cudagraph_utils": (
+        "FunctionID",
+        "WrappedFunction",
+        "check_for_mutation",
+        "log_cudagraph_skip_and_bump_counter",
+    ),
     "torch._inductor.config": (
         "alignment_asserts",
         "autotune_local_cache",
@@ -49,7 +65,12 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._inductor.fx_passes.joint_graph": ("UniformValueConstantFolder.run",),
     "torch._inductor.fx_passes.pad_mm": ("_should_pad",),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
-    "torch._inductor.scheduler": ("Scheduler.enter_context", "has_triton"),
+    "torch._inductor.scheduler": (
+        "Scheduler.enter_context",
+        "Scheduler.graph_partition",
+        "Scheduler.should_partition",
+        "has_triton",
+    ),
     "torch._subclasses.meta_utils": ("MetaTensorDescriber.describe_tensor",),
     "torch.nn.modules.module": ("_has_any_global_hook",),
     "torch.fx.experimental.proxy_tensor": ("unset_fake_temporarily",),

@@ -103,8 +103,9 @@ class StepWriter:
         self._homes[entry.number] = (self.index, ordinal)
         kind = self._kind_of(entry)
         return Alloc(
-            ordinal, entry.num_bytes, entry.module, entry.op, entry.phase, kind, entry.stack
-        )
+            ordinal, entry.num_bytes, entry.module, entry.op, entry.phase, kind, entry.stack,
+            entry.pool,
+        )  # fmt: skip
 
     def _kind_of(self, entry: TapedAlloc) -> StorageKind:
         kind = self._storages.kind_of(entry.number)

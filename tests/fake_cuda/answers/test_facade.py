@@ -10,7 +10,7 @@ import torch
 import neusight
 from neusight.fake_cuda.answers.facade import static_answer
 from neusight.predictors.gpu import find_gpu
-from neusight.recording.recording import EventRecord, OpCall
+from neusight.recording.recording import Alloc, EventRecord, OpCall
 
 
 def on(name: str, program: Any) -> Any:
@@ -199,6 +199,21 @@ def test_a_graph_captured_from_a_training_step_steps_at_each_replay() -> None:
     assert capturing
     trained = [step for step in forecast.recording.steps if step.kind == "train"]
     assert sum(step.count for step in trained) == 5
+
+
+def test_what_a_capture_allocates_comes_from_the_pool_that_it_was_given() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        data = torch.ones(4, 8, device="cuda")
+        graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+        kept = []
+        for graph, pool in zip(graphs, (None, graphs[0], None), strict=True):
+            with torch.cuda.graph(graph, pool=pool and pool.pool()):
+                kept.append(data + 1)
+            graph.replay()
+        kept.append(data + 1)
+    entries = [entry for step in forecast.recording.steps for entry in step.entries]
+
+    assert [entry.pool for entry in entries if isinstance(entry, Alloc)] == [0, 1, 1, 2, 0]
 
 
 def test_random_numbers_of_the_gpu_have_a_state() -> None:

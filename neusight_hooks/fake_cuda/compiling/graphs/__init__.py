@@ -1,0 +1,1 @@
+"""CUDA graphs of compiled code: when torch captures and launches them, and why it does not."""

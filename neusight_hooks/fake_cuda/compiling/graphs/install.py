@@ -1,0 +1,72 @@
+"""CUDA graphs of torch.compile (reduce-overhead, max-autotune, "cudagraphs"), and why not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.fake_cuda.compiling.graphs.trees import GraphTrees
+from neusight.fake_cuda.patching import Patches
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["install_cuda_graphs", "reason_in_words"]
+
+
+def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:
+    """Nothing is captured; from its third call on a graph costs the host one launch. Where torch
+    itself decides against graphs it does not come here, and its reason is told."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor import cudagraph_trees, cudagraph_utils
+    from torch._inductor.scheduler import Scheduler
+
+    trees = GraphTrees(recorder)
+    patches.set(cudagraph_trees, "cudagraphify", trees.cudagraphify)
+    patches.set(cudagraph_trees, "get_manager", lambda *args, **kwargs: trees)
+
+    def told(message: str) -> None:
+        recorder.warn_once(f"torch skips CUDA graphs here: {reason_in_words(message)}")
+        skip(message)
+
+    skip = patches.answer(cudagraph_utils, "log_cudagraph_skip_and_bump_counter", told)
+    split: Callable[..., Any] = Scheduler.graph_partition
+
+    def graph_partition(self: Any) -> Any:
+        if inductor_config.triton.cudagraphs:
+            reasons = Counter(filter(None, map(self.should_partition, self.nodes)))
+            if reasons and len(reasons) < len(self.nodes):
+                recorder.warn_once(_parts_in_words(reasons))
+        return split(self)
+
+    patches.set(Scheduler, "graph_partition", graph_partition)
+
+
+def _parts_in_words(reasons: Counter[str]) -> str:
+    left_out = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+    return f"torch leaves a part of a graph out of its CUDA graphs: {left_out}"
+
+
+#: What torch's messages begin with, some twice.
+_BEGINNING = re.compile(r"(?:(?:skipping|disabling) cudagraphs? due to )+")
+#: Where a message goes on with the program's stack.
+_STACK = re.compile(r"\.? *Found from *:?")
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def reason_in_words(message: str) -> str:
+    """Torch's reason to skip, and the program's line where it has one.
+
+    >>> reason_in_words("skipping cudagraphs due to cpu device (add)")
+    'cpu device (add)'
+    """
+    reason, _, stack = _BEGINNING.sub("", message).partition("ound from")
+    reason = _STACK.split(_BEGINNING.sub("", message))[0].strip()
+    lines = _LINE.findall(stack)
+    if not lines:
+        return reason
+    path, number = lines[-1]
+    return f"{reason} at {Path(path).name}:{number}"
