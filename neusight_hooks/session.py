@@ -305,6 +305,7 @@ class Session:
                 **self._failure,
             },
             made=recorder.hooks.made,
+            compiled=tuple(recorder.compiled),
         )
 
 

@@ -15,7 +15,7 @@ from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 __all__ = ["event_list"]
 
 _NS_PER_US = 1000.0
-_KINDS = ("op", "node", "annotation", "launch", "event", "sync")
+_KINDS = ("op", "node", "annotation", "compiled", "launch", "event", "sync")
 _THREADS = {"main": 1, "autograd": 2}
 
 

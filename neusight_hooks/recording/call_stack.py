@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["CallStack", "CallStacks", "call_site"]
+__all__ = ["CallStack", "CallStacks", "call_site", "file_name"]
 
 #: The program's lines that led somewhere, innermost first, each as "file.py:12".
 CallStack = tuple[str, ...]
@@ -77,7 +77,7 @@ class CallStacks:
     """
 
     def __init__(self, folder: Path | None = None, caller: CodeType | None = None) -> None:
-        self._folder = f"{Path.cwd() if folder is None else folder}/"
+        self.folder = f"{Path.cwd() if folder is None else folder}/"
         self._caller = caller
         self._names: dict[int, str] = {}
         self._stacks: dict[tuple[int, ...], CallStack] = {}
@@ -122,19 +122,28 @@ class CallStacks:
     def _name_of(self, frame: FrameType) -> str:
         """How a frame's file is named in a stack; "" where it is not the program's."""
         self._keep.append(frame.f_code)  # its identity must not be used again
-        filename = frame.f_code.co_filename
-        if cell := _cell_of(filename):
-            return cell
-        if filename.startswith((*_foreign_folders(), "<")):
-            return ""
         if str(frame.f_globals.get("__name__")).startswith("neusight."):  # from another folder
             return ""
-        for packages in _PACKAGES:
-            _, found, inside = filename.rpartition(packages)
-            if found:
-                return inside
-        if filename.startswith(_STANDARD_LIBRARY):
-            return ""
-        if filename.startswith(self._folder) or not filename.startswith("/"):
-            return filename.removeprefix(self._folder)
-        return Path(filename).name
+        return file_name(frame.f_code.co_filename, self.folder)
+
+
+def file_name(filename: str, folder: str) -> str:
+    """How the file of some code is named in a stack, `folder` with a slash at its end; "" where it
+    is not the program's.
+
+    >>> file_name("/work/net/model.py", "/work/")
+    'net/model.py'
+    """
+    if cell := _cell_of(filename):
+        return cell
+    if filename.startswith((*_foreign_folders(), "<")):
+        return ""
+    for packages in _PACKAGES:
+        _, found, inside = filename.rpartition(packages)
+        if found:
+            return inside
+    if filename.startswith(_STANDARD_LIBRARY):
+        return ""
+    if filename.startswith(folder) or not filename.startswith("/"):
+        return filename.removeprefix(folder)
+    return Path(filename).name

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -67,9 +68,9 @@ class ProgramHooks:
         """Registers the hooks; `undo` removes them."""
         self._attribution.start()
         self._handles = [
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-            register_optimizer_step_pre_hook(self._enter_optimizer),
+            register_module_forward_pre_hook(_uncompiled(self._enter_module)),
+            register_module_forward_hook(_uncompiled(self._leave_module), always_call=True),
+            register_optimizer_step_pre_hook(_uncompiled(self._enter_optimizer)),
         ]
         for handle in self._handles:
             undo.callback(handle.remove)
@@ -123,13 +124,13 @@ class ProgramHooks:
         if path is None:
             path = self._paths[module] = f"{self._attribution.module}.{_class_name(module)}"
         self._attribution.enter_module(path)
-        self._tape.mark("module_begin", path, _class_name(module))
+        self._tape.mark("module_begin", path, type(module).__name__)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._is_elsewhere or self._attribution.is_outside():
             return
         path = self._attribution.leave_module()
-        self._tape.mark("module_end", path, _class_name(module))
+        self._tape.mark("module_end", path, type(module).__name__)
         if self._attribution.is_outside():
             self._cutter.outermost_forward_ends(module)
 
@@ -194,6 +195,19 @@ class ProgramHooks:
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": outside(kwargs["closure"])}
         return None
+
+
+def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, with Dynamo off: it compiles what is called in a module that it could not."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        compiles = set_eval_frame(None)
+        try:
+            return hook(*args, **kwargs)
+        finally:
+            set_eval_frame(compiles)
+
+    return run
 
 
 def _class_name(module: torch.nn.Module) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +19,7 @@ from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels, as_fo
 from neusight.recording.dispatch.math_switches import MathSwitches
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
 from neusight.recording.hooks import ProgramHooks
-from neusight.recording.recording import OpSignature
+from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape, TapedOp
@@ -81,6 +82,8 @@ class Recorder:
         self.handlers: Mapping[Any, Handler] = {}
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
+        #: What torch.compile compiled of the program, for `Recording.compiled`.
+        self.compiled: list[CompiledFrame] = []
         #: Set while a Ctrl-C could not be raised where it came; the next op calls it.
         self.interrupted: Callable[[], None] | None = None
         self._main = threading.get_ident()
@@ -365,7 +368,11 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
                 return NotImplemented
         if _is_in_other_fake_mode(recorder.mode):
             return func(*args, **(kwargs or {}))
-        return recorder.dispatch(func, args, kwargs or {})
+        compiles = set_eval_frame(None)  # nothing of ours is a frame for Dynamo
+        try:
+            return recorder.dispatch(func, args, kwargs or {})
+        finally:
+            set_eval_frame(compiles)
 
 
 def _has_own_dispatch(kind: type) -> bool:

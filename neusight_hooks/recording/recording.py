@@ -16,11 +16,13 @@ __all__ = [
     "NEWEST_TORCH",
     "STEP_OPTION",
     "Alloc",
+    "CompiledFrame",
     "EmptyCache",
     "Entry",
     "EventRecord",
     "EventWait",
     "Free",
+    "GraphBreak",
     "HostWork",
     "Mark",
     "MarkKind",
@@ -242,8 +244,8 @@ class Mark:
     kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
     Optimizer.step and the like; kind "graph": a captured CUDA graph is launched at once, the ops
     between are those it was captured from, `detail` how many tensors torch's trees look after, if
-    these launch it; kind "compiled": code of torch.compile runs, of a name
-    in `COMPILED_CODE`, `detail` says how many inputs it has.
+    these launch it; kind "compiled": code of torch.compile runs, of a name in `COMPILED_CODE`,
+    `detail` says how many inputs it has and, after a space, which `CompiledFrame` it is of.
     """
 
     kind: MarkKind
@@ -320,6 +322,50 @@ class Step:
     count: int = 1
 
 
+class GraphBreak(NamedTuple):
+    """Where Dynamo could not go on, and why, in its own words. `line` is the program's innermost
+    one there, `frame_line` that of the function it compiled: code that goes on begins there."""
+
+    line: str
+    frame_line: str
+    reason: str
+
+
+#: Begins the name of the code that Dynamo makes of a function's rest after a break; the line of the
+#: break ends it (torch/_dynamo/resume_execution.py).
+_RESUMED = "torch_dynamo_resume_in_"
+
+
+@dataclass(frozen=True)
+class CompiledFrame:
+    """A function as Dynamo compiled it once. `frame_id` is torch's name for it ("0/1": the first
+    function, compiled a second time), `function` and `line` say which it is, `num_ops` how many ops
+    its graph has: none where it runs as it is.
+
+    `recompiled` is torch's reason why what was compiled before did not do, "" for the first time,
+    and `recompiled_at` the program's line that the reason is about.
+    """
+
+    frame_id: str
+    function: str
+    line: str
+    num_ops: int
+    recompiled: str = ""
+    recompiled_at: str = ""
+    breaks: tuple[GraphBreak, ...] = ()
+
+    @property
+    def resumes_at(self) -> str:
+        """The line of the break after which it goes on; "" where it is a function's beginning.
+
+        >>> CompiledFrame("1/0", "torch_dynamo_resume_in_step_at_12", "net.py:12", 3).resumes_at
+        'net.py:12'
+        """
+        if not self.function.startswith(_RESUMED):
+            return ""
+        return f"{self.line.rpartition(':')[0]}:{self.function.rpartition('_at_')[2]}"
+
+
 @dataclass(frozen=True)
 class Recording:
     """All that a program did on the GPU, and every question it asked of it.
@@ -327,6 +373,7 @@ class Recording:
     `questions` maps what the script or PyTorch asked of the target ("get_device_capability(0)")
     to the answer it got; a recording can be priced for another GPU if the answers are the same.
     `made` holds the program's lines that made each module, by its path, where they were recorded.
+    `compiled` are the functions that torch.compile compiled, in that order.
     """
 
     steps: tuple[Step, ...]
@@ -338,6 +385,7 @@ class Recording:
     world_size: int = 1
     options: dict[str, str] = field(default_factory=dict)
     made: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    compiled: tuple[CompiledFrame, ...] = ()
 
     @property
     def num_ops(self) -> int:

@@ -23,11 +23,13 @@ from neusight.predictors.files import (
 from neusight.recording.recording import (
     Alloc,
     Argument,
+    CompiledFrame,
     EmptyCache,
     Entry,
     EventRecord,
     EventWait,
     Free,
+    GraphBreak,
     HostWork,
     Mark,
     MarkKind,
@@ -177,6 +179,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "modes": modes.rows,
         "stacks": stacks.rows,
         "made": made,
+        "compiled": [_encode_frame(frame) for frame in recording.compiled],
         "calls": calls.rows,
         "steps": steps,
     }
@@ -189,6 +192,11 @@ def _encode_signature(signature: OpSignature) -> Any:
         [[name, _encode_argument(value)] for name, value in signature.arguments],
         [_encode_argument(value) for value in signature.outputs],
     ]
+
+
+def _encode_frame(frame: CompiledFrame) -> Any:
+    values = [getattr(frame, field.name) for field in fields(CompiledFrame)]
+    return [*values[:-1], [list(item) for item in frame.breaks]]
 
 
 def _encode_argument(value: Argument) -> Any:
@@ -258,6 +266,9 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "question": (_is_text, _is_text),
+    "frame": (_is_text, _is_text, _is_text, is_count, _is_text, _is_text,
+              lambda value: isinstance(value, list)),
+    "break": (_is_text, _is_text, _is_text),
 }  # fmt: skip
 
 
@@ -344,7 +355,13 @@ def _decode(document: Fields) -> Recording:
         script=document.text("script", default=""),
         options=document.text_by_name("options", default={}),
         made={module: _at(stacks, number) for module, number in made.items()},
+        compiled=tuple(map(_decode_frame, document.items("compiled", default=[]))),
     )
+
+
+def _decode_frame(row: Any) -> CompiledFrame:
+    *values, breaks = _row("frame", row)
+    return CompiledFrame(*values, tuple(GraphBreak(*_row("break", item)) for item in breaks))
 
 
 def _decode_stack(row: Any) -> tuple[str, ...]:

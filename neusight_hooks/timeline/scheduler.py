@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import (
-    COMPILED_CODE,
     Alloc,
     Entry,
     EventRecord,
@@ -20,6 +19,7 @@ from neusight.recording.recording import (
     Synchronize,
     replays,
 )
+from neusight.timeline.compiled_calls import begin_compiled, end_compiled
 from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import AUTOGRAD, MAIN, HostLane
 from neusight.timeline.launches import (
@@ -27,7 +27,6 @@ from neusight.timeline.launches import (
     OpPlan,
     OpPlans,
     Pricing,
-    compiled_call_ns,
     graph_call_ns,
     nanoseconds,
 )
@@ -243,8 +242,11 @@ class Scheduler:
             captured, self._captured = self._captured, None
             self._launch_graph(captured or [])
             return
-        if mark.kind.startswith("compiled"):
-            self._compiled(mark)
+        if mark.kind == "compiled_begin":
+            begin_compiled(self.lane, mark, self._host)
+            return
+        if mark.kind == "compiled_end":
+            end_compiled(self.lane, mark)
             return
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
         if mark.kind.endswith("begin"):
@@ -252,17 +254,6 @@ class Scheduler:
         self.lane.now_ns += self._mark_ns[mark.kind]
         if not mark.kind.endswith("begin"):
             self.lane.end(kind, mark.name)
-
-    def _compiled(self, mark: Mark) -> None:
-        """Around compiled code: the host's work before it, and its span; backward's node is one."""
-        has_node = mark.name == COMPILED_CODE[-1]
-        if mark.kind == "compiled_end":
-            if not has_node:
-                self.lane.end("annotation", mark.name)
-            return
-        if not has_node:
-            self.lane.begin("annotation", mark.name, "")
-        self.lane.now_ns += compiled_call_ns(mark, self._host)
 
     def _record_event(self, entry: EventRecord) -> None:
         self.streams.record_event(entry.event, stream=entry.stream, host_ns=self.lane.now_ns)

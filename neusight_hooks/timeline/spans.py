@@ -12,7 +12,9 @@ from neusight.recording.recording import OpCall, Replay
 __all__ = ["HostSpan", "KernelSpan", "SpanKind", "StepSpan", "Thread", "Timeline"]
 
 Thread = Literal["main", "autograd"]
-SpanKind = Literal["op", "node", "module", "annotation", "launch", "event", "sync", "work"]
+SpanKind = Literal[
+    "op", "node", "module", "annotation", "compiled", "launch", "event", "sync", "work"
+]
 
 
 class HostSpan(NamedTuple):
@@ -20,8 +22,9 @@ class HostSpan(NamedTuple):
 
     kind "op": `call` is the op; "node": an autograd node around backward ops (two, one in the
     other, as the profiler shows them); "module": an nn.Module's forward, `name` its path and
-    `detail` its class; "annotation": record_function and the like; "launch": a runtime call with
-    the `correlation` of its kernel, or of all kernels of a CUDA graph; "event": cudaEventRecord or
+    `detail` its class; "annotation": record_function and the like; "compiled": code of
+    torch.compile, and what it does before its first kernel; "launch": a runtime call with the
+    `correlation` of its kernel, or of all kernels of a CUDA graph; "event": cudaEventRecord or
     cudaStreamWaitEvent; "sync": the host waits, because of `detail`; "work": the host is busy
     itself.
     `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of

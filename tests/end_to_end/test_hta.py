@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import compiled_net
 import pytest
 import torch
 
@@ -111,6 +112,13 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return analysis_of(forecast.timeline, tmp_path_factory.mktemp("training"))
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    python_with_hta()
+    forecast = compiled_net.train(lambda net: torch.compile(net))
+    return analysis_of(forecast.timeline, tmp_path_factory.mktemp("compiled"))
+
+
 def gradients_while_computing() -> tuple[Entry, ...]:
     """Ten products; after each but the last a collective runs beside the next."""
 
@@ -158,7 +166,7 @@ def is_memory(kernel: KernelSpan) -> bool:
     return kernel.kernel.name.startswith("mem")
 
 
-@pytest.mark.parametrize("name", ["training", "distributed"])
+@pytest.mark.parametrize("name", ["training", "distributed", "compiled"])
 def test_the_temporal_breakdown_is_that_of_the_timeline(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -175,7 +183,7 @@ def test_the_temporal_breakdown_is_that_of_the_timeline(
     assert row["non_compute_time(us)"] == pytest.approx(busy_us - union_us(computing), abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["training", "distributed"])
+@pytest.mark.parametrize("name", ["training", "distributed", "compiled"])
 def test_kernels_are_told_apart_by_their_names(name: str, request: pytest.FixtureRequest) -> None:
     analysis: Analysis = request.getfixturevalue(name)
     found = {row["kernel_type"]: row["sum"] for row in analysis.found["kernels"]}

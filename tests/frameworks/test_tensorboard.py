@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import compiled_net
 import pytest
 import torch
 from torch import nn
@@ -41,6 +42,7 @@ from neusight.timeline.streams import COMMUNICATION_STREAM
 from places import SHARED
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"
+COMPILED_RUN = "compiled"
 Event = dict[str, Any]
 
 
@@ -92,10 +94,17 @@ def distributed() -> Timeline:
 
 
 @pytest.fixture(scope="module")
-def logdir(forecast: neusight.Forecast, distributed: Timeline) -> Path:
-    """A forecast, the same on another GPU, and one of two ranks, as runs beside each other."""
+def compiled() -> neusight.Forecast:
+    return compiled_net.train(lambda net: torch.compile(net))
+
+
+@pytest.fixture(scope="module")
+def logdir(forecast: neusight.Forecast, compiled: neusight.Forecast, distributed: Timeline) -> Path:
+    """A forecast, the same on another GPU, one of two ranks, and one of a compiled program, as runs
+    beside each other."""
     assert forecast.trace_path is not None
     folder = Path(forecast.trace_path).parents[1]
+    neusight.trace_handler(folder / COMPILED_RUN, worker_name="host_0")(compiled)
     neusight.trace_handler(folder / OTHER_RUN, worker_name="host_0")(forecast.on("A100"))
     (folder / DISTRIBUTED_RUN).mkdir()
     for rank in range(2):
@@ -162,13 +171,14 @@ def client(logdir: Path) -> Iterator[Client]:
         yield Client(logdir)
 
 
-def of_run(view: str) -> dict[str, str]:
-    return {"run": RUN, "worker": "host_0", "span": "1", "view": view}
+def of_run(view: str, run: str = RUN) -> dict[str, str]:
+    return {"run": run, "worker": "host_0", "span": "1", "view": view}
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_views_are_there(client: Client) -> None:
-    assert set(client("/runs")["runs"]) == {RUN, OTHER_RUN, DISTRIBUTED_RUN}
+    runs = {RUN, OTHER_RUN, DISTRIBUTED_RUN, COMPILED_RUN}
+    assert set(client("/runs")["runs"]) == runs
     assert client("/views", run=RUN) == [
         "Overview", "Operator", "Kernel", "Trace", "Memory", "Module",
     ]  # fmt: skip
@@ -234,6 +244,41 @@ def test_modules_have_forward_and_backward(client: Client) -> None:
     inner = {row["name"]: row for row in outermost["children"]}
     assert set(inner) == {"Linear_0", "GELU_0", "Linear_1"}
     assert all(row["device_duration"] > 0 for row in inner.values())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kernels_of_a_compiled_program_belong_to_ops_of_their_names(
+    client: Client, compiled: neusight.Forecast
+) -> None:
+    table = client(
+        "/kernel/table", group_by="KernelNameAndOpName", **of_run("GPU Kernel", COMPILED_RUN)
+    )
+
+    rows = table["data"]["rows"]
+    fused = {row[0]: row[1] for row in rows if row[0].startswith("triton_")}
+    columns = [column["name"] for column in table["data"]["columns"]]
+    total_us = sum(row[columns.index("Total Duration (us)")] for row in rows)
+    assert fused == {name: name for name in fused}
+    assert len(fused) == 5
+    assert total_us == pytest.approx(kernel_us(compiled.timeline), rel=0.001)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_program_has_its_steps_and_its_module(
+    client: Client, compiled: neusight.Forecast
+) -> None:
+    overview = client("/overview", **of_run("Overview", COMPILED_RUN))
+    (outermost,) = client("/module", **of_run("Module", COMPILED_RUN))["data"]
+
+    shown = [step for step in compiled.timeline.steps if step.replay.step.kind != "setup"]
+    mean_us = sum(step.latency_ns for step in shown) / len(shown) / 1000
+    (average,) = overview["performance"]
+    assert len(overview["steps"]["rows"]) == 4
+    assert average["value"] == pytest.approx(mean_us, rel=0.01)
+    (inner,) = outermost["children"]
+    assert (outermost["name"], outermost["occurences"]) == ("OptimizedModule_0", 4)
+    assert (inner["name"], inner["occurences"]) == ("Net_0", 4)
+    assert outermost["device_duration"] > 0
 
 
 @pytest.mark.filterwarnings("ignore")

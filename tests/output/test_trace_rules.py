@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from compiled_net import train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +193,7 @@ def broken_rules(trace: dict[str, Any]) -> list[str]:
         for category in {event["cat"] for event in complete}
     }
     device = [e for name in ("kernel", "gpu_memcpy", "gpu_memset") for e in of.get(name, [])]
+    calls = [e for name in ("cuda_runtime", "cuda_driver") for e in of.get(name, [])]
     broken = [f"no duration: {event['name']}" for event in complete if event["dur"] < 0]
     if any(event["name"].startswith("ProfilerStep") for event in of.get("gpu_user_annotation", [])):
         broken.append("a step on the GPU, which readers take for one more")
@@ -211,14 +213,14 @@ def broken_rules(trace: dict[str, Any]) -> list[str]:
     named = of.get("cpu_op", []) + of.get("user_annotation", [])
     for what, numbers in (
         ("External id", [event["args"]["External id"] for event in named]),
-        ("correlation", [event["args"]["correlation"] for event in of.get("cuda_runtime", [])]),
+        ("correlation", [event["args"]["correlation"] for event in calls]),
         ("Python id", [event["args"]["Python id"] for event in of.get("python_function", [])]),
         ("Ev Idx", [e["args"]["Ev Idx"] for e in events if "Ev Idx" in (e.get("args") or {})]),
     ):
         if len(set(numbers)) != len(numbers):
             broken.append(f"{what} is not unique")
     known = {event["args"]["External id"] for event in named}
-    launches = {event["args"]["correlation"]: event for event in of.get("cuda_runtime", [])}
+    launches = {event["args"]["correlation"]: event for event in calls}
     for event in device:
         launch = launches.get(event["args"]["correlation"])
         if launch is None:
@@ -380,6 +382,86 @@ def test_the_trace_of_a_real_program_keeps_the_rules(real_program: dict[str, Any
     assert {GRAPH_LAUNCH, "cudaStreamWaitEvent", "cudaEventRecord"} <= names
 
 
+@pytest.fixture(scope="module")
+def compiled_program() -> dict[str, Any]:
+    forecast = train(lambda net: torch.compile(net))
+    trace = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    loaded: dict[str, Any] = json.loads(json.dumps(trace, allow_nan=False))
+    return loaded
+
+
+def test_the_trace_of_a_compiled_program_keeps_the_rules(compiled_program: dict[str, Any]) -> None:
+    assert broken_rules(compiled_program) == []
+
+
+def inside(trace: dict[str, Any], outer: Event) -> list[str]:
+    """The names of what runs in an event, from the outermost on."""
+    first, last = outer["ts"], outer["ts"] + outer["dur"]
+    return [
+        event["name"]
+        for lane in lanes(trace["traceEvents"])
+        for event in lane
+        if event["tid"] == outer["tid"] and first < event["ts"] and event["ts"] < last
+    ]
+
+
+def test_compiled_code_is_shown_as_torchs_profiler_shows_it(
+    compiled_program: dict[str, Any],
+) -> None:
+    """As of two linear layers on a CPU, with the ops of a GPU inside."""
+    regions = [
+        event
+        for event in compiled_program["traceEvents"]
+        if event["name"] == "Torch-Compiled Region: 0/0"
+    ]
+    fused = "triton_per_fused_gelu_native_dropout_native_layer_norm_0"
+
+    assert regions
+    for region in regions:
+        assert (region["cat"], region["ph"]) == ("cpu_op", "X")
+        assert inside(compiled_program, region) == [
+            "AOTDispatcher Runtime Wrapper Prologue", "CompiledFunction",
+            "aten::addmm", "cudaLaunchKernelExC", "aten::randint", "cudaLaunchKernel",
+            fused, "cuLaunchKernel", "aten::addmm", "cudaLaunchKernelExC",
+        ]  # fmt: skip
+
+
+def test_a_kernel_that_was_fused_is_tied_to_its_launch_and_its_op(
+    compiled_program: dict[str, Any],
+) -> None:
+    events = compiled_program["traceEvents"]
+    launched = {
+        event["args"]["correlation"]: event["args"]["External id"]
+        for event in events
+        if event["name"] == "cuLaunchKernel"
+    }
+    ops = {
+        event["args"]["External id"]: event
+        for event in events
+        if event.get("args", {}).get("kernel_backend") == "triton"
+    }
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    fused = [event for event in kernels if event["name"].startswith("triton_")]
+
+    assert len(fused) == len(launched) == len(ops)
+    for kernel in fused:
+        op = ops[launched[kernel["args"]["correlation"]]]
+        assert op["name"] == kernel["name"]
+        assert op["args"]["Input type"][-1] == "Scalar"
+
+
+def test_a_compiled_function_is_tied_to_its_backward(compiled_program: dict[str, Any]) -> None:
+    events = compiled_program["traceEvents"]
+    functions = [event for event in events if event["name"] == "CompiledFunction"]
+    backwards = [event for event in events if event["name"] == "CompiledFunctionBackward"]
+    arrows = {(event["tid"], event["ts"]) for event in events if event.get("cat") == "fwdbwd"}
+
+    assert [event["args"]["Sequence number"] for event in functions] == [
+        event["args"]["Sequence number"] for event in backwards
+    ]
+    assert {(event["tid"], event["ts"]) for event in [*functions, *backwards]} <= arrows
+
+
 # -- the schema of real profiles: names and types of keys, nothing else
 
 #: What only a forecast can tell of a kernel or copy; no profile has it.
@@ -390,6 +472,9 @@ OURS = {
         "bound by", "kernel class", "waves", "FLOPs", "bytes moved", "tile", "split k",
     )
 }  # fmt: skip
+#: What torch's profiler notes of Triton's launches, as far as a forecast knows it (in torch,
+#: _inductor/runtime/triton_heuristics.py, get_profiler_kwargs); the profiles here are eager.
+OF_TRITON = {"args.kernel_backend"}
 #: Keys of the file that a forecast does not write: it has no CUDA, no profiler run and no host.
 NOT_OURS = {
     "cuda_runtime_version", "cuda_driver_version", "cupti_version", "trace_id", "with_stack",
@@ -448,7 +533,7 @@ def violations(trace: dict[str, Any], schema: Schema) -> Counter[str]:
         for key in set(known["required"]) - set(keys):
             found[f"{kind}: {key} is missing"] += 1
         for key, name in keys.items():
-            if key in OURS and kind.startswith("X "):
+            if key in OURS | OF_TRITON and kind.startswith("X "):
                 continue
             if key not in known["allowed"]:
                 found[f"{kind}: no profile has {key}"] += 1
@@ -487,7 +572,7 @@ def schema() -> Schema:
 
 
 def test_no_event_departs_from_the_schema_of_real_profiles(
-    real_program: dict[str, Any], schema: Schema
+    real_program: dict[str, Any], compiled_program: dict[str, Any], schema: Schema
 ) -> None:
     every_kind = trace_of(
         [("op", name, 2, 0) for name in LAUNCHES] + [("record", 33), ("wait", 0), ("sync",)],
@@ -496,6 +581,7 @@ def test_no_event_departs_from_the_schema_of_real_profiles(
     )
 
     assert violations(real_program, schema) == Counter()
+    assert violations(compiled_program, schema) == Counter()
     assert violations(every_kind, schema) == Counter()
     assert set(schema["file"]["required"]) - NOT_OURS <= set(every_kind) | {"traceName"}
     assert set(every_kind) - set(schema["file"]["allowed"]) == {"neusight"}

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from neusight.predictors.errors import RecordingError
 from neusight.recording.recording import (
     Alloc,
+    CompiledFrame,
     Entry,
     EventRecord,
     EventWait,
     Free,
+    GraphBreak,
     HostWork,
     Mark,
     MathMode,
@@ -54,6 +56,36 @@ def recording_of(*entries: Entry, count: int = 1) -> Recording:
         warnings=("a note",),
         script="train.py --fast",
     )
+
+
+def test_what_was_compiled_is_kept_and_may_be_missing(tmp_path: Path) -> None:
+    stop = GraphBreak("net.py:12", "train.py:3", "Failed to trace builtin operator: print")
+    frame = CompiledFrame("0/1", "step", "train.py:2", 7, "size mismatch", "train.py:2", (stop,))
+    recording = replace(recording_of(CALL), compiled=(frame,))
+    save_recording(recording, tmp_path / "new.json")
+    document = json.loads((tmp_path / "new.json").read_text())
+    del document["compiled"]  # as before torch.compile was told of
+    (tmp_path / "old.json").write_text(json.dumps(document))
+
+    assert load_recording(tmp_path / "new.json")[0] == recording
+    assert load_recording(tmp_path / "old.json")[0] == replace(recording, compiled=())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["0/0", "step", "a.py:1", -1, "", "", []],
+        ["0/0", "step", "a.py:1", 1, "", "", [["a.py:1", "why"]]],
+        ["0/0", "step"],
+    ],
+)
+def test_damage_in_what_was_compiled_is_named(row: list[Any], tmp_path: Path) -> None:
+    save_recording(recording_of(CALL), tmp_path / "saved.json")
+    document = json.loads((tmp_path / "saved.json").read_text())
+    (tmp_path / "saved.json").write_text(json.dumps({**document, "compiled": [row]}))
+
+    with pytest.raises(RecordingError, match="is no row of the kind"):
+        load_recording(tmp_path / "saved.json")
 
 
 entries = st.lists(

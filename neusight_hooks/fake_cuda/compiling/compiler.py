@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
+from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.tracing import install_tracing
@@ -116,6 +117,7 @@ class _Compiler:
             patches.set(sys.modules["torch._dynamo.convert_frame"], "_compile", self._compile_frame)
         _stop_checking_distributions(patches)
         install_tracing(patches, recorder)
+        install_frames(patches, recorder)
         install_code_generation(patches, recorder)
         install_runtime(patches, recorder)
         return True

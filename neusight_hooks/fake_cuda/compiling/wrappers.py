@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch._guards import CompileContext
+
 from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, described, kernel_of
 from neusight.fake_cuda.compiling.launching import KernelLauncher
 from neusight.fake_cuda.compiling.origins import module_of
@@ -132,9 +134,10 @@ def _code_of(graph: Any) -> str:
 
 def _whole_call(recorder: Recorder, call: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The call of a wrapper, marked; after it no compiled module runs any more."""
+    frame_id = str(CompileContext.current_compile_id() or "")
 
     def run(inputs: Any) -> Any:
-        detail = str(len(inputs))
+        detail = f"{len(inputs)} {frame_id}".rstrip()
         recorder.tape.mark("compiled_begin", name, detail)
         try:
             return call(inputs)

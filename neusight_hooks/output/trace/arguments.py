@@ -121,7 +121,7 @@ def shape_arguments(signature: OpSignature) -> dict[str, object]:
     types: list[str] = []
     strides: list[object] = []
     values: list[str] = []
-    for _, argument in signature.arguments:
+    for argument in _passed(signature):
         dim, kind, stride, value = _shown(argument)
         dims.append(dim)
         types.append(kind)
@@ -133,6 +133,14 @@ def shape_arguments(signature: OpSignature) -> dict[str, object]:
         "Input Strides": strides,
         "Input Dims": dims,
     }
+
+
+def _passed(signature: OpSignature) -> tuple[Argument, ...]:
+    """What the op was called with; of a kernel that was fused, its tensors and then its sizes."""
+    if not signature.op.startswith("inductor::"):
+        return tuple(value for _, value in signature.arguments)
+    sizes = signature.by_name.get("numels", ())
+    return (*signature.input_tensors, *(sizes if isinstance(sizes, tuple) else ()))
 
 
 def _shown(argument: Argument) -> tuple[object, str, object, str]:

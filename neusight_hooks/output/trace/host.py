@@ -14,7 +14,7 @@ from neusight.output.trace.arguments import (
 from neusight.output.trace.device import DeviceLanes
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import OpSignature
+from neusight.recording.recording import COMPILED_CODE, OpSignature
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
@@ -35,6 +35,10 @@ _CALLBACK_IDS = {
     "cudaEventRecord": 135,
     "cudaStreamWaitEvent": 147,
 }
+
+
+#: Begins the names of ops that stand for kernels which torch.compile fused.
+_FUSED = "inductor::"
 
 
 class HostLanes:
@@ -93,6 +97,8 @@ class HostLanes:
             self._module(position, span, start, end)
         elif span.kind in ("launch", "event", "sync"):
             self._runtime(span, start, end)
+        elif span.kind == "compiled":
+            self._compiled(position, span, start, end)
         else:
             category = "user_annotation" if span.kind == "annotation" else "cpu_op"
             own = self._external[position] = self._log.new_id()
@@ -119,9 +125,7 @@ class HostLanes:
     ) -> None:
         """A span as an event, its own arguments between those that all have."""
         args = {**self._log.host_args(external), **(own or {}), "Ev Idx": self._log.next_index()}
-        name = span.name.removeprefix(
-            "inductor::"
-        )  # an op of compiled code bears its kernel's name
+        name = span.name.removeprefix(_FUSED)  # an op of compiled code bears its kernel's name
         self._log.complete(category, name, span.thread, start, end, args)
 
     # -- ops and autograd nodes
@@ -129,11 +133,10 @@ class HostLanes:
     def _op(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
         args: dict[str, object] = {}
-        number = self._sequence(span)
-        if number is not None and span.thread == "main":
-            args["Sequence number"] = number
-            args["Fwd thread id"] = 0
-            self._forward.setdefault(number, start)
+        if span.name.startswith(_FUSED):
+            args["kernel_backend"] = "triton"
+        elif not self._is_in_function(span):
+            args |= self._forward_of(self._sequence(span), span, start)
         if self._record_shapes and span.call is not None:
             args.update(self._shapes_of(span.call.signature))
         if span.call is not None and span.call.stack:
@@ -142,6 +145,26 @@ class HostLanes:
         collective = self._collective_of(position)
         if collective is not None:
             self._communication(position, span, start, end, collective)
+
+    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> dict[str, object]:
+        """What ties what runs in forward to its autograd node."""
+        if number is None or span.thread != "main":
+            return {}
+        self._forward.setdefault(number, start)
+        return {"Sequence number": number, "Fwd thread id": 0}
+
+    def _is_in_function(self, span: HostSpan) -> bool:
+        """Whether an op is part of a function of autograd's, whose node is that of all of it."""
+        return span.parent >= 0 and self.timeline.host[span.parent].name == COMPILED_CODE[1]
+
+    def _compiled(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        """Compiled code; autograd gives the number of its node to the first op in it."""
+        external = self._external[position] = self._log.new_id()
+        args: dict[str, object] = {}
+        inside = self.timeline.host[position + 1 : position + 2]
+        if span.name == COMPILED_CODE[1] and inside and inside[0].parent == position:
+            args = self._forward_of(self._sequence(inside[0]), span, start)
+        self._complete("cpu_op", span, start, end, external, args)
 
     def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()

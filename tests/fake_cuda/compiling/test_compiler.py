@@ -104,7 +104,8 @@ def needed() -> dict[str, object]:
         f"{module}.{name}": attrgetter(name)(import_module(module))
         for module, names in needed_names.NEEDED_NAMES.items()
         for name in names
-        if not name.endswith("_type_dispatch")  # a method, made anew at each look
+        # A method that is made anew at each look, and what torch counts in.
+        if not name.endswith(("_type_dispatch", "counters", "graph_break_reasons"))
     }
 
 

@@ -1,0 +1,153 @@
+"""What Dynamo made of the program's functions: graphs, breaks and recompiles, as torch says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.call_stack import file_name
+from neusight.recording.recording import CompiledFrame, GraphBreak
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["break_reason", "guard_reason", "install_frames"]
+
+
+def install_frames(patches: Patches, recorder: Recorder) -> None:
+    """Each function that Dynamo compiles is noted, with torch's own reasons for what it did."""
+    from torch._dynamo import convert_frame
+
+    compile_frame: Callable[..., Any] = convert_frame._compile
+    find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons
+    stacks = recorder.tape.stacks
+    notes = _Notes(recorder, f"{Path.cwd()}/" if stacks is None else stacks.folder)
+
+    def noted(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        with notes.of(code, str(kwargs.get("compile_id"))):
+            return compile_frame(code, *args, **kwargs)
+
+    def reasons(*args: Any, **kwargs: Any) -> list[str]:
+        notes.recompiled = find_reasons(*args, **kwargs)
+        return notes.recompiled
+
+    patches.set(convert_frame, "_compile", noted)
+    patches.set(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
+
+
+class _Place(NamedTuple):
+    """A line of some file; torch's stacks and code objects say which."""
+
+    filename: str
+    number: int
+
+
+class _Notes:
+    """Writes down what was compiled, by what torch counts and lists meanwhile."""
+
+    def __init__(self, recorder: Recorder, folder: str) -> None:
+        self.recompiled: list[str] = []
+        self._recorder = recorder
+        self._folder = folder
+
+    @contextmanager
+    def of(self, code: CodeType, frame_id: str) -> Iterator[None]:
+        """Notes the function that is compiled in here, if a graph or a break came of it."""
+        from torch._dynamo import output_graph
+        from torch._dynamo.exc import Unsupported
+
+        self.recompiled = []
+        num_before, known = _num_captured(), len(output_graph.graph_break_reasons)
+        failed: Unsupported | None = None
+        is_compiled = False
+        try:
+            yield
+            is_compiled = True
+        except Unsupported as error:  # the function runs as it is
+            failed = error
+            raise
+        finally:
+            breaks = [
+                self._break(reason.reason, reason.user_stack, code)
+                for reason in output_graph.graph_break_reasons[known:]
+            ]
+            if failed is not None:
+                stack = getattr(failed, "real_stack", None) or ()
+                breaks.append(self._break(str(failed), stack, code))
+            num_ops = _num_captured() - num_before if is_compiled else 0
+            self._note(code, frame_id, num_ops, tuple(dict.fromkeys(breaks)))
+
+    def _note(
+        self, code: CodeType, frame_id: str, num_ops: int, breaks: tuple[GraphBreak, ...]
+    ) -> None:
+        is_of_program = bool(file_name(code.co_filename, self._folder))
+        if not num_ops and not (is_of_program and breaks):
+            return
+        first = _Place(code.co_filename, code.co_firstlineno)
+        recompiled, place = guard_reason(self.recompiled[0]) if self.recompiled else ("", None)
+        self._recorder.compiled.append(
+            CompiledFrame(
+                frame_id,
+                code.co_name,
+                self._words(first),
+                num_ops,
+                recompiled,
+                self._words(_Place(*place) if place else first) if recompiled else "",
+                breaks,
+            )
+        )
+
+    def _break(self, reason: str, stack: Sequence[Any], code: CodeType) -> GraphBreak:
+        lines = [_Place(item.filename, item.lineno) for item in stack]
+        lines = lines or [_Place(code.co_filename, code.co_firstlineno)]
+        own = [line for line in lines if file_name(line.filename, self._folder)] or lines
+        return GraphBreak(self._words(own[-1]), self._words(own[0]), break_reason(reason))
+
+    def _words(self, line: _Place) -> str:
+        name = file_name(line.filename, self._folder)
+        if not name:  # of torch itself, such as an optimizer's step
+            name = re.sub(r".*/(site|dist)-packages/", "", line.filename)
+            name = Path(name).name if name.startswith("/") else name
+        return f"{name}:{line.number}"
+
+
+def _num_captured() -> int:
+    """Ops in all graphs so far, as Dynamo counts them."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["calls_captured"])
+
+
+def break_reason(text: str) -> str:
+    """Torch's reason for a break in a line: what it could not do, and to what.
+
+    >>> break_reason("Failed to trace it\\n  Explanation: Dynamo cannot trace `print` here\\n")
+    'Failed to trace it: print'
+    """
+    first, _, rest = text.strip().partition("\n")
+    named = re.search(r"Explanation:[^\n]*?`([^`\n]+)`", rest)
+    return first if named is None or named[1] in first else f"{first}: {named[1]}"
+
+
+#: Numbers of this many digits are addresses, other ones in each run.
+_ADDRESS = re.compile(r"\b\d{9,}\b")
+_FRAME_ID = re.compile(r"^!?\d+/[\d_/]+: ")
+_STACK = re.compile(r'User stack trace:\s+(?:.*\n)*?\s*File "([^"]+)", line (\d+)')
+
+
+def guard_reason(text: str) -> tuple[str, tuple[str, int] | None]:
+    """Torch's reason for a recompile in a line: the guard that failed; and the file and line that
+    the guard is about, where it says.
+
+    >>> guard_reason("0/0: tensor 'x' size mismatch at index 0. expected 64, actual 32")
+    ("tensor 'x' size mismatch at index 0. expected 64, actual 32", None)
+    """
+    first = text.strip().partition("\n")[0]
+    condition = _ADDRESS.sub("…", _FRAME_ID.sub("", first)).partition("  #")[0].strip()
+    found = _STACK.search(text)
+    return condition, (found[1], int(found[2])) if found else None
