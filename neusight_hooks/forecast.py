@@ -12,6 +12,7 @@ from typing import Any
 from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
+from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
@@ -206,6 +207,12 @@ class Forecast:
         """What ended the program before its end, in words; empty where nothing did."""
         return failure_of(self.recording)
 
+    @cached_property
+    def compiled(self) -> Compilation | None:
+        """What torch.compile made of the program: graphs, graph breaks and recompiles with their
+        lines, fused kernels; None where nothing was compiled."""
+        return compilation_of(self.recording, self.timeline, self.memory, self.host)
+
     @property
     def coverage(self) -> dict[str, float]:
         """Share of the steady step's kernel time by origin: trained, physics, fallback."""
@@ -357,6 +364,7 @@ class Forecast:
             unmapped=tuple(self.unmapped),
             calibration=self.calibration,
             trace_path=self.trace_path,
+            compiled=self.compiled,
         )
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:

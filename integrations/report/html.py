@@ -17,6 +17,7 @@ from neusight._version import __version__
 from neusight.advice.advice import Advice
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side
+from neusight.output.compiled import Compilation, compiled_lines
 from neusight.output.figures import Row
 from neusight.output.summary import headline, verdict_words
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -172,6 +173,8 @@ def _of_one(forecast: Forecast, number: int, advice: Sequence[Advice]) -> list[s
         parts += _timeline(forecast.timeline, step, number)
     if memory.events:
         parts += ["<h3>Memory</h3>", _memory_curve(forecast), _alive_table(forecast)]
+    if forecast.compiled is not None:
+        parts += ["<h3>What torch.compile made of it</h3>", _compiled_tables(forecast.compiled)]
     parts += [
         "<h3>Where the time goes</h3>",
         _rows_table(verdict.by_kernel_class, "kernel class", swatches=True),
@@ -253,6 +256,26 @@ def _advice_table(advice: Iterable[Advice]) -> str:
     ]
     caption = "Each alone, computed by pricing the recording again."
     return _table(["change", "a step", "gain", "assumes"], rows, caption=caption, words={3})
+
+
+def _compiled_tables(found: Compilation) -> str:
+    """Graphs and fusion in a line, then breaks and recompiles where there are any."""
+    first, *_ = compiled_lines(found)
+    tables = [f"<p>{escape(first.split(maxsplit=1)[1])}</p>"]
+    breaks = [
+        [stop.line, stop.reason, f"{stop.num_calls}", time_text(stop.host_us), f"{stop.num_waits}",
+         time_text(stop.wait_us)]
+        for stop in found.breaks
+    ]  # fmt: skip
+    if breaks:
+        header = ["graph break", "torch's reason", "more calls", "host", "waits", "waited"]
+        caption = "Of a step. The fusion that is lost across a break is not counted."
+        tables.append(_table(header, breaks, caption=caption, words={1}))
+    again = [[item.line, item.function, item.reason, f"{item.count}"] for item in found.recompiles]
+    if again:
+        header = ["recompiled for", "function", "torch's reason", "times"]
+        tables.append(_table(header, again, words={1, 2}))
+    return "".join(tables)
 
 
 def _remedy_table(advice: MemoryAdvice) -> str:

@@ -10,6 +10,7 @@ from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
+from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
@@ -40,7 +41,8 @@ _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "blo
 class Findings:
     """What a forecast found, as far as it is told.
 
-    `unmapped` are ops that nobody mapped to kernels; `trace_path` where its trace was written.
+    `unmapped` are ops that nobody mapped to kernels; `trace_path` where its trace was written;
+    `compiled` what torch.compile made of it, if anything.
     """
 
     recording: Recording
@@ -53,6 +55,7 @@ class Findings:
     unmapped: tuple[str, ...] = ()
     calibration: Calibration | None = None
     trace_path: str | None = None
+    compiled: Compilation | None = None
 
     @property
     def failure(self) -> str:
@@ -110,6 +113,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         *_time_words(found.verdict),
         "",
         *_memory_words(found.memory, gpu),
+        *(compiled_lines(found.compiled) if found.compiled is not None else []),
         _coverage_words(found.verdict, found.unmapped),
         *_premises(found),
         *_bullets(found.warnings),
@@ -289,6 +293,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "tokens_per_step": verdict.batch.tokens,
         "batch_known_by": verdict.batch.known_by,
         "trace": found.trace_path,
+        "compiled": compiled_json(found.compiled),
         "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],
         "by_module": [asdict(row) for row in verdict.by_module],
         "by_op": [asdict(row) for row in verdict.by_op],
