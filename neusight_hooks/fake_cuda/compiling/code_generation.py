@@ -59,7 +59,6 @@ def _install_without_triton(patches: Patches) -> None:
     and TMA ask for it elsewhere, and would then time something on a device."""
     from torch._inductor import scheduler
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-    from torch._inductor.fx_passes import pad_mm
     from torch.utils import _triton
 
     def write_header(self: Any) -> None:
@@ -68,7 +67,6 @@ def _install_without_triton(patches: Patches) -> None:
     patches.set(scheduler, "has_triton", lambda *args, **kwargs: True)
     patches.set(_triton, "triton_hash_with_backend", lambda: "forecast")
     patches.set(PythonWrapperCodegen, "write_triton_header_once", write_header)
-    patches.set(pad_mm, "_should_pad", lambda *args, **kwargs: False)
 
 
 class _OnCPU(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]

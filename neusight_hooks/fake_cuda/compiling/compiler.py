@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from neusight.fake_cuda.compiling.choices.padding import install_padding
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
@@ -41,7 +42,7 @@ def install_compiler(
     patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
 ) -> None:
     """torch.compile runs whole; Inductor is imported, and changed, once something is compiled."""
-    compiler = _Compiler(patches, recorder, lambda: asked(INDUCTOR_QUESTION, _answer(gpu)))
+    compiler = _Compiler(patches, recorder, gpu, asked)
     real_compile: Any = torch.compile
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
@@ -75,10 +76,17 @@ def _answer(gpu: GPU) -> tuple[object, ...]:
 class _Compiler:
     """What torch.compile needs of a forecast, set up where it is first called."""
 
-    def __init__(self, patches: Patches, recorder: Recorder, ask: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        patches: Patches,
+        recorder: Recorder,
+        gpu: GPU,
+        asked: Callable[[str, object], None],
+    ) -> None:
         self._patches = patches
         self._recorder = recorder
-        self._ask = ask
+        self._gpu = gpu
+        self._asked = asked
         self._is_ready: bool | None = None
         self._compile_frame: Any = None  # torch's own, where it waits for the first use
 
@@ -109,7 +117,7 @@ class _Compiler:
                 f"torch.compile is forecast as eager: torch {torch.__version__} moved {moved[0]}"
             )
             return False
-        self._ask()
+        self._asked(INDUCTOR_QUESTION, _answer(self._gpu))
         patches, recorder = self._patches, self._recorder
         if self._compile_frame is None:
             self._forget_what_was_compiled()
@@ -120,6 +128,7 @@ class _Compiler:
         install_frames(patches, recorder)
         install_code_generation(patches, recorder)
         install_runtime(patches, recorder)
+        install_padding(patches, self._gpu, self._asked)
         return True
 
     def prepare_for_older(self) -> None:

@@ -72,7 +72,12 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.dependencies": ("MemoryDep",),
     "torch._inductor.fx_passes.joint_graph": ("UniformValueConstantFolder.run",),
-    "torch._inductor.fx_passes.pad_mm": ("_should_pad",),
+    "torch._inductor.fx_passes.pad_mm": (
+        "_should_pad",
+        "has_triton",
+        "hint_symbols",
+        "should_exclude_padding_time",
+    ),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.scheduler": (
         "Scheduler.enter_context",

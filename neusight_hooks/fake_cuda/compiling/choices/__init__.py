@@ -1,0 +1,1 @@
+"""What Inductor would choose by timing on a GPU, chosen by prices."""

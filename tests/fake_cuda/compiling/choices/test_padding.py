@@ -1,0 +1,117 @@
+"""Products are padded where torch's rule says so, by prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from compiled_net import ops, torch_compile
+from torch._inductor import config as inductor_config
+
+import neusight
+from neusight.fake_cuda.compiling.choices.padding import Product, is_padded, padding_answer
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import find_gpu
+from neusight.recording.recording import TensorSpec
+
+MM = "aten::mm"
+
+
+def product(m: int, n: int, k: int, dtype: str = "bfloat16", **others: Any) -> Product:
+    left, right = TensorSpec((m, k), (k, 1), dtype), TensorSpec((k, n), (n, 1), dtype)
+    return Product(others.pop("op", MM), left, right, **others)
+
+
+def run(gpu: str) -> neusight.Forecast:
+    """A product that sums over 4,095, twice."""
+    with neusight.forecast_on(gpu) as forecast, torch.no_grad():
+        weight = torch.randn(4095, 4096, device="cuda", dtype=torch.bfloat16)
+        function = torch_compile(lambda x: torch.relu(x @ weight))
+        for _ in range(2):
+            function(torch.randn(4096, 4095, device="cuda", dtype=torch.bfloat16))
+            torch.cuda.synchronize()
+            forecast.step()
+    return forecast
+
+
+@pytest.fixture(scope="module")
+def padded() -> neusight.Forecast:
+    return run("A100")
+
+
+def test_margins_lead_to_the_next_aligned_size_but_for_ones() -> None:
+    assert product(1, 4095, 768).margins == (0, 1, 0)
+    assert product(4097, 1, 3, "float32").margins == (3, 0, 1)
+    assert product(7, 7, 7, "float64").margins == (0, 0, 0)
+
+
+def test_a_product_is_padded_where_that_is_a_tenth_faster_copies_included() -> None:
+    a100 = find_gpu("A100")
+
+    assert is_padded(product(4096, 4096, 4095), a100)
+    assert not is_padded(product(4096, 4096, 4096), a100)  # nothing to pad
+    assert not is_padded(product(512, 512, 511), a100)  # the copies take longer
+    assert not is_padded(product(4096, 4096, 4095, "float32"), a100)  # no faster
+
+
+def test_what_can_be_made_padded_is_not_copied() -> None:
+    gpu, copied = find_gpu("H100"), product(4096, 4096, 4095)
+    planned = copied._replace(left_is_planned=True, right_is_planned=True)
+
+    assert not is_padded(copied, gpu)
+    assert is_padded(planned, gpu)
+
+
+def test_products_bound_by_memory_are_not_timed() -> None:
+    assert not is_padded(product(16, 4096, 4095), find_gpu("H100"))
+
+
+def test_batched_and_added_products_are_judged_too() -> None:
+    gpu = find_gpu("A100")
+    batched = Product(
+        "aten::bmm",
+        TensorSpec((8, 2048, 2048), (2048 * 2048, 2048, 1), "bfloat16"),
+        TensorSpec((8, 2048, 2047), (2048 * 2047, 2047, 1), "bfloat16"),
+    )
+    bias = TensorSpec((8191,), (1,), "bfloat16")
+
+    assert is_padded(batched, gpu)
+    assert is_padded(product(8192, 8191, 4096, op="aten::addmm", added=bias), gpu)
+
+
+def test_a_question_holds_all_that_its_answer_depends_on() -> None:
+    asked = product(
+        33, 35, 37, added=TensorSpec((35,), (1,), "bfloat16"), right_is_planned=True,
+        allows_tf32=True,
+    )  # fmt: skip
+
+    assert Product.of(asked.question()) == asked
+
+
+def test_questions_of_others_and_damaged_ones_have_no_answer() -> None:
+    gpu = find_gpu("A100")
+
+    assert padding_answer("get_device_name", gpu) is None
+    assert padding_answer("pad_mm aten::mm bfloat16:4x", gpu) is None
+
+
+def test_inductor_pads_and_the_time_falls(padded: neusight.Forecast) -> None:
+    with inductor_config.patch(shape_padding=False):
+        plain = run("A100")
+
+    launched = ops(padded.recording.steps[-2])
+    assert launched["aten::mm"] == 1
+    assert any("_mm_" in name for name in launched)  # the copy with its margin
+    assert padded.step_latency_us.median < 0.8 * plain.step_latency_us.median
+
+
+def test_another_answer_is_another_recording(padded: neusight.Forecast) -> None:
+    [question] = [item for item in padded.recording.questions if item[0].startswith("pad_mm")]
+    assert question[1] == "True"
+
+    other = neusight.Forecast(replace(padded.recording, questions=(question,)), padded.options)
+
+    with pytest.raises(ForecastStateError, match="for pad_mm"):
+        other.on("H100")
