@@ -26,9 +26,11 @@ from neusight.predictors.files import (
 )
 
 __all__ = [
+    "COMPILED_METRICS",
     "METRICS",
     "SCHEMA_VERSION",
     "Case",
+    "CompileRow",
     "MemoryRow",
     "Metric",
     "OpRow",
@@ -75,6 +77,15 @@ METRICS = (
 )
 
 
+#: What is kept beside that where torch.compile compiled something; the first two are judged.
+COMPILED_METRICS = (
+    Metric("num_graph_breaks", "graph breaks", ""),
+    Metric("num_recompiles", "recompiles", ""),
+    Metric("num_graphs", "compiled graphs", ""),
+    Metric("num_fused_kernels", "fused kernels", ""),
+)
+
+
 class OpRow(NamedTuple):
     """Equal ops of a module in a phase of the steady step.
 
@@ -113,6 +124,16 @@ class WaitRow(NamedTuple):
     num_waits: int
 
 
+class CompileRow(NamedTuple):
+    """A "graph break" or a "recompile" of torch.compile, with torch's reason and the line of code
+    that it is about; how often it came."""
+
+    what: str
+    reason: str
+    code: str
+    num_times: int
+
+
 @dataclass(frozen=True)
 class Case:
     """One program on one GPU, as a baseline keeps it.
@@ -120,7 +141,8 @@ class Case:
     `program` is the script and its arguments (empty in a test), `settings` what was chosen for the
     forecast, `metrics` the figures by name (see `METRICS`), `bound` what limits the step. `tool`
     says what made the forecast; `work` is a digest of all that was recorded, prices aside, `files`
-    one of the program's own files. `peak` is where memory is fullest.
+    one of the program's own files. `peak` is where memory is fullest. `compiling` and the figures
+    of `COMPILED_METRICS` are there where torch.compile compiled something.
     """
 
     gpu: str
@@ -135,6 +157,12 @@ class Case:
     ops: tuple[OpRow, ...]
     memory: tuple[MemoryRow, ...]
     waits: tuple[WaitRow, ...]
+    compiling: tuple[CompileRow, ...] = ()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile compiled something, as far as the case knows."""
+        return COMPILED_METRICS[0].name in self.metrics
 
     @property
     def adds_up(self) -> bool:
@@ -258,7 +286,14 @@ def _unfold_rows(rows: Iterable[R], where: str) -> tuple[R, ...]:
 # -- as text -------------------------------------------------------------------------------------
 
 _SIMPLE = ("gpu", "program", "settings", "bound", "tool", "work", "files", "peak")
-_ROWS: dict[str, type[tuple[Any, ...]]] = {"ops": OpRow, "memory": MemoryRow, "waits": WaitRow}
+_ROWS: dict[str, type[tuple[Any, ...]]] = {
+    "ops": OpRow,
+    "memory": MemoryRow,
+    "waits": WaitRow,
+    "compiling": CompileRow,
+}
+#: Entries that a case may lack.
+_OPTIONAL = ("compiling",)
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -278,7 +313,8 @@ def baseline_text(cases: Mapping[str, Case]) -> str:
 
 def figures_text(case: Case) -> str:
     """The lines of a case that hold its figures, to paste into the file."""
-    figures = [f'    "{m.name}": {_number(case.metrics[m.name])}' for m in METRICS]
+    kept = (*METRICS, *(m for m in COMPILED_METRICS if m.name in case.metrics))
+    figures = [f'    "{m.name}": {_number(case.metrics[m.name])}' for m in kept]
     return '   "metrics": {\n' + ",\n".join(figures) + "\n   }"
 
 
@@ -294,6 +330,7 @@ def _case_text(case: Case) -> str:
         "ops": _fold_rows(case.ops),
         "memory": _fold_rows(case.memory),
         "waits": sorted(case.waits),
+        **({"compiling": sorted(case.compiling)} if case.is_compiled else {}),
     }
     for name, lines in rows.items():
         text = ",\n".join(f"    {json.dumps(line, ensure_ascii=False)}" for line in lines)
@@ -356,14 +393,17 @@ def _case_of(value: Any, where: str) -> Case:
     if not isinstance(value, dict):
         raise BaselineError(f"{where}: a case must be an object.")
     names = [item.name for item in fields(Case)]
-    missing = [name for name in names if name not in value]
+    missing = [name for name in names if name not in (*value, *_OPTIONAL)]
     unknown = sorted(set(value) - set(names))
     if missing or unknown:
         problem = (
             f"lacks {missing[0]!r}" if missing else f"has an unknown entry {shown(unknown[0])}"
         )
         raise BaselineError(f"{where} {problem}. Write it again with --update.")
-    rows = {name: _rows_of(value[name], kind, f"{where}, {name}") for name, kind in _ROWS.items()}
+    rows = {
+        name: _rows_of(value.get(name, []), kind, f"{where}, {name}")
+        for name, kind in _ROWS.items()
+    }
     return Case(
         gpu=_text(value["gpu"], f"{where}, gpu"),
         program=tuple(_texts(value["program"], f"{where}, program")),
@@ -377,6 +417,7 @@ def _case_of(value: Any, where: str) -> Case:
         ops=_unfold_rows(rows["ops"], where),
         memory=_unfold_rows(rows["memory"], where),
         waits=tuple(rows["waits"]),
+        compiling=tuple(rows["compiling"]),
     )
 
 
@@ -384,8 +425,10 @@ def _metrics_of(value: Any, where: str) -> dict[str, float]:
     if not isinstance(value, dict):
         raise BaselineError(f"{where} must be an object of figures.")
     found: dict[str, float] = {}
-    for metric in METRICS:
+    for metric in (*METRICS, *COMPILED_METRICS):
         if metric.name not in value:
+            if metric in COMPILED_METRICS:
+                continue
             raise BaselineError(f"{where} lacks {metric.name!r}. Write it again with --update.")
         figure = value[metric.name]
         if not is_number(figure) or figure < 0:

@@ -144,7 +144,7 @@ def changes_by_tool(
     if before.tool == now.tool:
         return {}
     if is_same_program:
-        return {name: now.metrics[name] - was for name, was in before.metrics.items()}
+        return {name: now.metrics.get(name, 0) - was for name, was in before.metrics.items()}
     kernel_ns, host_ns, num_kernels = (_priced_otherwise(ops, index) for index in range(3))
     total_kernel_ns = sum(row.kernel_ns for row in before.ops)
     total_host_ns = sum(row.host_ns for row in before.ops)

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from neusight.integrations.check.baseline import METRICS, Case
+from neusight.integrations.check.baseline import (
+    COMPILED_METRICS,
+    METRICS,
+    Case,
+    CompileRow,
+)
 from neusight.integrations.check.causes import (
     CallStack,
     Cause,
@@ -27,6 +32,7 @@ from neusight.integrations.check.tolerance import DEFAULT_TOLERANCES, METRIC_OF,
 __all__ = [
     "Judgement",
     "MetricChange",
+    "NewStop",
     "NewWait",
     "Status",
     "judge",
@@ -64,6 +70,17 @@ class NewWait(NamedTuple):
     stack: CallStack
 
 
+class NewStop(NamedTuple):
+    """A "graph break" or "recompile" that was not there before: torch's reason, the line of code
+    that it is about and its place, how often it came."""
+
+    what: str
+    reason: str
+    code: str
+    num_times: int
+    place: str
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A case compared with its baseline. `metrics` in the order of METRICS, causes largest first.
@@ -83,6 +100,7 @@ class Judgement:
     memory_stack: CallStack = ()
     new_waits: tuple[NewWait, ...] = ()
     gone_waits: tuple[str, ...] = ()
+    new_stops: tuple[NewStop, ...] = ()
     new_kernels: tuple[tuple[str, int], ...] = ()
     gone_kernels: tuple[tuple[str, int], ...] = ()
     peak_moved: tuple[str, str] | None = None
@@ -145,6 +163,7 @@ def judge(
         memory_stack=common_stack(memory_causes),
         new_waits=_new_waits(before, after),
         gone_waits=_gone_waits(before, now),
+        new_stops=_new_stops(before, after),
         new_kernels=_more_of(_kernels_in(now), _kernels_in(before)),
         gone_kernels=_more_of(_kernels_in(before), _kernels_in(now)),
         peak_moved=(before.peak, now.peak) if before.peak != now.peak else None,
@@ -163,8 +182,10 @@ def _changes(
 ) -> Iterable[MetricChange]:
     for short, tolerance in tolerances.items():
         name = METRIC_OF[short]
-        metric = next(metric for metric in METRICS if metric.name == name)
-        was, value = before.metrics[name], now.metrics[name]
+        if name not in before.metrics:  # it did not compile, or the baseline is older than that
+            continue
+        metric = next(item for item in (*METRICS, *COMPILED_METRICS) if item.name == name)
+        was, value = before.metrics[name], now.metrics.get(name, 0)
         allowed, tool = tolerance.allowed(was), by_tool.get(name, 0.0)
         yield MetricChange(
             name=name,
@@ -235,6 +256,24 @@ def _cost_and_stack(after: Observation, key: tuple[str, str]) -> tuple[float, Ca
     return (0.0, ()) if wait is None else (wait.cost_us, wait.stack)
 
 
+def _new_stops(before: Case, after: Observation) -> tuple[NewStop, ...]:
+    """Graph breaks and recompiles that came more often than in the baseline, where it knows of any.
+    Where a line was only rewritten, their number stays."""
+    if not before.is_compiled:
+        return ()
+    was = {row[:3]: row.num_times for row in before.compiling}
+    totals: Counter[str] = Counter()
+    for sign, rows in ((1, after.case.compiling), (-1, before.compiling)):
+        for row in rows:
+            totals[row.what] += sign * row.num_times
+    more: list[CompileRow] = [
+        row._replace(num_times=row.num_times - was.get(row[:3], 0))
+        for row in after.case.compiling
+        if totals[row.what] > 0 and row.num_times > was.get(row[:3], 0)
+    ]
+    return tuple(NewStop(*row, after.stops.get(row[:3], "")) for row in more)
+
+
 def _gone_waits(before: Case, now: Case) -> tuple[str, ...]:
     has = {row[:2]: row.num_waits for row in now.waits}
     return tuple(
@@ -262,8 +301,24 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
             "the baseline's rows do not add up to its figures (edited by hand?), so what is said "
             "about causes may be incomplete; --update writes both again"
         )
+    notes += _compiled_notes(before, after.case)
     if num_moved:
         notes.append(f"modules were renamed; {num_moved} of their ops do what they did before")
     if after.unmapped:
         notes.append(f"priced by bytes over bandwidth, as fallback: {', '.join(after.unmapped)}")
     return tuple(notes)
+
+
+def _compiled_notes(before: Case, now: Case) -> list[str]:
+    """What else torch.compile makes of it than it did, where that is kept and not judged."""
+    if now.is_compiled and not before.is_compiled:
+        return ["the baseline knows of no graph breaks and recompiles; --update writes them down"]
+    if before.is_compiled and not now.is_compiled:
+        return ["torch.compile compiles nothing of it any more"]
+    changes = [
+        f"{metric.title} {before.metrics.get(metric.name, 0):g} → "
+        f"{now.metrics.get(metric.name, 0):g}"
+        for metric in COMPILED_METRICS[2:]
+        if before.metrics.get(metric.name) != now.metrics.get(metric.name)
+    ]
+    return [f"torch.compile: {', '.join(changes)}"] if changes else []

@@ -7,13 +7,21 @@ import json
 import linecache
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
-from neusight.integrations.check.baseline import METRICS, Case, MemoryRow, OpRow, WaitRow
+from neusight.integrations.check.baseline import (
+    COMPILED_METRICS,
+    METRICS,
+    Case,
+    CompileRow,
+    MemoryRow,
+    OpRow,
+    WaitRow,
+)
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
@@ -34,6 +42,7 @@ from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.output.compiled import Compilation
     from neusight.predictors.measuring.calibration import Calibration
 
 __all__ = [
@@ -72,7 +81,8 @@ class Wait(NamedTuple):
 class Observation:
     """A case, and where its rows come from. Keys are rows without their numbers; an op that is
     called from several places has a stack for each (some of them). `made` says where each module
-    was made, `unmapped` which ops nobody described."""
+    was made, `unmapped` which ops nobody described; `stops` has the line of each row of what was
+    compiled."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
@@ -80,6 +90,7 @@ class Observation:
     waits: Mapping[tuple[str, str], Wait]
     made: Mapping[str, CallStack]
     unmapped: tuple[str, ...] = ()
+    stops: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
 
 
 def observe(
@@ -107,6 +118,7 @@ def observe(
     ops, op_stacks = _ops_of(forecast, step, digests)
     memory, memory_stacks, peak = _memory_of(forecast)
     waits, wait_stacks = _waits_of(step.replay.step.entries, folder)
+    compiling, stops = _compiling_of(forecast.compiled, folder)
     verdict = forecast.verdict
     figures = {
         "step_latency_us": verdict.step_latency.median,
@@ -117,6 +129,7 @@ def observe(
         "num_synchronizations": verdict.num_synchronizations,
         "flops": verdict.flops,
         "communication_bytes": _communication_bytes(_kernels_of(forecast, step)),
+        **_compiled_figures(forecast.compiled),
     }
     case = Case(
         gpu=forecast.gpu.name,
@@ -126,7 +139,11 @@ def observe(
             "predictor": forecast.predictor_name,
             **(settings or {}),
         },
-        metrics={metric.name: figures[metric.name] for metric in METRICS},
+        metrics={
+            metric.name: figures[metric.name]
+            for metric in (*METRICS, *COMPILED_METRICS)
+            if metric.name in figures
+        },
         bound=forecast.bound,
         tool=tool(forecast.recording.torch_version, forecast.gpu, forecast.calibration),
         work=_work_digest(forecast.recording, digests),
@@ -135,6 +152,7 @@ def observe(
         ops=ops,
         memory=memory,
         waits=waits,
+        compiling=compiling,
     )
     fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
     costs = {
@@ -142,7 +160,8 @@ def observe(
         for key, stack in wait_stacks.items()
     }
     made = forecast.recording.made
-    return Observation(case, op_stacks, memory_stacks, costs, made, tuple(forecast.unmapped))
+    unmapped = tuple(forecast.unmapped)
+    return Observation(case, op_stacks, memory_stacks, costs, made, unmapped, stops)
 
 
 # -- what made the forecast ----------------------------------------------------------------------
@@ -359,6 +378,39 @@ def _memory_of(
     if slack:
         rows.append(MemoryRow("(allocator)", "", "slack", "", 0, slack))
     return tuple(rows), stacks, f"{peak.source.op} in {peak.source.module or '(no module)'}"
+
+
+# -- what torch.compile made of it ---------------------------------------------------------------
+
+
+def _compiled_figures(found: Compilation | None) -> dict[str, int]:
+    """What of `COMPILED_METRICS` is known: nothing where nothing was compiled."""
+    if found is None:
+        return {}
+    return {
+        "num_graph_breaks": len(found.breaks),
+        "num_recompiles": sum(again.count for again in found.recompiles),
+        "num_graphs": found.num_graphs,
+        "num_fused_kernels": found.fused.count,
+    }
+
+
+def _compiling_of(
+    found: Compilation | None, folder: Path
+) -> tuple[tuple[CompileRow, ...], dict[tuple[str, str, str], str]]:
+    """A row for each reason and line of code, and where that line is."""
+    if found is None:
+        return (), {}
+    counts: dict[tuple[str, str, str], int] = defaultdict(int)
+    places: dict[tuple[str, str, str], str] = {}
+    for what, reason, line, count in (
+        *(("graph break", stop.reason, stop.line, 1) for stop in found.breaks),
+        *(("recompile", item.reason, item.line, item.count) for item in found.recompiles),
+    ):
+        key = (what, reason, code_at(line, folder) or line.rpartition(":")[0])
+        counts[key] += count
+        places[key] = line  # of equal ones nobody can tell which is new; the last is the best guess
+    return tuple(CompileRow(*key, count) for key, count in sorted(counts.items())), places
 
 
 # -- waits ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.baseline import COMPILED_METRICS, METRICS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_number, shown
 
@@ -51,6 +51,8 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "num_synchronizations": Tolerance(),
     "flops": Tolerance(share=0.005),
     "communication": Tolerance(share=0.005),
+    "num_graph_breaks": Tolerance(),
+    "num_recompiles": Tolerance(),
 }
 
 _UNITS: dict[str, dict[str, float]] = {
@@ -63,7 +65,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "": {"": 1},
 }  # fmt: skip
 
-_UNIT_OF = {metric.name: metric.unit for metric in METRICS}
+_UNIT_OF = {metric.name: metric.unit for metric in (*METRICS, *COMPILED_METRICS)}
 
 METRIC_OF = {name: full for name in DEFAULT_TOLERANCES for full in _UNIT_OF
               if full.startswith(name)}  # fmt: skip

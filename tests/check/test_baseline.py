@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from neusight.integrations.check.baseline import (
     METRICS,
     Case,
+    CompileRow,
     MemoryRow,
     OpRow,
     WaitRow,
@@ -76,6 +77,21 @@ def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
     assert set(cases["first"].ops) == set(CASE.ops)
     assert cases["first"] == replace(CASE, ops=cases["first"].ops, memory=cases["first"].memory)
     assert baseline_text(cases) == path.read_text(encoding="utf-8")
+
+
+def test_what_was_compiled_is_kept_only_where_something_was(tmp_path: Path) -> None:
+    stop = CompileRow("graph break", "Failed to trace builtin operator: print", 'print("a")', 1)
+    figures = {"num_graph_breaks": 1, "num_recompiles": 0, "num_graphs": 2, "num_fused_kernels": 9}
+    case = replace(CASE, metrics={**CASE.metrics, **figures}, compiling=(stop,))
+
+    path = written(tmp_path / "b.json", compiled=case, eager=CASE)
+    found = read_baseline(path)
+
+    assert found["compiled"].compiling == (stop,)
+    assert found["compiled"].metrics == case.metrics
+    assert (found["eager"].is_compiled, found["eager"].compiling) == (False, ())
+    assert "compiling" not in baseline_text({"eager": CASE})
+    assert "num_graph" not in baseline_text({"eager": CASE})
 
 
 def test_equal_layers_are_one_line_and_cases_are_sorted() -> None:

@@ -11,12 +11,16 @@ import torch
 from torch import nn
 
 import neusight
+from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import (
     Observation,
     code_at,
     observe,
     tool,
 )
+from neusight.integrations.check.outputs.terminal import explanation
+from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
@@ -25,6 +29,8 @@ from neusight.predictors.measuring.calibration import Measurement
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
+#: What baselines kept before torch.compile was told of.
+KNOWN_EARLIER = {metric.name for metric in METRICS}
 
 
 def train(*, rate: float = 0.1, waits: bool = False) -> None:
@@ -154,3 +160,94 @@ def test_what_a_calibration_learnt_is_part_of_the_tool_and_its_source_is_not() -
 def test_code_of_a_place_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert code_at("gone.py:3", tmp_path) == ""
     assert code_at("", tmp_path) == ""
+
+
+# -- torch.compile
+
+
+def infer(*, prints: bool = False, reads: bool = False, sizes: tuple[int, ...] = (8, 8, 8)) -> None:
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x) * 2
+        if prints:
+            print("here")
+        if reads:
+            y = y * y.sum().item()
+        return y + 1
+
+    function: Callable[[torch.Tensor], torch.Tensor] = torch.compile(compute, backend="eager")
+    for size in sizes:
+        function(torch.ones(size, 64, device="cuda"))
+        torch.cuda.synchronize()
+
+
+def test_a_program_that_compiles_nothing_has_no_such_figures() -> None:
+    case = seen().case
+
+    assert not case.is_compiled
+    assert case.compiling == ()
+
+
+def test_breaks_and_recompiles_are_kept_with_the_code_that_they_are_about() -> None:
+    observation = seen(lambda: infer(prints=True, sizes=(8, 8, 4)))
+    figures = observation.case.metrics
+
+    assert (figures["num_graph_breaks"], figures["num_graphs"]) == (1, 4)
+    stop, *again = observation.case.compiling
+    assert tuple(stop) == (
+        "graph break", "Failed to trace builtin operator: print", 'print("here")', 1
+    )  # fmt: skip
+    assert {row.what for row in again} == {"recompile"}
+    assert figures["num_recompiles"] == sum(row.num_times for row in again) == 2
+    assert observation.stops[stop[:3]].startswith("tests/check/test_observation.py:")
+
+
+@pytest.mark.parametrize(
+    ("added", "reason", "code"),
+    [
+        ({"prints": True}, "Failed to trace builtin operator: print", 'print("here")'),
+        ({"reads": True}, "Unsupported Tensor.item()", "y = y * y.sum().item()"),
+    ],
+)
+def test_a_break_that_is_added_is_a_regression_at_its_line(
+    added: dict[str, bool], reason: str, code: str
+) -> None:
+    before = seen(infer).case
+
+    judgement = judge("infer", before, seen(lambda: infer(**added)))
+    text = "\n".join(explanation(judgement, Path.cwd()))
+
+    assert judgement.is_regression
+    [change] = [item for item in judgement.metrics if item.name == "num_graph_breaks"]
+    assert (change.before, change.after, change.status) == (0, 1, "worse")
+    assert f"new graph break: {reason}" in text
+    assert code in text
+    assert "note: torch.compile: compiled graphs 1 → " in text
+
+
+def test_a_recompile_that_is_added_is_a_regression_unless_tolerated() -> None:
+    before, after = seen(infer).case, seen(lambda: infer(sizes=(8, 4, 4)))
+
+    judgement = judge("infer", before, after)
+    tolerated = judge("infer", before, after, parse_tolerances({"num_recompiles": "1"}))
+
+    [stop] = judgement.new_stops
+    assert (stop.what, stop.num_times) == ("recompile", 1)
+    assert "size mismatch at index 0. expected 8, actual 4" in stop.reason
+    assert stop.code == "def compute(x: torch.Tensor) -> torch.Tensor:"
+    assert judgement.is_regression
+    assert not tolerated.is_regression
+
+
+def test_a_baseline_that_knows_nothing_of_compiling_judges_none_of_it() -> None:
+    now = seen(lambda: infer(prints=True))
+    old = replace(
+        now.case,
+        metrics={name: value for name, value in now.case.metrics.items() if name in KNOWN_EARLIER},
+        compiling=(),
+    )
+
+    judgement = judge("infer", old, now)
+
+    assert not judgement.is_regression
+    assert judgement.new_stops == ()
+    assert any("--update writes them down" in note for note in judgement.notes)

@@ -46,6 +46,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
         "time_stack": list(judgement.time_stack),
         "memory_stack": list(judgement.memory_stack),
         "new_synchronizations": [wait._asdict() for wait in judgement.new_waits],
+        "new_compiler_stops": [stop._asdict() for stop in judgement.new_stops],
         "gone_synchronizations": list(judgement.gone_waits),
         "new_kernels": [{"kernel": work, "count": n} for work, n in judgement.new_kernels],
         "gone_kernels": [{"kernel": work, "count": n} for work, n in judgement.gone_kernels],

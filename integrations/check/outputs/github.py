@@ -51,6 +51,9 @@ def _findings(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
         for change in worse
     )
     found: dict[str, str] = {}
+    for stop in judgement.new_stops:
+        if stop.place:
+            found.setdefault(stop.place, f"new {stop.what}: {stop.reason} ({figures})")
     for wait in judgement.new_waits:
         if wait.stack:
             text = f"waits for the GPU: {amount_text(wait.cost_us, 'us')} a step"

@@ -56,6 +56,7 @@ def explanation(judgement: Judgement, folder: Path) -> list[str]:
     lines += _tool_lines(judgement)
     lines += _cause_lines(judgement, folder)
     lines += _wait_lines(judgement, folder)
+    lines += _stop_lines(judgement, folder)
     lines += _kernel_lines(judgement)
     lines += [f"  note: {note}" for note in judgement.notes]
     return [printable(line) for line in lines]
@@ -172,6 +173,15 @@ def _wait_lines(judgement: Judgement, folder: Path) -> list[str]:
         lines.append(f"    {where}")
     if judgement.gone_waits and not judgement.new_waits:
         lines += [f"  synchronization gone: {text}" for text in judgement.gone_waits]
+    return lines
+
+
+def _stop_lines(judgement: Judgement, folder: Path) -> list[str]:
+    lines = []
+    for stop in judgement.new_stops:
+        times = f" ({stop.num_times} times)" if stop.num_times > 1 else ""
+        lines.append(f"  new {stop.what}{times}: {stop.reason}")
+        lines.append(f"    {place_text((stop.place,), folder) if stop.place else stop.code}")
     return lines
 
 
