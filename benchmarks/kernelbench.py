@@ -91,10 +91,11 @@ def run(case: Case, steps: int, found: Any, folder: Path = DATA) -> None:
         model = problem.Model(*problem.get_init_inputs()).cuda()
         inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.get_inputs()]
         torch.cuda.synchronize()
-        run = model if case.mode == EAGER else torch.compile(model)
+    run = model if case.mode == EAGER else torch.compile(model)
+    with torch.no_grad():
         for _ in range(steps):
             if case.method == "cold_l2":
-                torch.empty(FILL_BYTES // 8, dtype=torch.int64).fill_(42)
+                torch.empty(FILL_BYTES // 8, dtype=torch.int64, device="cuda").fill_(42)
             run(*inputs)
             torch.cuda.synchronize()
             found.step()

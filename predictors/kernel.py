@@ -55,6 +55,7 @@ Variant = Literal[
     "pool",
     "cudnn_9_10",
     "dilated",
+    "fused",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
@@ -186,11 +187,12 @@ class Kernel:
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
 
-    The last six say what the price depends on and the rest does not tell: `variant` which of its
+    The last seven say what the price depends on and the rest does not tell: `variant` which of its
     class it is; `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
     row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
-    `bytes_read_again` what its loops over a row read anew, unless it still lies in the L2.
+    `bytes_read_again` what its loops over a row read anew, unless it still lies in the L2;
+    `num_instructions` what its threads execute, where it was counted (else 0).
     """
 
     kernel_class: KernelClass
@@ -209,6 +211,7 @@ class Kernel:
     selects: bool = False
     along_columns: bool = False
     bytes_read_again: int = 0
+    num_instructions: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -378,6 +381,7 @@ class Kernel:
         selects: bool = False,
         along_columns: bool = False,
         bytes_read_again: int = 0,
+        num_instructions: int = 0,
     ) -> Kernel:
         """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
@@ -400,6 +404,7 @@ class Kernel:
             selects=selects,
             along_columns=along_columns,
             bytes_read_again=bytes_read_again,
+            num_instructions=num_instructions,
         )
 
     @classmethod

@@ -141,8 +141,8 @@ _FITTED = {
 #: What a call of compiled code costs around its kernels without gradients, and what a kernel that
 #: Inductor wrote costs from its wrapper's Python to the launch, in plain ops: the even half of
 #: data/kernelbench v0 that the host bounds (75 programs of H100 and L40S, torch 2.5).
-_COMPILED_CALL_OPS = 8.0
-_TRITON_OPS = 2.0
+_COMPILED_CALL_OPS = 9.0
+_TRITON_OPS = 1.0
 #: The same with gradients, and the backward: such calls over one without, of kernels that do
 #: nothing, with torch 2.13 and 12 parameters on a CPU: 47 us, 121, and 171 in `autograd.grad`; a
 #: microsecond an input is taken off.
@@ -252,7 +252,7 @@ CLOUD_HOST_FACTOR = 2.25
 #: The power of such a factor by which compiled code is slower: it is Python and guards, and calls
 #: the driver little. Hosts that take 2.25 and 2.9 times as long for eager programs take 1.5 (L40S),
 #: 2.0 (A100) and 2.2 times (T4) for compiled ones (data/kernelbench v0, even half).
-_COMPILED_POWER = 0.6
+_COMPILED_POWER = 0.55
 
 
 def _slower(factor: float, *, name: str) -> HostProfile:

@@ -19,7 +19,11 @@ from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, K
 from neusight.predictors.physics.gemm import columns, timings_of_problems
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
-from neusight.predictors.physics.roofline import cold_share, is_winograd
+from neusight.predictors.physics.roofline import (
+    cold_share,
+    instructions_per_second,
+    is_winograd,
+)
 
 __all__ = ["convolution_timings", "implicit_gemm"]
 
@@ -47,6 +51,9 @@ _WINOGRAD_MOST = 2.6
 #: wgrad_alg0_engine in the same profile, images of 56 and 28 pixels (0.45-0.67).
 _ENGINE_SHARE = 0.62
 
+#: Channels come in vectors of 16 bytes (cuDNN developer guide), gradients without tensor cores in
+#: steps of eight. data/kernelbench 50, even half, in FP32: three channels as four, 11 x 11 taps.
+_VECTOR_BYTES = 16
 _CHANNEL_STEP = 8
 
 #: Clocks of an SM for a tap of a pixel and 64 output channels, however few channels it reads: a tap
@@ -54,6 +61,7 @@ _CHANNEL_STEP = 8
 #: TimeSformer and OWLv2 in bf16 on H100: 2.7-2.9 once all SMs are busy.
 _TAP_CLOCKS = 2.7
 _GATHERED_OUTPUTS = 64
+_GATHERED_STEP = 32
 
 #: Tile of the kernels that do so for patches that do not overlap, which a CTA goes through alone:
 #: pixels by output channels (cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64 there).
@@ -116,6 +124,17 @@ _DIRECT_OUTPUT_INSTRUCTIONS = 110.0
 _DIRECT_TAP_INSTRUCTIONS = 23.0
 _DIRECT_FLOOR_FACTOR = 1.5
 
+#: The same where images are stored as NHWC, for cuDNN's kernels of square filters: data/kernelbench
+#: 84 on both H100s, compiled, and level 3's 21, even half. Other filters run as products of one
+#: column a group, on tiles of `_ORDINARY_TILE`.
+_NHWC_OUTPUT_INSTRUCTIONS = 40.0
+_NHWC_TAP_INSTRUCTIONS = 10.0
+
+#: Groups of more channels stored as NHWC: multiplications as a share of the lanes that integers do
+#: not share. data/kernelbench, level 3's 25 compiled, even half: 0.066 on H100, 0.068 on L40S;
+#: judged on 26.
+_NHWC_GROUPED_SHARE = 0.067
+
 #: Groups of more channels, of one tap: what GPUs without TF32 reach of their FP32 peak.
 #: data/kernelbench, even half: T4 0.014 in ShuffleNet's unit, where A100, H100 and L40S do as with
 #: one group. Nothing was measured of groups with more taps.
@@ -123,11 +142,6 @@ _GROUPED_SHARE = 0.0125
 
 #: Threads of their CTAs, one an output (conv_depthwise2d.cu).
 _DIRECT_THREADS = 256
-
-#: Instructions that an SM starts a clock from this compute capability on: of four warps, for
-#: integers and floating point alike.
-_ISSUED = 128
-_FOUR_SCHEDULERS_SINCE = (7, 0)
 
 #: Half width of the 80 % interval; where cuDNN's choice follows no rule that was found (gradients
 #: with a stride, three dimensions, groups: 60-70 % of the rows of data/kernelbench lie in 0.4). Of
@@ -208,8 +222,8 @@ def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
         return _gradient_on_tensor_cores(kernel, gpu)
     product = implicit_gemm(size)
     if size.direction == "forward":
-        # cuDNN developer guide: padded to a multiple of 8, which matters for images of three.
-        channels = _rounded(size.in_channels // size.groups, _CHANNEL_STEP)
+        step = max(1, int(_VECTOR_BYTES / DTYPE_BYTES[kernel.dtype]))
+        channels = _rounded(size.in_channels // size.groups, step)
         return product._replace(k=channels * prod(size.kernel))
     return product
 
@@ -261,6 +275,8 @@ def _rounded(value: int, step: int) -> int:
 
 
 def _fastest(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
+    if _is_nhwc_grouped(kernel, gpu):
+        return _nhwc_grouped_timing(kernel, gpu)
     if _is_direct(kernel):
         return _direct_timing(kernel, gpu)
     if not gpu.has_matrix_unit(kernel.compute):
@@ -280,6 +296,25 @@ def _fastest(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
 def _is_direct(kernel: Kernel) -> bool:
     size = _size_of(kernel)
     return size.groups > 1 and size.in_channels // size.groups <= _DIRECT_CHANNELS
+
+
+def _is_nhwc_grouped(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether cuDNN runs groups in FP32 on images stored as NHWC."""
+    size = _size_of(kernel)
+    is_forward = size.groups > 1 and size.direction == "forward"
+    return is_forward and kernel.layout == "channels_last" and kernel.compute == "tf32"
+
+
+def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
+    size = _size_of(kernel)
+    if not _is_direct(kernel):
+        ordinary = _ordinary_timing(kernel, gpu)
+        lanes = gpu.peak_flops("fp32") * (0.5 if _shares_lanes(gpu) else 1.0)
+        time_us = kernel.flops * 1e6 / (lanes * _NHWC_GROUPED_SHARE)
+        return replace(ordinary, time_us=max(ordinary.time_us, time_us), spread=_WIDE_SPREAD)
+    is_square = len(set(size.kernel)) == 1
+    timing = _direct_timing(kernel, gpu) if is_square else _ordinary_timing(kernel, gpu)
+    return replace(timing, spread=_WIDE_SPREAD)
 
 
 def _timing_without_tensor_cores(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
@@ -365,7 +400,8 @@ def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
     if size.direction != "forward" or gpu.vendor != "nvidia":
         return 0.0
     pixels, taps = size.batch * prod(size.output), prod(size.kernel)
-    tiles = math.ceil(size.out_channels / size.groups / _GATHERED_OUTPUTS)
+    outputs = _rounded(size.out_channels // size.groups, _GATHERED_STEP)
+    tiles = max(1.0, outputs / _GATHERED_OUTPUTS)
     clocks = pixels * taps * size.groups * tiles * _TAP_CLOCKS / gpu.num_sms
     if size.kernel == size.stride and pixels:
         edge, width = _PATCH_TILE
@@ -435,7 +471,10 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     )
     outputs = size.batch * channels * prod(pixels)
     taps = kernel.flops / 2.0 / max(1, outputs)
-    instructions = outputs * (_DIRECT_OUTPUT_INSTRUCTIONS + taps * _DIRECT_TAP_INSTRUCTIONS)
+    fixed, of_a_tap = _DIRECT_OUTPUT_INSTRUCTIONS, _DIRECT_TAP_INSTRUCTIONS
+    if _is_nhwc_grouped(kernel, gpu):
+        fixed, of_a_tap = _NHWC_OUTPUT_INSTRUCTIONS, _NHWC_TAP_INSTRUCTIONS
+    instructions = outputs * (fixed + taps * of_a_tap)
     compute_us = instructions * 1e6 / _instructions_per_second(kernel, gpu)
     memory_us = _dram_us(kernel, gpu)
     launch = geometry_of(
@@ -457,8 +496,6 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 def _instructions_per_second(kernel: Kernel, gpu: GPU) -> float:
     """How many instructions of threads a GPU starts: 16-bit kernels add up in FP32; FP64 keeps its
     own, slower cores."""
-    if kernel.compute == "fp64" or gpu.vendor != "nvidia":
-        return gpu.peak_flops("fp64" if kernel.compute == "fp64" else "fp32") / 2.0
-    if gpu.compute_capability < _FOUR_SCHEDULERS_SINCE:
-        return gpu.peak_flops("fp32") / 2.0
-    return _ISSUED * gpu.num_sms * gpu.clock_hz
+    return (
+        gpu.peak_flops("fp64") / 2.0 if kernel.compute == "fp64" else instructions_per_second(gpu)
+    )

@@ -15,6 +15,7 @@ __all__ = [
     "WINOGRAD_SAVING",
     "cold_share",
     "flop_roofline_us",
+    "instructions_per_second",
     "is_winograd",
     "memory_roofline_us",
     "roofline_us",
@@ -64,6 +65,19 @@ def is_winograd(kernel: Kernel, gpu: GPU) -> bool:
         and gpu.vendor == "nvidia"
         and not gpu.has_matrix_unit("fp32")
     )
+
+
+#: Instructions that an SM starts a clock from this compute capability on: of four warps, for
+#: integers and floating point alike.
+_ISSUED = 128
+_FOUR_SCHEDULERS_SINCE = (7, 0)
+
+
+def instructions_per_second(gpu: GPU) -> float:
+    """How many instructions of threads a GPU starts."""
+    if gpu.vendor != "nvidia" or gpu.compute_capability < _FOUR_SCHEDULERS_SINCE:
+        return gpu.peak_flops("fp32") / 2.0
+    return _ISSUED * gpu.num_sms * gpu.clock_hz
 
 
 def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:

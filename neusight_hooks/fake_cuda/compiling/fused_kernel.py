@@ -15,7 +15,9 @@ __all__ = [
     "described",
     "kernel_of",
     "loads_by_loop",
+    "num_instructions",
     "num_operations",
+    "reads_along_columns",
 ]
 
 Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
@@ -44,8 +46,9 @@ class FusedKernel(NamedTuple):
     """One Triton kernel as Inductor wrote it, for the sizes it was compiled with.
 
     `numels` are elements by dimension, that of a reduced row last; `buffers` its arguments that are
-    tensors, in order; `num_operations` what it computes for each element; `origins` the program's
-    ops that it runs.
+    tensors, in order; `num_operations` what it computes for each element, `num_instructions` what
+    that costs a thread; `along_columns` that a reduced row lies apart in memory; `origins` the
+    program's ops that it runs.
     """
 
     name: str
@@ -53,6 +56,8 @@ class FusedKernel(NamedTuple):
     numels: tuple[tuple[str, int], ...] = ()
     buffers: tuple[TouchedBuffer, ...] = ()
     num_operations: int = 1
+    num_instructions: int = 0
+    along_columns: bool = False
     origins: tuple[str, ...] = ()
 
     @property
@@ -83,7 +88,11 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
     """The record of a kernel, from what Inductor's code generator knows while it writes it."""
     nodes = [node for node in nodes if hasattr(node, "get_nodes")]  # others are marks of loops
     kind = _kind(kernel)
-    numels = {prefix: _hint(size) for prefix, size in getattr(kernel, "numels", {}).items()}
+    numels = {
+        prefix: _hint(size)
+        for prefix, size in getattr(kernel, "numels", {}).items()
+        if kind != "pointwise" or not prefix.startswith("r")  # no argument of its launches
+    }
     loops = loads_by_loop(source)
     return FusedKernel(
         name=name,
@@ -91,6 +100,8 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
         numels=tuple(numels.items()),
         buffers=tuple(_buffers(kernel, numels, loops, is_whole=kind in ("foreach", "template"))),
         num_operations=num_operations(source),
+        num_instructions=0 if kind == "template" else num_instructions(source),
+        along_columns=reads_along_columns(source),
         origins=ops_of(nodes),
     )
 
@@ -161,6 +172,52 @@ _LOAD = re.compile(r"tl\.load\((\w+)")
 _VALUE = re.compile(r"\s*tmp\d+ = (?!tl\.load|tmp\d+\.to\(|tl\.full|tl\.broadcast_to)")
 
 
+#: What Inductor says of a reduction: bytes that neighbours in memory are by dimension.
+_COALESCED = re.compile(r"'tiling_scores': \{'x': (\d+), 'r0_': (\d+)\}")
+
+#: Instructions of a thread for an element, by what a line of Triton calls, beside the one of any
+#: value. Measured: Welford's update (data/kernelbench, even half: layer, group and batch norms of
+#: single programs, 77-168). The others are priors by the length of libdevice's and Triton's code.
+_INSTRUCTIONS = {
+    "welford_reduce": 65,
+    "welford_combine": 65,
+    "online_softmax_reduce": 40,
+    "online_softmax_combine": 40,
+    "associative_scan": 20,
+    "rand": 60,
+    "rand4x": 60,
+    "randn": 80,
+    "randn4x": 80,
+    "randint64": 60,
+    "pow": 30,
+    "tanh": 20,
+    "sin": 30,
+    "cos": 30,
+    "erf": 15,
+    "log1p": 15,
+    "expm1": 15,
+    "sigmoid": 10,
+    "log": 8,
+    "exp": 6,
+    "sqrt_rn": 8,
+    "rsqrt": 6,
+    "sqrt": 6,
+    "div_floor_integer": 10,
+    "remainder_integer": 10,
+}
+_DIVISION = 6
+#: A division of an index by a constant, or its remainder.
+_INDEX_DIVISION = 5
+#: A load that happens only where a computed condition holds (padding, parts of a cat): not
+#: vectorised, its address anew. data/kernelbench, pooling of 8 taps: 6-17 (even half); 16 taps,
+#: judged: 13-14.
+_GUARDED_LOAD = 12
+
+_CALL = re.compile(r"\.(\w+)\(")
+_GUARD = re.compile(r"tl\.load\(.*,.*tmp\d")
+_INDEX = re.compile(r"\s*[xyz]\d+ = ")
+
+
 def loads_by_loop(source: str) -> Counter[str]:
     """In how many loops over a row each argument is read.
 
@@ -185,6 +242,54 @@ def loads_by_loop(source: str) -> Counter[str]:
     return counts
 
 
+def reads_along_columns(source: str) -> bool:
+    """Whether neighbours in memory belong to different rows of a reduction.
+
+    >>> reads_along_columns("'tiling_scores': {'x': 8192, 'r0_': 0}")
+    True
+    """
+    said = _COALESCED.search(source)
+    return said is not None and int(said[1]) > int(said[2])
+
+
 def num_operations(source: str) -> int:
     """Values that the kernel computes for each element, at least one."""
     return max(1, sum(bool(_VALUE.match(line)) for line in source.splitlines()))
+
+
+def num_instructions(source: str) -> int:
+    """Instructions of a thread for each element: of a kernel that loops over rows those of its
+    loops.
+
+    >>> num_instructions("tmp0 = tl.load(in_ptr0 + (x0), None)\\ntmp1 = libdevice.tanh(tmp0)")
+    22
+    """
+    lines = source[max(0, source.rfind("@triton.jit")) :].splitlines()
+    return sum(map(_instructions, _inside_loops(lines) or lines))
+
+
+def _inside_loops(lines: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    indent = -1
+    for line in lines:
+        loop = _LOOP.match(line)
+        if loop:
+            indent = len(loop[1])
+        elif line.strip() and len(line) - len(line.lstrip()) <= indent:
+            indent = -1
+        elif indent >= 0:
+            found.append(line)
+    return found
+
+
+def _instructions(line: str) -> int:
+    divisions = _INDEX_DIVISION * (line.count("//") + line.count("%"))
+    if _INDEX.match(line):
+        return divisions
+    if not ("tmp" in line or "tl.store" in line):
+        return 0
+    if "tl.load" in line:
+        return divisions + (_GUARDED_LOAD if _GUARD.search(line) else 1)
+    called = sum(_INSTRUCTIONS.get(name, 0) for name in _CALL.findall(line))
+    quotients = _DIVISION * line.count(" / ")
+    return divisions + called + quotients + bool(_VALUE.match(line) or "tl.store" in line)

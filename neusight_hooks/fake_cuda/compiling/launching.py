@@ -75,6 +75,8 @@ def _signature(kernel: FusedKernel, args: tuple[Any, ...]) -> OpSignature:
         ("bytes_written", written),
         ("bytes_read_again", again),
         ("num_operations", kernel.num_operations),
+        ("num_instructions", kernel.num_instructions),
+        ("along_columns", kernel.along_columns),
         ("origins", kernel.origins),
     ]
     return OpSignature(f"inductor::{kernel.name}", "default", tuple(arguments), ())

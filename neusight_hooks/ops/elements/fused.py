@@ -20,11 +20,14 @@ def fused_kernel(
     bytes_written: int,
     bytes_read_again: int = 0,
     num_operations: int = 1,
+    num_instructions: int = 0,
+    along_columns: bool = False,
     **others: Argument,
 ) -> list[Kernel]:
     """One kernel that moves what is left to move after fusion; a reduction's rows are the product
-    of all its sizes but the last. Its operations are counted once each, whatever they are: the
-    price of a fused kernel is that of its bytes."""
+    of all its sizes but the last, which one that keeps its rows in registers (persistent) rounds
+    up to a power of two. Its operations are counted once each, whatever they are; what they cost
+    a thread is told apart."""
     elements = 1
     for size in numels:
         elements *= size
@@ -43,8 +46,16 @@ def fused_kernel(
             bytes_written=bytes_written,
             bytes_read_again=bytes_read_again,
             flops=elements * num_operations,
+            variant="fused",
+            along_columns=along_columns and reduces,
+            num_instructions=elements // max(1, width) * _in_work(kind, width) * num_instructions,
         )
     ]
+
+
+def _in_work(kind: str, width: int) -> int:
+    """Elements of a row that threads are given."""
+    return 1 << (width - 1).bit_length() if kind == "persistent_reduction" else width
 
 
 def _main_dtype(call: OpSignature) -> str:

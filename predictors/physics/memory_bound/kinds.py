@@ -118,6 +118,11 @@ BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_sums": 0.0}
 _BATCH_NORM_DRAM_SHARE = 0.65
 _BATCH_NORM_ROW_BYTES = 8.5
 
+#: Bandwidth of a fused reduction whose rows are columns: a tile of 64 columns reads short pieces
+#: that lie far apart. data/kernelbench 47 and 51, even half, H100 SXM and PCIe: 0.89-1.04; judged
+#: on 48, 49, 52 and 53.
+_FUSED_COLUMNS_DRAM_SHARE = 0.93
+
 #: Reads of a norm's input gradient: both operands twice, the second time mostly from L2.
 _NORM_BACKWARD_READS = 0.35
 
@@ -158,6 +163,8 @@ def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
     if kernel.selects:
         return _SELECTION
     kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
+    if kernel.variant == "fused" and kernel.along_columns:
+        return kind._replace(dram_share=_FUSED_COLUMNS_DRAM_SHARE)
     if is_wide_softmax(kernel):
         return kind._replace(issue_bytes=_WIDE_SOFTMAX_ISSUE)
     if kernel.kernel_class is KernelClass.NORMALIZATION:

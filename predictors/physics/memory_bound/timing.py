@@ -11,7 +11,11 @@ from neusight.predictors.physics.memory_bound.kinds import (
 )
 from neusight.predictors.physics.memory_bound.rows import missed_again, reads_again, row_us
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
-from neusight.predictors.physics.roofline import cold_share, flop_roofline_us
+from neusight.predictors.physics.roofline import (
+    cold_share,
+    flop_roofline_us,
+    instructions_per_second,
+)
 
 __all__ = ["memory_bound_timing"]
 
@@ -63,7 +67,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         return _host_copy(kernel, gpu)
     kind = _kind_on(kernel, gpu)
     memory_us = (*_traffic_us(kernel, kind, gpu), row_us(kernel, kind, gpu))
-    compute_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
+    compute_us = _arithmetic_us(kernel, gpu)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + smooth_maximum(*memory_us, compute_us)
     launch = geometry_of(
@@ -109,6 +113,13 @@ def _issue_scale(gpu: GPU) -> float:
     """How much more an SM keeps in flight on a GPU whose DRAM feeds it more bytes a clock."""
     dram_bytes_per_clock = gpu.bandwidth_gbps * 1e9 / (gpu.num_sms * gpu.clock_hz)
     return max(1.0, dram_bytes_per_clock / _REFERENCE_DRAM_BYTES)
+
+
+def _arithmetic_us(kernel: Kernel, gpu: GPU) -> float:
+    """What the instructions take, counted or by the FLOPs."""
+    counted_us = kernel.num_instructions * 1e6 / instructions_per_second(gpu)
+    flops_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
+    return max(counted_us, flops_us)
 
 
 def _power_us(kernel: Kernel, gpu: GPU) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from neusight.fake_cuda.compiling.fused_kernel import (
     FusedKernel,
     TouchedBuffer,
     loads_by_loop,
+    num_instructions,
     num_operations,
 )
 from neusight.recording.recording import OpSignature
@@ -58,6 +60,18 @@ def test_values_are_counted_once_each_without_loads_and_casts() -> None:
     assert num_operations("") == 1
 
 
+def test_instructions_of_a_loop_are_those_of_each_element() -> None:
+    assert num_instructions(LOOPED) == 2 + 3  # load, maximum; load, difference, store
+    assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tl_math.exp(tmp4)")) == 2 + 3 + 6
+
+
+def test_a_load_behind_a_computed_condition_costs_more() -> None:
+    plain = "    tmp3 = tl.load(in_ptr0 + (x0), xmask)"
+    guarded = "    tmp3 = tl.load(in_ptr0 + (x0), tmp2 & xmask, other=0.0)"
+
+    assert num_instructions(guarded) > num_instructions(plain) == 1
+
+
 def test_an_argument_is_read_or_written_by_its_name() -> None:
     flags = [
         (buffer.is_read, buffer.is_written)
@@ -97,3 +111,24 @@ def test_a_norm_of_short_rows_keeps_them() -> None:
     call = compiled(lambda x: torch.softmax(x, -1), 64, 512).by_name
 
     assert (call["kind"], call["bytes_read_again"]) == ("persistent_reduction", 0)
+
+
+def test_sizes_of_a_pointwise_launch_are_its_own_where_they_change() -> None:
+    """Its text has sizes of the tensors among its arguments, and none of a reduced row."""
+
+    def rolled(x: torch.Tensor) -> torch.Tensor:
+        return torch.roll(x * 2.0, 3, 0)
+
+    with neusight.forecast_on("H100") as forecast:
+        run: Any = torch.compile(rolled, dynamic=True)
+        for rows in (64, 64, 96):
+            run(torch.randn(rows, 128, device="cuda"))
+            torch.cuda.synchronize()
+            forecast.step()
+
+    assert prod(launch(forecast).by_name["numels"]) == 96 * 128
+
+
+def test_a_reduction_over_columns_says_so() -> None:
+    assert compiled(lambda x: x.sum(1), 4, 4096, 8192).by_name["along_columns"] is True
+    assert compiled(lambda x: x.sum(1), 8192, 4096).by_name["along_columns"] is False

@@ -47,3 +47,19 @@ def test_a_kernel_over_nothing_is_none() -> None:
 def test_only_names_of_triton_kernels_are_known() -> None:
     assert is_mapped("inductor::triton_red_fused_7")
     assert not is_mapped("inductor::accumulate_grad")
+
+
+def test_instructions_are_those_of_all_elements() -> None:
+    (kernel,) = kernels(fused(num_instructions=7))
+
+    assert kernel.num_instructions == 7 * 32768
+
+
+def test_a_row_kept_in_registers_is_rounded_up() -> None:
+    """27 elements take 32 threads."""
+    sizes = {"numels": (1000, 27), "num_instructions": 2}
+    (persistent,) = kernels(fused(kind="persistent_reduction", **sizes))
+    (looped,) = kernels(fused(kind="reduction", **sizes))
+
+    assert persistent.num_instructions == 2 * 1000 * 32
+    assert looped.num_instructions == 2 * 1000 * 27
