@@ -5,7 +5,6 @@
     python benchmarks/programs.py --only 56_conv       those with this in their names
     python benchmarks/programs.py --kernels --only X   and the kernels of each
     python benchmarks/programs.py --update             stores better scores; worse with --worse
-    python benchmarks/programs.py --mode compiled      torch.compile, and what it gains over eager
 
 Each program is recorded once, inside a forecast, as its authors timed it; recordings are kept under
 `--recordings` and priced again, so that a change of prices is seen in a minute (delete the folder
@@ -19,15 +18,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import tempfile
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from statistics import correlation, median
-from typing import Literal, NamedTuple
+from statistics import median
+from typing import Literal
 
 import kernelbench
 import operator_chains
@@ -78,10 +76,8 @@ class Result:
         return self.low_us <= self.measured_us <= self.high_us
 
 
-def cases(mode: str = "eager") -> list[Case]:
-    """Every measured time of that mode."""
-    if mode == "compiled":
-        return [*kernelbench.cases(mode=kernelbench.COMPILED)]
+def cases() -> list[Case]:
+    """Every measured time of an eager program."""
     chains = [case for case in operator_chains.cases() if case.metric == "speed"]
     return [*kernelbench.cases(), *chains]
 
@@ -107,6 +103,8 @@ def half_of(program: str) -> Literal["even", "odd"]:
 
 def recorded(case: Case, folder: Path, gpu: str) -> Forecast:
     """The program's forecast on a GPU, from its recording where there is one."""
+    if isinstance(case, kernelbench.Case) and case.mode != kernelbench.EAGER:
+        return _recorded_on(case, folder, gpu)  # fusion asks the GPU
     path = folder / f"{case.program}.json"
     if not path.exists():
         _record(case, path, "H100")
@@ -115,11 +113,15 @@ def recorded(case: Case, folder: Path, gpu: str) -> Forecast:
     try:
         return found.on(gpu)
     except ForecastStateError:  # it asked the GPU something that this one answers otherwise
-        path = folder / f"{case.program}.{gpu}.json"
-        if not path.exists():
-            _record(case, path, gpu)
-        found = Forecast.load(path)
-        return found.of(found.recording.as_torch(case.torch))
+        return _recorded_on(case, folder, gpu)
+
+
+def _recorded_on(case: Case, folder: Path, gpu: str) -> Forecast:
+    path = folder / f"{case.program}.{gpu}.json"
+    if not path.exists():
+        _record(case, path, gpu)
+    found = Forecast.load(path)
+    return found.of(found.recording.as_torch(case.torch))
 
 
 def _in_its_regime(found: Forecast, case: Case) -> Forecast:
@@ -290,7 +292,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only programs with this in their name")
     parser.add_argument("--level", default="", help="only groups that start with this")
     parser.add_argument("--half", default="", help="only this half: even or odd")
-    parser.add_argument("--mode", choices=("eager", "compiled"), default="eager")
     parser.add_argument("--every", type=int, default=1, help="only one program in so many")
     parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
@@ -304,7 +305,7 @@ def main() -> int:
         print(f"skipped: there are no measured programs at {kernelbench.DATA}")
         return 0
     results = []
-    for case in cases(options.mode):
+    for case in cases():
         if options.gpu.lower() not in case.gpu.lower() or options.only not in name_of(case):
             continue
         if not level_of(case).startswith(options.level) or _rank(case) % options.every:
@@ -315,8 +316,6 @@ def main() -> int:
         results.append(result)
         if options.list or options.kernels:
             show_case(result, case, options)
-    if options.mode == "compiled":
-        return report_gains(results, options)
     return report(results, options)
 
 
@@ -334,12 +333,16 @@ def report(results: list[Result], options: argparse.Namespace) -> int:
         options.markdown.write_text(markdown(results), encoding="utf-8")
     if options.gpu or options.only or options.level or options.half:
         return 0
-    now = scores(results)
+    return judged(scores(results), options)
+
+
+def judged(now: dict[str, float], options: argparse.Namespace) -> int:
+    """Prints which scores got worse, and stores them where asked; 1 if any did."""
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     lines = worse(now, stored)
     print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
     if options.update and (not lines or options.worse):
-        STORED.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
+        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
         return 0
     return 1 if lines else 0
 
@@ -387,91 +390,6 @@ but in sums. Hosts of the same GPU differ by 2.5 times.
 def _rank(case: Case) -> int:
     """A number of the program that spreads evenly."""
     return int(sha256(name_of(case).encode()).hexdigest()[:8], 16)
-
-
-class Gain(NamedTuple):
-    """How much faster a program is compiled than eager, measured and forecast."""
-
-    compiled: Result
-    measured: float
-    forecast: float
-
-    @property
-    def error(self) -> float:
-        """The signed error of the ratio, a share."""
-        return self.forecast / self.measured - 1.0
-
-
-def gains(results: list[Result], options: argparse.Namespace) -> list[Gain]:
-    """The gain of each program whose eager time was measured on the same GPU in the same way."""
-    eager = {_place(case): case for case in kernelbench.cases()}
-    compiled = {
-        (name_of(case), case.gpu, level_of(case)): case
-        for case in kernelbench.cases(mode=kernelbench.COMPILED)
-    }
-    found = []
-    for result in results:
-        case = eager.get(_place(compiled[result.name, result.gpu, result.level]))
-        if case is None or result.reason:
-            continue
-        plain = result_of(case, options.recordings)
-        if not plain.reason:
-            found.append(
-                Gain(
-                    result,
-                    plain.measured_us / result.measured_us,
-                    plain.forecast_us / result.forecast_us,
-                )
-            )
-    return found
-
-
-def _place(case: kernelbench.Case) -> tuple[str, ...]:
-    """What a program's runs in different modes share."""
-    return case.blob, case.gpu, case.method, case.version, case.torch
-
-
-def report_gains(results: list[Result], options: argparse.Namespace) -> int:
-    """Prints the table of compiled programs, and that of eager over compiled time."""
-    if not results:
-        print("no such program")
-        return 2
-    print(table(results))
-    found = gains(results, options)
-    print(
-        f"\n{'eager / compiled':<52} {'cases':>5} {'median':>7} {'even':>6} {'odd':>6} {'corr.':>6}"
-    )
-    for gpu in sorted({gain.compiled.gpu for gain in found}):
-        _print_gains(gpu, [gain for gain in found if gain.compiled.gpu == gpu])
-        levels = sorted({g.compiled.level for g in found if g.compiled.gpu == gpu})
-        for level in levels:
-            here = [g for g in found if (g.compiled.gpu, g.compiled.level) == (gpu, level)]
-            _print_gains(f"  {level}", here)
-    if options.list:
-        for gain in sorted(found, key=lambda gain: abs(gain.error)):
-            print(
-                f"{gain.compiled.half:<4} {gain.compiled.gpu:<15} {gain.compiled.name:<70}"
-                f" {gain.measured:>6.2f} {gain.forecast:>6.2f} {gain.error:>+7.1%}"
-            )
-    for name, reason in sorted({(r.name, r.reason) for r in results if r.reason}):
-        print(f"not forecast: {name}: {reason}")
-    if options.csv:
-        write_csv(results, options.csv)
-    return 0
-
-
-def _print_gains(name: str, group: list[Gain]) -> None:
-    errors = [abs(gain.error) for gain in group]
-    halves = [
-        _median(abs(gain.error) for gain in group if gain.compiled.half == half)
-        for half in ("even", "odd")
-    ]
-    logs = [(math.log(gain.measured), math.log(gain.forecast)) for gain in group]
-    related = correlation(*zip(*logs, strict=True)) if len(group) > 2 else float("nan")
-    print(
-        f"{name:<52} {len(group):>5} {median(errors):>7.1%} {halves[0]:>6.1%} {halves[1]:>6.1%}"
-        f" {related:>6.2f}"
-    )
 
 
 def write_csv(results: list[Result], path: Path) -> None:
