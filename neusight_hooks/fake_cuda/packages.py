@@ -6,8 +6,6 @@ import functools
 import sys
 from typing import Any
 
-import torch
-
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 
@@ -52,14 +50,9 @@ def install_packages(patches: Patches) -> None:
     patches.on_restore(_forget_answers)
 
     def patch_transformers(module: Any) -> None:
-        from neusight.recording.tensor import ForecastTensor
+        from neusight.fake_cuda.inlined import is_tracers_tensor
 
-        fake = torch._subclasses.FakeTensor
-        patches.answer(
-            module,
-            "is_fake_tensor",
-            lambda x: isinstance(x, fake) and not isinstance(x, ForecastTensor),
-        )
+        patches.answer(module, "is_fake_tensor", is_tracers_tensor)
 
     when_imported(patches, "transformers.utils.import_utils", patch_transformers)
 

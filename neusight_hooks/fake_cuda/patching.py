@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
 __all__ = ["Patches"]
@@ -30,6 +30,8 @@ class Patches:
     def __init__(self) -> None:
         #: What undoes all changes; leaving it does what `restore` does.
         self.undo = ExitStack()
+        #: Functions that others stand for now, each with that other.
+        self.replaced: list[tuple[Any, Any]] = []
         self._answered: set[str] = set()
 
     def set(self, owner: Any, name: str, value: object) -> None:
@@ -39,6 +41,8 @@ class Patches:
             self.undo.callback(_remove, owner, name)
         else:
             self.undo.callback(setattr, owner, name, old)
+            if isinstance(old, FunctionType | BuiltinFunctionType) and callable(value):
+                self.replaced.append((old, value))
         setattr(owner, name, value)
 
     def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:

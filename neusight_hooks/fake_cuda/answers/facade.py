@@ -373,6 +373,29 @@ class _Generator(metaclass=_GeneratorType):
         return _TORCH_GENERATOR("cpu")
 
 
+class _DefaultGenerator(_TORCH_GENERATOR):
+    """The generator of a GPU, whose states compiled code takes apart for what it computes twice."""
+
+    def __new__(cls, index: int) -> _DefaultGenerator:
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
+
+    def clone_state(self) -> _DefaultGenerator:
+        return _DefaultGenerator(self._index)
+
+    def graphsafe_get_state(self) -> _DefaultGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: Any) -> _DefaultGenerator:
+        return self
+
+
 def install_facade(
     patches: Patches,
     recorder: Recorder,
@@ -397,7 +420,7 @@ def install_facade(
     _install_devices(patches, recorder)
     _install_streams(patches, recorder, event_class, stream_class, context)
     _install_memory(patches, memory, gpu, asked)
-    _install_random(patches)
+    _install_random(patches, recorder)
     _install_tensor_types(patches)
     _captured_before(patches, cuda.CUDAGraph, graph_class)
     for owner in (cuda, cuda.graphs):
@@ -532,8 +555,9 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.answer(cuda, "is_initialized", lambda: True)
     patches.answer(cuda, "_lazy_init", nothing)
     patches.answer(cuda, "init", nothing)
+    # Two functions: Dynamo has a rule for each.
     patches.answer(cuda, "_exchange_device", exchange)
-    patches.answer(cuda, "_maybe_exchange_device", exchange)
+    patches.answer(cuda, "_maybe_exchange_device", lambda index: exchange(index))
     patches.answer(cuda, "can_device_access_peer", lambda *args: True)
     patches.answer(cuda, "ipc_collect", nothing)
     patches.answer(cuda, "_is_in_bad_fork", lambda: False)
@@ -626,7 +650,7 @@ def _install_memory(patches: Patches, memory: MemoryAnswers, gpu: GPU, asked: As
     patches.answer(module, "get_allocator_backend", lambda: "native")
 
 
-def _install_random(patches: Patches) -> None:
+def _install_random(patches: Patches, recorder: Recorder) -> None:
     module = torch.cuda.random
     state = torch.zeros(_RNG_STATE_BYTES, dtype=torch.uint8)
 
@@ -643,6 +667,8 @@ def _install_random(patches: Patches) -> None:
     patches.answer(module, "get_rng_state_all", lambda: [state.clone()])
     patches.answer(module, "set_rng_state_all", nothing)
     patches.set(torch, "Generator", _Generator)
+    generators = tuple(map(_DefaultGenerator, range(recorder.devices.count)))
+    patches.set(torch.cuda, "default_generators", generators)
 
 
 _TENSOR_TYPES = {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,35 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["install_code_generation"]
 
-#: Settings of Inductor and of AOTAutograd while a forecast is open: no worker processes, no caches,
-#: which know neither of records nor of the GPU, and no look at addresses. The check of aliases is a
-#: second dispatch mode on the first run, which fails on `out=` ops.
-_INDUCTOR_SETTINGS = {
-    "alignment_asserts": False,
-    "compile_threads": 1,
-    "fx_graph_cache": False,
-    "autotune_local_cache": False,
-}
-_AUTOGRAD_SETTINGS = {"check_custom_op_aliasing": False, "enable_autograd_cache": False}
-
 
 def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     """Inductor compiles for the forecast's GPU: its kernels are launchers that record."""
-    _install_settings(patches)
     _install_without_triton(patches)
     _install_folding(patches)
     install_wrappers(patches, recorder)
     _install_tuning(patches, recorder)
-    _install_graphs(patches, recorder)
     install_cuda_graphs(patches, recorder)
-
-
-def _install_settings(patches: Patches) -> None:
-    import torch._functorch.config as autograd_config
-    import torch._inductor.config as inductor_config
-
-    patches.undo.enter_context(inductor_config.patch(_INDUCTOR_SETTINGS))
-    patches.undo.enter_context(autograd_config.patch(_AUTOGRAD_SETTINGS))
 
 
 def _install_without_triton(patches: Patches) -> None:
@@ -94,11 +71,16 @@ def _install_folding(patches: Patches) -> None:
 
     proxy_tensor: Any = import_module("torch.fx.experimental.proxy_tensor")
     fold: Callable[..., Any] = UniformValueConstantFolder.run
+    find_zeros: Callable[..., None] = UniformValueConstantFolder._add_peephole_patterns
     unset = proxy_tensor.unset_fake_temporarily
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
             return fold(self, *args, **kwargs)
+
+    def add_peephole_patterns(self: Any) -> None:
+        with _OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
+            find_zeros(self)
 
     @contextmanager
     def unset_on_cpu() -> Iterator[Any]:
@@ -106,38 +88,8 @@ def _install_folding(patches: Patches) -> None:
             yield before
 
     patches.set(UniformValueConstantFolder, "run", run)
+    patches.set(UniformValueConstantFolder, "_add_peephole_patterns", add_peephole_patterns)
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_on_cpu)
-
-
-def _install_graphs(patches: Patches, recorder: Recorder) -> None:
-    """Compiling a graph is nothing that the program does; one that fails is named. The backward's
-    is compiled inside `backward()`."""
-    from torch._inductor import compile_fx
-
-    compile_graph: Callable[..., Any] = compile_fx._InProcessFxCompile.codegen_and_compile
-
-    def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with recorder.mode.inside():
-                return compile_graph(self, gm, *args, **kwargs)
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            recorder.warn_once(
-                f"a graph is forecast as eager: {_line_of(gm)}{type(error).__name__}: {reason}"
-            )
-            raise
-
-    patches.set(compile_fx._InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
-
-
-def _line_of(graph: Any) -> str:
-    """The program's line of the first op of a graph."""
-    for node in graph.graph.nodes:
-        files = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        if files:
-            path, line = files[-1]
-            return f"{Path(path).name}:{line} "
-    return ""
 
 
 #: Choices by timing on a GPU, which nobody can make without one.

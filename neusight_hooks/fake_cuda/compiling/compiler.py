@@ -15,6 +15,10 @@ from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.needed_names import moved_names
+from neusight.fake_cuda.compiling.rules.fallback import install_fallback
+from neusight.fake_cuda.compiling.rules.settings import install_settings
+from neusight.fake_cuda.compiling.rules.stand_ins import install_stand_ins
+from neusight.fake_cuda.compiling.rules.templates import install_templates
 from neusight.fake_cuda.compiling.tracing import install_tracing
 from neusight.fake_cuda.patching import Patches
 
@@ -124,8 +128,12 @@ class _Compiler:
         else:  # forgotten already, and not while torch compiles: it keeps what it works on
             patches.set(sys.modules["torch._dynamo.convert_frame"], "_compile", self._compile_frame)
         _stop_checking_distributions(patches)
+        install_settings(patches)
+        install_stand_ins(patches)
         install_tracing(patches, recorder)
         install_frames(patches, recorder)
+        install_fallback(patches, recorder)
+        install_templates(patches)
         install_code_generation(patches, recorder)
         install_runtime(patches, recorder)
         install_padding(patches, self._gpu, self._asked)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from neusight.fake_cuda import inlined
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.hooks import ProgramHooks
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ def install_tracing(patches: Patches, recorder: Recorder) -> None:
     _install_tensors(patches)
     _install_skipping(patches)
     _install_frames(patches, recorder)
-    _install_fallback(patches)
     _install_optimizers(patches, recorder)
 
 
@@ -57,13 +58,37 @@ def _install_skipping(patches: Patches) -> None:
     from torch._dynamo import trace_rules
 
     before = list(trace_rules.SKIP_DIRS)
+    looked_into: set[str] = trace_rules.get_legacy_mod_inlinelist()
 
     def restore() -> None:
         trace_rules.SKIP_DIRS[:] = before
         trace_rules._recompile_re()
+        looked_into.discard(inlined.__file__)
 
     patches.on_restore(restore)
     trace_rules.add("neusight")
+    looked_into.add(inlined.__file__)
+    _skip_with_all_they_call(patches)
+
+
+def _skip_with_all_they_call(patches: Patches) -> None:
+    """What neusight calls of others (weakref, contextlib) is no part of the program either."""
+    from torch._C._dynamo.eval_frame import reset_code, set_code_exec_strategy
+    from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+    from neusight.recording.recorder import RecordingMode
+
+    doors: tuple[Any, ...] = (
+        RecordingMode.__torch_dispatch__,
+        ForecastTensor.__torch_dispatch__,
+        ProgramHooks._enter_module,
+        ProgramHooks._leave_module,
+        ProgramHooks._enter_optimizer,
+    )
+    for function in doors:
+        code = function.__code__
+        patches.undo.callback(reset_code, code)
+        set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
 
 
 def _install_frames(patches: Patches, recorder: Recorder) -> None:
@@ -85,13 +110,6 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
             return has_hooks()
 
     patches.set(torch_modules, "_has_any_global_hook", has_other_hooks)
-
-
-def _install_fallback(patches: Patches) -> None:
-    """What Inductor cannot compile runs eager, as its graph says by name."""
-    import torch._dynamo.config as dynamo_config
-
-    patches.undo.enter_context(dynamo_config.patch(suppress_errors=True))
 
 
 def _install_optimizers(patches: Patches, recorder: Recorder) -> None:

@@ -67,7 +67,7 @@ class FakeKernels:
         except FakeTensorDeviceMismatchError:  # torch's own, which no GPU shows
             raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
-            return self._without_kernel(func, args, error)
+            return self._without_kernel(func, args, kwargs, error)
         except Exception:
             said = self._eager_error(func, args, kwargs)
             if said is None:
@@ -75,8 +75,13 @@ class FakeKernels:
             raise said from None  # the fake kernel says the same in other words
         return as_forecast(out)
 
-    def _without_kernel(self, func: Any, args: Sequence[Any], error: Exception) -> Any:
+    def _without_kernel(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+    ) -> Any:
         name = func._schema.name
+        written = [kwargs[a.name] for a in func._schema.arguments if a.is_out and a.name in kwargs]
+        if written:  # the caller knows what comes back
+            return written[0] if len(written) == 1 else tuple(written)
         if not func._schema.returns:  # _fused_sgd_: it only writes into its arguments
             return None
         if name.endswith("_backward") and isinstance(args[1], ForecastTensor):

@@ -1,0 +1,127 @@
+"""What cannot be compiled here runs eager, and is named; what torch itself refuses, it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.fake_cuda.patching import Patches
+from neusight.predictors.errors import NeusightError
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["install_fallback"]
+
+#: Errors that a GPU would show too.
+_OF_TORCH = ("GPUTooOldForTriton",)
+
+
+def install_fallback(patches: Patches, recorder: Recorder) -> None:
+    """A graph that Inductor fails on is forecast as eager, with a line that names it."""
+    _install_frames(patches, recorder)
+    _install_graphs(patches, recorder)
+
+
+def _install_frames(patches: Patches, recorder: Recorder) -> None:
+    from torch._dynamo import convert_frame
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
+
+    compile_frame: Callable[..., Any] = convert_frame._compile
+
+    def compile_or_leave(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return compile_frame(code, *args, **kwargs)
+        except (BackendCompilerFailed, InternalTorchDynamoError) as error:
+            if not _is_ours(error):
+                raise
+            place = _places.pop(
+                id(_cause(error)), f"{_name(code.co_filename)}:{code.co_firstlineno}"
+            )
+            recorder.warn_once(f"a graph is forecast as eager: {place} {_reason(error)}")
+            return convert_frame.ConvertFrameReturn()  # runs as it is
+
+    patches.set(convert_frame, "_compile", compile_or_leave)
+
+
+def _install_graphs(patches: Patches, recorder: Recorder) -> None:
+    """Compiling a graph is nothing that the program does. A backward's graph is compiled inside
+    `backward()`, where no frame could run eager instead: its ops run one by one."""
+    from torch._inductor import compile_fx
+
+    compile_graph: Callable[..., Any] = compile_fx._InProcessFxCompile.codegen_and_compile
+
+    def codegen_and_compile(
+        self: Any, gm: Any, inputs: Any, inputs_to_check: Any, graph_kwargs: Any
+    ) -> Any:
+        try:
+            with recorder.mode.inside():
+                return compile_graph(self, gm, inputs, inputs_to_check, graph_kwargs)
+        except Exception as error:
+            place = _line_of(gm)
+            if graph_kwargs.get("is_backward") and _is_ours(error):
+                recorder.warn_once(
+                    f"a backward graph is forecast as its ops one by one: {place} {_reason(error)}"
+                )
+                return _ops_one_by_one(gm)
+            if place:
+                _places[id(_cause(error))] = place
+            raise
+
+    patches.set(compile_fx._InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
+
+
+#: The program's line of the graph that an error is of, until a frame's failure says it.
+_places: dict[int, str] = {}
+
+
+def _is_ours(error: Any) -> bool:
+    """Whether a GPU would have compiled it, as far as one can tell: backends that are functions of
+    the program's own fail as they do."""
+    cause = _cause(error)
+    if type(cause).__name__ in _OF_TORCH or isinstance(cause, NeusightError):
+        return False
+    return getattr(error, "backend_name", "inductor") in ("inductor", "compile_fx")
+
+
+def _cause(error: Any) -> Any:
+    """What a compiler's error stands for: Inductor wraps what is raised, Dynamo that again."""
+    while isinstance(getattr(error, "inner_exception", None), BaseException):
+        error = error.inner_exception
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    cause = _cause(error)
+    text = str(cause).strip().partition("\n")[0]
+    return f"{type(cause).__name__}: {text}"
+
+
+def _ops_one_by_one(graph: Any) -> Any:
+    """What stands for compiled code: the graph that AOTAutograd made."""
+    from torch._inductor.output_code import MockFXGraphCacheOutput
+
+    def run(inputs: list[Any]) -> Any:
+        given = list(inputs)
+        inputs.clear()  # whoever calls compiled code hands its inputs over
+        return graph(*given)
+
+    return MockFXGraphCacheOutput(run)
+
+
+def _line_of(graph: Any) -> str:
+    """The program's line of the first op of a graph."""
+    for node in graph.graph.nodes:
+        files = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+        if files:
+            path, line = files[-1]
+            return f"{_name(path)}:{line}"
+    return ""
+
+
+def _name(path: str) -> str:
+    return Path(path).name
