@@ -31,6 +31,10 @@ def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     install_cuda_graphs(patches, recorder)
 
 
+#: Compute capability, major, that Triton writes code for.
+_OLDEST_FOR_TRITON = 7
+
+
 def _install_without_triton(patches: Patches) -> None:
     """Triton counts as there where it would be written for, and nowhere else: padding, templates
     and TMA ask for it elsewhere, and would then time something on a device."""
@@ -41,7 +45,11 @@ def _install_without_triton(patches: Patches) -> None:
     def write_header(self: Any) -> None:
         self.write_get_raw_stream_header_once()
 
-    patches.set(scheduler, "has_triton", lambda *args, **kwargs: True)
+    def has_triton(*args: Any, **kwargs: Any) -> bool:
+        # As torch.utils._triton.has_triton, for a machine that has the package.
+        return bool(torch.cuda.get_device_properties().major >= _OLDEST_FOR_TRITON)
+
+    patches.set(scheduler, "has_triton", has_triton)
     patches.set(_triton, "triton_hash_with_backend", lambda: "forecast")
     patches.set(PythonWrapperCodegen, "write_triton_header_once", write_header)
 

@@ -25,6 +25,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch._dynamo.exc": ("BackendCompilerFailed", "InternalTorchDynamoError", "Unsupported"),
     "torch._dynamo.output_graph": ("graph_break_reasons",),
+    "torch._dynamo.eval_frame": ("set_fullgraph_compiled_frame_count",),
     "torch._dynamo.trace_rules": (
         "SKIP_DIRS",
         "_recompile_re",

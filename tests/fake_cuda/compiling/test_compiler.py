@@ -237,24 +237,6 @@ def test_where_torch_has_moved_a_name_the_program_is_eager(monkeypatch: pytest.M
     ]
 
 
-def test_a_graph_that_inductor_cannot_compile_runs_eager_and_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from torch._inductor.graph import GraphLowering
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise NotImplementedError("no lowering for this")
-
-    monkeypatch.setattr(GraphLowering, "run", fail)
-    with neusight.forecast_on("H100") as forecast:
-        infer(torch.compile(Net().cuda().eval()))
-
-    assert "aten::native_layer_norm" in ops(*forecast.recording.steps)
-    [line] = forecast.warnings
-    assert "a graph is forecast as eager: compiled_net.py:" in line
-    assert line.endswith("NotImplementedError: no lowering for this")
-
-
 @pytest.mark.slow
 def test_inductor_is_imported_only_where_something_is_compiled() -> None:
     script = (

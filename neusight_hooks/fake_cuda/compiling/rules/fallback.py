@@ -32,6 +32,8 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
     from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
     compile_frame: Callable[..., Any] = convert_frame._compile
+    failed: list[str] = []
+    _install_counting(patches, failed)
 
     def compile_or_leave(code: CodeType, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -43,6 +45,7 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
                 id(_cause(error)), f"{_name(code.co_filename)}:{code.co_firstlineno}"
             )
             recorder.warn_once(f"a graph is forecast as eager: {place} {_reason(error)}")
+            failed.append(place)
             return convert_frame.ConvertFrameReturn()  # runs as it is
 
     patches.set(convert_frame, "_compile", compile_or_leave)
@@ -73,6 +76,19 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
             raise
 
     patches.set(compile_fx._InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
+
+
+def _install_counting(patches: Patches, failed: list[str]) -> None:
+    """Torch refuses, where `fullgraph=True`, a call in which nothing was compiled."""
+    from torch._dynamo import eval_frame
+
+    count: Callable[[int], int] = eval_frame.set_fullgraph_compiled_frame_count
+
+    def count_failed_too(value: int) -> int:
+        counted = count(value)
+        return 1 if counted == 0 and failed else counted
+
+    patches.set(eval_frame, "set_fullgraph_compiled_frame_count", count_failed_too)
 
 
 #: The program's line of the graph that an error is of, until a frame's failure says it.

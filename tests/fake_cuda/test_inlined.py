@@ -1,0 +1,30 @@
+"""Answers that compiled programs ask for are compiled with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import neusight
+from neusight.fake_cuda.inlined import is_tracers_tensor
+
+
+def test_tensors_of_a_forecast_are_no_tracers() -> None:
+    fake = torch._subclasses.FakeTensorMode().from_tensor(torch.ones(2))
+
+    with neusight.forecast_on("H100"):
+        assert not is_tracers_tensor(torch.ones(2, device="cuda"))
+
+    assert is_tracers_tensor(fake)
+    assert not is_tracers_tensor(3)
+
+
+def test_transformers_question_breaks_no_graph() -> None:
+    utils = pytest.importorskip("transformers.utils.import_utils")
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 3 if utils.is_fake_tensor(x) else x * 2
+
+    with neusight.forecast_on("H100"):
+        compiled = torch.compile(doubled, fullgraph=True, backend="eager")
+        assert compiled(torch.ones(2, device="cuda")).shape == (2,)
