@@ -26,6 +26,15 @@ Method = Literal["warm_l2", "cold_l2"]
 EAGER = "eager"
 COMPILED = "compile_inductor_default"
 
+#: How `torch.compile` is called in each of them.
+_COMPILE_OPTIONS: dict[str, dict[str, Any]] = {
+    COMPILED: {},
+    "compile_inductor_reduce-overhead": {"mode": "reduce-overhead"},
+    "compile_inductor_max-autotune": {"mode": "max-autotune"},
+    "compile_inductor_max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+    "compile_cudagraphs": {"backend": "cudagraphs"},
+}
+
 #: What clears the L2 before each timed call under "cold_l2", bytes.
 FILL_BYTES = 256 * 2**20
 
@@ -91,7 +100,8 @@ def run(case: Case, steps: int, found: Any, folder: Path = DATA) -> None:
         model = problem.Model(*problem.get_init_inputs()).cuda()
         inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.get_inputs()]
         torch.cuda.synchronize()
-    run = model if case.mode == EAGER else torch.compile(model)
+    how = _COMPILE_OPTIONS.get(case.mode)
+    run = model if how is None else torch.compile(model, **how)
     with torch.no_grad():
         for _ in range(steps):
             if case.method == "cold_l2":

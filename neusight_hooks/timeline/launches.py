@@ -151,11 +151,12 @@ def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
 
 
 def graph_call_ns(mark: Mark, host: HostProfile) -> int:
-    """What torch's trees cost the host before they launch a graph: which one, with its inputs and
-    outputs as they were? 0 where the program launches one itself."""
+    """What torch's trees cost the host before they launch a graph and after: which one, and are its
+    inputs where they were? 0 where the program launches one itself."""
     if not mark.detail.isdecimal():
         return 0
-    return nanoseconds(host.graph_tree_us + int(mark.detail) * host.graph_tensor_us)
+    num_tensors = int(mark.detail) if mark.kind == "graph_begin" else 0
+    return nanoseconds(host.graph_tree_us / 2 + num_tensors * host.graph_tensor_us)
 
 
 def nanoseconds(microseconds: float) -> int:

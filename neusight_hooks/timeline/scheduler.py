@@ -241,6 +241,7 @@ class Scheduler:
         if mark.kind == "graph_end":
             captured, self._captured = self._captured, None
             self._launch_graph(captured or [])
+            self.lane.now_ns += graph_call_ns(mark, self._host)
             return
         if mark.kind == "compiled_begin":
             begin_compiled(self.lane, mark, self._host)

@@ -432,16 +432,19 @@ def test_a_graph_is_one_launch_whose_kernels_share_its_correlation() -> None:
     assert timeline.steps[0].host_ns == 5_000
 
 
-def test_torchs_trees_cost_the_host_more_for_each_tensor() -> None:
+def test_torchs_trees_cost_the_host_before_and_after_a_launch() -> None:
     host = replace(ROUND, graph_tree_us=30.0, graph_tensor_us=1.0)
-    own, ours = (
+    _, *entries, _ = graph_of(op("kernel_10"))
+    own, trees = (
         timeline_of(
-            Mark("graph_begin", GRAPH_LAUNCH, detail), *graph_of(op("kernel_10"))[1:], host=host
+            Mark("graph_begin", GRAPH_LAUNCH, detail), *entries,
+            Mark("graph_end", GRAPH_LAUNCH, detail), host=host,
         )
         for detail in ("", "5")
-    )
+    )  # fmt: skip
 
-    assert ours.steps[0].host_ns - own.steps[0].host_ns == 35_000
+    assert trees.kernels[0].start_ns - own.kernels[0].start_ns == 20_000
+    assert trees.steps[0].host_ns - own.steps[0].host_ns == 35_000
 
 
 def test_a_graph_lifts_a_step_out_of_being_bound_by_its_host() -> None:

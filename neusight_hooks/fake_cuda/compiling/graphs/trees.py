@@ -258,10 +258,10 @@ class GraphTrees:
             captured = tape.take_launched(start)
         finally:
             cutter.is_paused = was_paused
-        num_tensors = len(node.addresses) + len(node.managed) + len(node.outputs)
-        tape.mark("graph_begin", GRAPH_LAUNCH, str(num_tensors))
+        num_tensors = str(len(node.addresses) + len(node.managed) + len(node.outputs))
+        tape.mark("graph_begin", GRAPH_LAUNCH, num_tensors)
         tape.launch(captured)
-        tape.mark("graph_end", GRAPH_LAUNCH)
+        tape.mark("graph_end", GRAPH_LAUNCH, num_tensors)
         return outputs
 
     def _call(self, node: GraphNode, function: _Function, inputs: list[Any]) -> Any:
