@@ -29,6 +29,7 @@ __all__ = [
     "read_bytes",
     "read_json_document",
     "shown",
+    "user_cache_folder",
     "write_atomically",
 ]
 
@@ -52,6 +53,16 @@ _NEW_FILE_MODE = 0o666
 
 #: Random bytes in a temporary name: nobody can guess it and lay a link there.
 _NAME_BYTES = 8
+
+
+def user_cache_folder() -> Path:
+    """Where files of ours lie that can be made again: a folder in the user's cache.
+
+    >>> user_cache_folder().name
+    'neusight'
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
+    return Path(home) / "neusight"
 
 
 # -- writing ---------------------------------------------------------------------------------------

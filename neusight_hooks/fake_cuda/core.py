@@ -27,9 +27,9 @@ from pathlib import Path
 import torch
 
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
-from neusight.predictors.files import json_value, read_bytes, write_atomically
+from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
 
-__all__ = ["IS_CUDA_BUILD", "cuda_core", "enter_cuda_core", "self_check"]
+__all__ = ["IS_CUDA_BUILD", "build_key", "cuda_core", "enter_cuda_core", "self_check"]
 
 #: Releases on which the whole test suite has passed; others must pass the self-check.
 TESTED_TORCH = ("2.13",)
@@ -236,7 +236,8 @@ def enter_cuda_core(undo: ExitStack) -> None:
     _patch_core(undo)
 
 
-def _build_key() -> str:
+@lru_cache(maxsize=1)
+def build_key() -> str:
     """Names this torch build: version, commit, where it lies, when it was installed."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     stamp = library.stat().st_mtime_ns if library.exists() else 0
@@ -245,8 +246,7 @@ def _build_key() -> str:
 
 
 def _cache_file() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() / ".cache")
-    return Path(home) / "neusight" / f"core-{_build_key()}.json"
+    return user_cache_folder() / f"core-{build_key()}.json"
 
 
 @lru_cache(maxsize=1)

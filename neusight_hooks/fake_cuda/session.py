@@ -15,6 +15,7 @@ from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.compiling.compiler import install_compiler
+from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
@@ -79,10 +80,11 @@ def enter_fake_cuda(
             asked(question, answer)
 
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
-    install_overrides(patches, recorder, gpu, asked)
+    wrappers = Wrappers()
+    install_overrides(patches, recorder, gpu, wrappers.hearing(recorder.mode, asked))
     install_packages(patches)
     install_modules(patches, recorder)
-    install_compiler(patches, recorder, gpu, asked)
+    install_compiler(patches, recorder, gpu, asked, wrappers)
     _install_overlay(patches, store)
     _set_only_lift_cpu_tensors(undo)
     _leave_room_for_hooks(undo)

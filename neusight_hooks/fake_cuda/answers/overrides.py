@@ -87,7 +87,7 @@ def _choose(call: AttentionCall, gpu: GPU) -> str:
 
 
 def install_overrides(
-    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
+    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, str], None]
 ) -> None:
     """Registers the choices of `gpu` on torch's dispatcher until `patches.restore()`."""
     torch_library: Any = torch.library  # has no annotations
@@ -111,6 +111,8 @@ def install_overrides(
         choice = choices.get(call)
         if choice is None:
             choice = choices[call] = _choose(call, gpu)
+            asked(attention_question(call), choice)
+        elif recorder.mode.is_inside:  # what is compiled keeps its own questions
             asked(attention_question(call), choice)
         return choice
 

@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.fake_cuda.compiling.graphs.install import install_cuda_graphs
-from neusight.fake_cuda.compiling.wrappers import install_wrappers
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     """Inductor compiles for the forecast's GPU: its kernels are launchers that record."""
     _install_without_triton(patches)
     _install_folding(patches)
-    install_wrappers(patches, recorder)
     _install_tuning(patches, recorder)
     install_cuda_graphs(patches, recorder)
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from neusight.fake_cuda.compiling.cache.entries import Entries
+from neusight.fake_cuda.compiling.cache.graph_cache import cache_folder, install_graph_cache
+from neusight.fake_cuda.compiling.cache.keys import source_version
 from neusight.fake_cuda.compiling.choices.padding import install_padding
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
@@ -20,6 +23,7 @@ from neusight.fake_cuda.compiling.rules.settings import install_settings
 from neusight.fake_cuda.compiling.rules.stand_ins import install_stand_ins
 from neusight.fake_cuda.compiling.rules.templates import install_templates
 from neusight.fake_cuda.compiling.tracing import install_tracing
+from neusight.fake_cuda.compiling.wrappers import Wrappers, install_wrappers
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
@@ -43,10 +47,14 @@ INDUCTOR_QUESTION = "inductor"
 
 
 def install_compiler(
-    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
+    patches: Patches,
+    recorder: Recorder,
+    gpu: GPU,
+    asked: Callable[[str, object], None],
+    wrappers: Wrappers,
 ) -> None:
     """torch.compile runs whole; Inductor is imported, and changed, once something is compiled."""
-    compiler = _Compiler(patches, recorder, gpu, asked)
+    compiler = _Compiler(patches, recorder, gpu, asked, wrappers)
     real_compile: Any = torch.compile
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
@@ -86,11 +94,14 @@ class _Compiler:
         recorder: Recorder,
         gpu: GPU,
         asked: Callable[[str, object], None],
+        wrappers: Wrappers,
     ) -> None:
         self._patches = patches
         self._recorder = recorder
         self._gpu = gpu
         self._asked = asked
+        self._wrappers = wrappers
+        self._cache_folder = cache_folder()
         self._is_ready: bool | None = None
         self._compile_frame: Any = None  # torch's own, where it waits for the first use
 
@@ -135,8 +146,12 @@ class _Compiler:
         install_fallback(patches, recorder)
         install_templates(patches)
         install_code_generation(patches, recorder)
+        install_wrappers(patches, recorder, self._wrappers, self._asked)
         install_runtime(patches, recorder)
         install_padding(patches, self._gpu, self._asked)
+        if self._cache_folder is not None:
+            entries = Entries(self._cache_folder, version=source_version(), tell=recorder.warn_once)
+            install_graph_cache(patches, entries, self._wrappers, _answer(self._gpu))
         return True
 
     def prepare_for_older(self) -> None:

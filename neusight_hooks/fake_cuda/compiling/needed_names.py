@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from operator import attrgetter
 
@@ -105,15 +106,16 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-def moved_names() -> list[str]:
-    """Those that this torch does not have. Imports Inductor, which takes seconds.
+def moved_names(needed: Mapping[str, tuple[str, ...]] | None = None) -> list[str]:
+    """Those (default: `NEEDED_NAMES`) that this torch does not have. Imports Inductor, which takes
+    seconds.
 
     >>> moved_names()
     []
     """
     return [
         f"{module}.{name}"
-        for module, names in NEEDED_NAMES.items()
+        for module, names in (needed or NEEDED_NAMES).items()
         for name in names
         if not _is_there(module, name)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
-__all__ = ["module_of", "ops_of"]
+__all__ = ["module_of", "ops_of", "path_of"]
 
 
 def ops_of(nodes: Iterable[Any]) -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def ops_of(nodes: Iterable[Any]) -> tuple[str, ...]:
 
 def module_of(nodes: Iterable[Any]) -> str:
     """The innermost module that called all of them, relative to what was compiled."""
-    paths = [path.split(".") for path in map(_path, _origins(nodes)) if path]
+    paths = [path.split(".") for path in map(path_of, _origins(nodes)) if path]
     if not paths:
         return ""
     levels = zip(*paths, strict=False)
@@ -32,7 +32,7 @@ def _origins(nodes: Iterable[Any]) -> Iterator[Any]:
                 yield from part.node.get_origins()
 
 
-def _path(origin: Any) -> str:
+def path_of(origin: Any) -> str:
     """The path of the module that ran when the node was traced, or its forward op was."""
     stack = origin.meta.get("nn_module_stack") or origin.meta.get("fwd_nn_module_stack")
     return str(list(stack.values())[-1][0]) if stack else ""

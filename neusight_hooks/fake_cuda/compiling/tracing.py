@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from neusight.fake_cuda import inlined
 from neusight.fake_cuda.patching import Patches
+from neusight.interrupts import runs_the_program
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.tensor import ForecastTensor
 
@@ -97,6 +98,7 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
 
     compile_frame: Callable[..., Any] = convert_frame._compile
 
+    @runs_the_program  # torch's compiler is no more ours than the program: Ctrl-C may end it
     def compile_without_us(*args: Any, **kwargs: Any) -> Any:
         with recorder.mode.inside(), recorder.hooks.away():
             return compile_frame(*args, **kwargs)

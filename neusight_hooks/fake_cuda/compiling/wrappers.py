@@ -17,8 +17,9 @@ from neusight.recording.recording import COMPILED_CODE
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
+    from neusight.recording.tensor import ForecastMode
 
-__all__ = ["Wrapper", "install_wrappers", "read_wrapper"]
+__all__ = ["Wrapper", "Wrappers", "install_wrappers", "read_wrapper"]
 
 #: What a wrapper calls before each kernel, with the module that the kernel belongs to.
 _ENTER = "neusight_enter_module"
@@ -28,20 +29,22 @@ _SAYS = "# neusight "
 
 
 class Wrapper(NamedTuple):
-    """What is known of a module that Inductor wrote: of `COMPILED_CODE` what it is, and its
-    kernels."""
+    """What is known of a module that Inductor wrote: of `COMPILED_CODE` what it is, its
+    kernels, and what compiling it asked of the GPU, with the answers."""
 
     code: str
     kernels: Mapping[str, FusedKernel]
+    questions: Mapping[str, str]
 
     def line(self) -> str:
         """The line of text that says it.
 
-        >>> Wrapper("CompiledFunction", {}).line()
-        '# neusight {"code": "CompiledFunction", "kernels": []}'
+        >>> Wrapper("CompiledFunction", {}, {}).line()
+        '# neusight {"code": "CompiledFunction", "kernels": [], "questions": {}}'
         """
         kernels = [kernel._asdict() for kernel in self.kernels.values()]
-        return _SAYS + json.dumps({"code": self.code, "kernels": kernels})
+        said = {"code": self.code, "kernels": kernels, "questions": dict(self.questions)}
+        return _SAYS + json.dumps(said)
 
 
 def read_wrapper(text: str) -> Wrapper:
@@ -49,22 +52,41 @@ def read_wrapper(text: str) -> Wrapper:
     _, _, line = text.rpartition(f"\n{_SAYS}")
     said = json.loads(line)
     kernels = [kernel_of(fields) for fields in said["kernels"]]
-    return Wrapper(said["code"], {kernel.name: kernel for kernel in kernels})
+    named = {kernel.name: kernel for kernel in kernels}
+    return Wrapper(said["code"], named, said["questions"])
 
 
-def install_wrappers(patches: Patches, recorder: Recorder) -> dict[str, str]:
-    """Each kernel is described while it is written, and becomes a launcher where its wrapper is
-    loaded. Returns the texts of wrappers by their keys; what is put there can be loaded."""
-    texts: dict[str, str] = {}
-    written: dict[str, FusedKernel] = {}
-    _install_writing(patches, texts, written)
-    _install_loading(patches, recorder, texts)
-    return texts
+class Wrappers:
+    """Texts of wrappers by their keys; what is put there can be loaded. `questions` are those that
+    were asked while a graph is compiled, until its wrapper is written."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.questions: dict[str, str] = {}
+
+    def hearing(
+        self, mode: ForecastMode, asked: Callable[[str, str], None]
+    ) -> Callable[[str, str], None]:
+        """`asked`, of which what is asked inside neusight is kept: while a graph is compiled."""
+
+        def heard(question: str, answer: str) -> None:
+            if mode.is_inside:
+                self.questions[question] = answer
+            asked(question, answer)
+
+        return heard
 
 
-def _install_writing(
-    patches: Patches, texts: dict[str, str], written: dict[str, FusedKernel]
+def install_wrappers(
+    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, str], None]
 ) -> None:
+    """Each kernel is described while it is written, and becomes a launcher where its wrapper is
+    loaded; what compiling it asked of the GPU is asked then, too."""
+    _install_writing(patches, wrappers)
+    _install_loading(patches, recorder, wrappers, asked)
+
+
+def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
     from torch._inductor.codecache import PyCodeCache, code_hash
     from torch._inductor.codegen.triton import TritonScheduling
     from torch._inductor.scheduler import Scheduler
@@ -72,6 +94,7 @@ def _install_writing(
 
     define: Callable[..., str] = TritonScheduling.define_kernel
     enter_context: Callable[..., None] = Scheduler.enter_context
+    written: dict[str, FusedKernel] = {}
 
     def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
         name = define(self, src_code, node_schedule, kernel)
@@ -86,9 +109,11 @@ def _install_writing(
     def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
         kernels = {name: kernel for name, kernel in written.items() if name in source_code}
         written.clear()
-        text = f"{source_code}\n{Wrapper(_code_of(V.graph), kernels).line()}"
+        wrapper = Wrapper(_code_of(V.graph), kernels, dict(wrappers.questions))
+        wrappers.questions.clear()
+        text = f"{source_code}\n{wrapper.line()}"
         key = code_hash(text, extra)
-        texts[key] = text
+        wrappers.texts[key] = text
         return key, ""  # no file: Inductor then reads none back
 
     patches.set(TritonScheduling, "define_kernel", define_kernel)
@@ -96,7 +121,9 @@ def _install_writing(
     patches.set(PyCodeCache, "write", classmethod(write))
 
 
-def _install_loading(patches: Patches, recorder: Recorder, texts: dict[str, str]) -> None:
+def _install_loading(
+    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, str], None]
+) -> None:
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codecache import PyCodeCache
 
@@ -108,13 +135,16 @@ def _install_loading(patches: Patches, recorder: Recorder, texts: dict[str, str]
     def load(
         cls: Any, /, key: str, path: str, linemap: Any = None, attrs: Any = None, **kwargs: Any
     ) -> ModuleType:
-        wrapper = read_wrapper(texts[key])
+        text = wrappers.texts[key]
+        wrapper = read_wrapper(text)
+        for question, answer in wrapper.questions.items():
+            asked(question, answer)
         kernels.clear()
         kernels.update(wrapper.kernels)
         module = ModuleType(f"neusight.compiled.{key}")
         module.__file__ = f"<compiled {key}>"
         vars(module)[_ENTER] = recorder.attribution.enter_compiled
-        exec(compile(texts[key], module.__file__, "exec"), vars(module))
+        exec(compile(text, module.__file__, "exec"), vars(module))
         vars(module).update(attrs or {})
         module.call = _whole_call(recorder, module.call, wrapper.code)  # type: ignore[attr-defined]
         return module

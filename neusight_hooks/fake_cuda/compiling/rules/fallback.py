@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.fake_cuda.patching import Patches
+from neusight.interrupts import runs_the_program
 from neusight.predictors.errors import NeusightError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
 
     compile_graph: Callable[..., Any] = compile_fx._InProcessFxCompile.codegen_and_compile
 
+    @runs_the_program  # as in tracing.py; the backward's graph is compiled outside of a frame
     def codegen_and_compile(
         self: Any, gm: Any, inputs: Any, inputs_to_check: Any, graph_kwargs: Any
     ) -> Any:

@@ -1,0 +1,1 @@
+"""Graphs that were compiled before, kept on disk."""
