@@ -722,6 +722,20 @@ def test_the_temporary_place_is_gone_afterwards(
     assert not list(place.glob("neusight-*"))
 
 
+def test_a_caches_folder_that_is_made_is_no_change_past_the_overlay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
+
+    with neusight.forecast_on("H100") as forecast:
+        train()
+        (tmp_path / "home" / "cache" / "package").mkdir(parents=True)
+
+    assert (tmp_path / "home" / "cache" / "package").is_dir()
+    assert not any("past neusight's overlay" in text for text in forecast.warnings)
+
+
 def test_what_another_program_changes_all_the_same_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,12 +146,11 @@ class _Compiler:
         install_fallback(patches, recorder)
         install_templates(patches)
         install_code_generation(patches, recorder)
-        install_wrappers(patches, recorder, self._wrappers, self._asked)
-        install_runtime(patches, recorder)
-        install_padding(patches, self._gpu, self._asked)
         if self._cache_folder is not None:
             entries = Entries(self._cache_folder, version=source_version(), tell=recorder.warn_once)
             install_graph_cache(patches, entries, self._wrappers, _answer(self._gpu))
+        install_wrappers(patches, recorder, self._wrappers, self._asked)
+        install_runtime(patches, recorder)
         return True
 
     def prepare_for_older(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._guards import CompileContext
@@ -30,20 +30,21 @@ _SAYS = "# neusight "
 
 class Wrapper(NamedTuple):
     """What is known of a module that Inductor wrote: of `COMPILED_CODE` what it is, its
-    kernels, and what compiling it asked of the GPU, with the answers."""
+    kernels, what compiling it asked of the GPU, with the answers, and what the summary warns of."""
 
     code: str
     kernels: Mapping[str, FusedKernel]
-    questions: Mapping[str, str]
+    questions: Mapping[str, str] = MappingProxyType({})
+    warnings: tuple[str, ...] = ()
 
     def line(self) -> str:
         """The line of text that says it.
 
-        >>> Wrapper("CompiledFunction", {}, {}).line()
-        '# neusight {"code": "CompiledFunction", "kernels": [], "questions": {}}'
+        >>> Wrapper("CompiledFunction", {}).line()
+        '# neusight {"code": "CompiledFunction", "kernels": [], "questions": {}, "warnings": []}'
         """
         kernels = [kernel._asdict() for kernel in self.kernels.values()]
-        said = {"code": self.code, "kernels": kernels, "questions": dict(self.questions)}
+        said = {**self._asdict(), "kernels": kernels, "questions": dict(self.questions)}
         return _SAYS + json.dumps(said)
 
 
@@ -53,35 +54,62 @@ def read_wrapper(text: str) -> Wrapper:
     said = json.loads(line)
     kernels = [kernel_of(fields) for fields in said["kernels"]]
     named = {kernel.name: kernel for kernel in kernels}
-    return Wrapper(said["code"], named, said["questions"])
+    return Wrapper(said["code"], named, said["questions"], tuple(said["warnings"]))
 
 
 class Wrappers:
-    """Texts of wrappers by their keys; what is put there can be loaded. `questions` are those that
-    were asked while a graph is compiled, until its wrapper is written."""
+    """Texts of wrappers by their keys; what is put there can be loaded.
+
+    It also hears what is asked of the GPU, and what the summary is to warn of, while a graph is
+    compiled: the text says it, since nothing of that happens where the graph is loaded.
+    """
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
-        self.questions: dict[str, str] = {}
+        self._questions: dict[str, str] = {}
+        self._warnings: list[str] = []
+
+    def begin(self) -> None:
+        """What is heard from here on is of another graph."""
+        self._questions.clear()
+        self._warnings.clear()
+
+    def wrapper(self, code: str, kernels: Mapping[str, FusedKernel]) -> Wrapper:
+        """The wrapper of what is compiled, with what was heard since it began."""
+        heard = Wrapper(code, kernels, dict(self._questions), tuple(self._warnings))
+        self.begin()
+        return heard
 
     def hearing(
         self, mode: ForecastMode, asked: Callable[[str, str], None]
     ) -> Callable[[str, str], None]:
-        """`asked`, of which what is asked inside neusight is kept: while a graph is compiled."""
+        """`asked`, of which what is asked inside neusight is heard: where a graph is compiled."""
 
         def heard(question: str, answer: str) -> None:
             if mode.is_inside:
-                self.questions[question] = answer
+                self._questions[question] = answer
             asked(question, answer)
 
         return heard
+
+    def hear_warnings(self, patches: Patches, recorder: Recorder) -> None:
+        """From here on warnings are heard, too."""
+        warn_once = recorder.warn_once
+
+        def heard(text: str) -> None:
+            if recorder.mode.is_inside:
+                self._warnings.append(text)
+            warn_once(text)
+
+        patches.set(recorder, "warn_once", heard)
 
 
 def install_wrappers(
     patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, str], None]
 ) -> None:
     """Each kernel is described while it is written, and becomes a launcher where its wrapper is
-    loaded; what compiling it asked of the GPU is asked then, too."""
+    loaded; what compiling it asked and warned of is asked and warned of then, too."""
+    wrappers.hear_warnings(patches, recorder)
     _install_writing(patches, wrappers)
     _install_loading(patches, recorder, wrappers, asked)
 
@@ -89,12 +117,21 @@ def install_wrappers(
 def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
     from torch._inductor.codecache import PyCodeCache, code_hash
     from torch._inductor.codegen.triton import TritonScheduling
+    from torch._inductor.compile_fx import _InProcessFxCompile
     from torch._inductor.scheduler import Scheduler
     from torch._inductor.virtualized import V
 
     define: Callable[..., str] = TritonScheduling.define_kernel
     enter_context: Callable[..., None] = Scheduler.enter_context
+    compile_graph: Callable[..., Any] = _InProcessFxCompile.codegen_and_compile
     written: dict[str, FusedKernel] = {}
+
+    def codegen_and_compile(
+        self: Any, gm: Any, example_inputs: Any, inputs_to_check: Any, graph_kwargs: Any
+    ) -> Any:
+        if graph_kwargs.get("is_backward"):  # compiled by itself, perhaps after other graphs
+            wrappers.begin()
+        return compile_graph(self, gm, example_inputs, inputs_to_check, graph_kwargs)
 
     def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
         name = define(self, src_code, node_schedule, kernel)
@@ -109,13 +146,12 @@ def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
     def write(cls: Any, source_code: str, extra: str = "") -> tuple[str, str]:
         kernels = {name: kernel for name, kernel in written.items() if name in source_code}
         written.clear()
-        wrapper = Wrapper(_code_of(V.graph), kernels, dict(wrappers.questions))
-        wrappers.questions.clear()
-        text = f"{source_code}\n{wrapper.line()}"
+        text = f"{source_code}\n{wrappers.wrapper(_code_of(V.graph), kernels).line()}"
         key = code_hash(text, extra)
         wrappers.texts[key] = text
         return key, ""  # no file: Inductor then reads none back
 
+    patches.set(_InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
     patches.set(TritonScheduling, "define_kernel", define_kernel)
     patches.set(Scheduler, "enter_context", enter)
     patches.set(PyCodeCache, "write", classmethod(write))
@@ -139,6 +175,8 @@ def _install_loading(
         wrapper = read_wrapper(text)
         for question, answer in wrapper.questions.items():
             asked(question, answer)
+        for warning in wrapper.warnings:
+            recorder.warn_once(warning)
         kernels.clear()
         kernels.update(wrapper.kernels)
         module = ModuleType(f"neusight.compiled.{key}")

@@ -78,8 +78,9 @@ class Overlay:
     ) -> str:
         visible = self.visible(path, dir_fd, follow=follow)
         folder = os.path.dirname(visible)
-        if self.store.watch is not None and self._is_users(folder):
-            self.store.watch.touch(folder)
+        watch = self.store.watch
+        if watch is not None and not self.is_left_alone(visible) and self._is_users(folder):
+            watch.touch(folder)
         return visible
 
     def _is_users(self, folder: str) -> bool:

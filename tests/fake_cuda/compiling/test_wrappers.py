@@ -18,7 +18,9 @@ KERNEL = FusedKernel(
 
 
 def test_what_a_wrapper_says_is_read_back_whole() -> None:
-    wrapper = Wrapper("CompiledFunction", {KERNEL.name: KERNEL}, {"attention": "flash"})
+    wrapper = Wrapper(
+        "CompiledFunction", {KERNEL.name: KERNEL}, {"attention": "flash"}, ("a line",)
+    )
 
     assert read_wrapper(f"def call(args):\n    pass\n\n{wrapper.line()}") == wrapper
 

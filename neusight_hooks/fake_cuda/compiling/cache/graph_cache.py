@@ -140,6 +140,7 @@ def _install_texts(patches: Patches, wrappers: Wrappers) -> None:
 def _install_keys(patches: Patches, wrappers: Wrappers, target: tuple[object, ...]) -> None:
     from torch._functorch._aot_autograd import autograd_cache
     from torch._inductor import codecache
+    from torch._inductor import config as inductor_config
 
     key_of_graph: Callable[..., tuple[str, list[str]]] = codecache.compiled_fx_graph_hash
     key_of_frame: Callable[..., tuple[str, list[str]]] = autograd_cache.autograd_cache_key
@@ -148,13 +149,15 @@ def _install_keys(patches: Patches, wrappers: Wrappers, target: tuple[object, ..
     )
 
     def with_ours(found: tuple[str, list[str]], graph: Any, *more: object) -> tuple[str, list[str]]:
-        return found[0] + digest([target, settings(), *more, *facts_of(graph)]), found[1]
+        # torch's reasons against CUDA graphs name lines
+        facts = facts_of(graph, with_lines=inductor_config.triton.cudagraphs)
+        return found[0] + digest([target, settings(), *more, *facts]), found[1]
 
     def graph_key(graph: Any, *args: Any) -> tuple[str, list[str]]:
         return with_ours(key_of_graph(graph, *args), graph)
 
     def frame_key(graph: Any, inputs: Any, *args: Any) -> tuple[str, list[str]]:
-        wrappers.questions.clear()  # from here on they are this graph's
+        wrappers.begin()
         module = getattr(graph, "gm", graph)
         if not calls_only_torch(module):
             raise autograd_cache.BypassAOTAutogradCache("an op of the program's own")

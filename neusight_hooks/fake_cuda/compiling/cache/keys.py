@@ -53,13 +53,16 @@ def settings() -> tuple[object, ...]:
     )
 
 
-def facts_of(graph: Any) -> Iterator[str]:
+def facts_of(graph: Any, *, with_lines: bool = False) -> Iterator[str]:
     """Of each op what torch's key of the graph leaves out: the module that called it, and what it
-    returns, which for an op of the program's own its code decides."""
+    returns, which for an op of the program's own its code decides; the lines that led there, too,
+    where messages name them."""
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
                 yield path_of(node)
+                if with_lines:
+                    yield node.meta.get("stack_trace") or ""
                 yield _facts_of_value(node.meta.get("val", node.meta.get("example_value")))
 
 
