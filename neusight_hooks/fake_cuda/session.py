@@ -81,10 +81,11 @@ def enter_fake_cuda(
 
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
     wrappers = Wrappers()
-    install_overrides(patches, recorder, gpu, wrappers.hearing(recorder.mode, asked))
+    heard = wrappers.hearing(recorder.mode, asked)
+    install_overrides(patches, recorder, gpu, heard)
     install_packages(patches)
     install_modules(patches, recorder)
-    install_compiler(patches, recorder, gpu, asked, wrappers)
+    install_compiler(patches, recorder, gpu, heard, wrappers)
     _install_overlay(patches, store)
     _set_only_lift_cpu_tensors(undo)
     _leave_room_for_hooks(undo)

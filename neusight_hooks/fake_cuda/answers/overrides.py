@@ -87,7 +87,7 @@ def _choose(call: AttentionCall, gpu: GPU) -> str:
 
 
 def install_overrides(
-    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, str], None]
+    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
 ) -> None:
     """Registers the choices of `gpu` on torch's dispatcher until `patches.restore()`."""
     torch_library: Any = torch.library  # has no annotations

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from neusight.fake_cuda.answers.overrides import answer_attention_question
 from neusight.fake_cuda.compiling.cache.entries import Entries
 from neusight.fake_cuda.compiling.cache.graph_cache import cache_folder, install_graph_cache
 from neusight.fake_cuda.compiling.cache.keys import source_version
-from neusight.fake_cuda.compiling.choices.padding import install_padding
+from neusight.fake_cuda.compiling.choices.padding import install_padding, padding_answer
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
@@ -85,6 +87,14 @@ def _answer(gpu: GPU) -> tuple[object, ...]:
     return (gpu.vendor, *gpu.compute_capability, gpu.num_sms)
 
 
+def _answers_alike(gpu: GPU, questions: Mapping[str, object]) -> bool:
+    """Whether `gpu` answers what compiling a graph asked as it was answered then."""
+    return all(
+        repr(answer) == (answer_attention_question(question, gpu) or padding_answer(question, gpu))
+        for question, answer in questions.items()
+    )
+
+
 class _Compiler:
     """What torch.compile needs of a forecast, set up where it is first called."""
 
@@ -133,6 +143,7 @@ class _Compiler:
             )
             return False
         self._asked(INDUCTOR_QUESTION, _answer(self._gpu))
+        self._wrappers.begin()  # that was no question of a graph
         patches, recorder = self._patches, self._recorder
         if self._compile_frame is None:
             self._forget_what_was_compiled()
@@ -148,9 +159,16 @@ class _Compiler:
         install_code_generation(patches, recorder)
         if self._cache_folder is not None:
             entries = Entries(self._cache_folder, version=source_version(), tell=recorder.warn_once)
-            install_graph_cache(patches, entries, self._wrappers, _answer(self._gpu))
+            install_graph_cache(
+                patches,
+                entries,
+                self._wrappers,
+                target=_answer(self._gpu),
+                holds=partial(_answers_alike, self._gpu),
+            )
         install_wrappers(patches, recorder, self._wrappers, self._asked)
         install_runtime(patches, recorder)
+        install_padding(patches, self._gpu, self._asked)
         return True
 
     def prepare_for_older(self) -> None:

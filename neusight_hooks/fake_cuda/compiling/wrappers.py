@@ -34,7 +34,7 @@ class Wrapper(NamedTuple):
 
     code: str
     kernels: Mapping[str, FusedKernel]
-    questions: Mapping[str, str] = MappingProxyType({})
+    questions: Mapping[str, object] = MappingProxyType({})
     warnings: tuple[str, ...] = ()
 
     def line(self) -> str:
@@ -66,7 +66,7 @@ class Wrappers:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
-        self._questions: dict[str, str] = {}
+        self._questions: dict[str, object] = {}
         self._warnings: list[str] = []
 
     def begin(self) -> None:
@@ -81,11 +81,11 @@ class Wrappers:
         return heard
 
     def hearing(
-        self, mode: ForecastMode, asked: Callable[[str, str], None]
-    ) -> Callable[[str, str], None]:
+        self, mode: ForecastMode, asked: Callable[[str, object], None]
+    ) -> Callable[[str, object], None]:
         """`asked`, of which what is asked inside neusight is heard: where a graph is compiled."""
 
-        def heard(question: str, answer: str) -> None:
+        def heard(question: str, answer: object) -> None:
             if mode.is_inside:
                 self._questions[question] = answer
             asked(question, answer)
@@ -105,7 +105,7 @@ class Wrappers:
 
 
 def install_wrappers(
-    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, str], None]
+    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, object], None]
 ) -> None:
     """Each kernel is described while it is written, and becomes a launcher where its wrapper is
     loaded; what compiling it asked and warned of is asked and warned of then, too."""
@@ -158,7 +158,7 @@ def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
 
 
 def _install_loading(
-    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, str], None]
+    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, object], None]
 ) -> None:
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codecache import PyCodeCache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from neusight.fake_cuda.compiling.cache.keys import (
     settings,
 )
 from neusight.fake_cuda.compiling.needed_names import moved_names
-from neusight.fake_cuda.compiling.wrappers import Wrappers
+from neusight.fake_cuda.compiling.wrappers import Wrappers, read_wrapper
 from neusight.fake_cuda.core import build_key
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import user_cache_folder
@@ -70,13 +70,19 @@ def cache_folder() -> Path | None:
 
 
 def install_graph_cache(
-    patches: Patches, entries: Entries, wrappers: Wrappers, target: tuple[object, ...]
+    patches: Patches,
+    entries: Entries,
+    wrappers: Wrappers,
+    *,
+    target: tuple[object, ...],
+    holds: Callable[[Mapping[str, object]], bool],
 ) -> None:
-    """From here on graphs that were compiled before for GPUs that answer `target` are loaded."""
+    """From here on graphs that were compiled before for GPUs that answer `target` are loaded, where
+    `holds` says that what compiling them asked is answered as it was then."""
     if moved_names(_NEEDED_NAMES):
         return
     _install_settings(patches)
-    _install_entries(patches, entries)
+    _install_entries(patches, entries, holds)
     _install_texts(patches, wrappers)
     _install_keys(patches, wrappers, target)
 
@@ -95,7 +101,9 @@ def _install_settings(patches: Patches) -> None:
         logger.setLevel(logging.ERROR)
 
 
-def _install_entries(patches: Patches, entries: Entries) -> None:
+def _install_entries(
+    patches: Patches, entries: Entries, holds: Callable[[Mapping[str, object]], bool]
+) -> None:
     from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
     from torch._inductor.codecache import FxGraphCache, GuardedCache
 
@@ -108,7 +116,9 @@ def _install_entries(patches: Patches, entries: Entries) -> None:
                     graph = pickle.loads(content)
             except Exception:  # a class of the program's, which is another one by now
                 continue
-            yield graph, content, True
+            text = getattr(graph, "source_code", None)  # what AOTAutograd made has none
+            if text is None or holds(read_wrapper(text).questions):
+                yield graph, content, True
 
     patches.set(GuardedCache, "iterate_over_candidates", classmethod(candidates))
     patches.set(FxGraphCache, "_write_to_local_cache", staticmethod(entries.write))

@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 
 import neusight
 from neusight.fake_cuda.compiling.cache.graph_cache import CACHE_VARIABLE
+from neusight.fake_cuda.compiling.choices import padding
 from neusight.fake_cuda.core import self_check
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 from neusight.integrations.program.guard.landlock import is_available
@@ -114,6 +115,24 @@ def test_another_gpu_is_another_key_unless_it_answers_alike(own_folder: Path) ->
     assert len(list(own_folder.iterdir())) == num_files
     small("A100")
     assert len(list(own_folder.iterdir())) == 2 * num_files
+
+
+def test_where_a_gpu_pads_otherwise_the_graph_is_compiled_for_it(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def padded() -> bool:
+        with neusight.forecast_on("H100") as forecast:
+            product: Any = torch_compile(torch.mm)
+            half = {"device": "cuda", "dtype": torch.float16}
+            product(torch.ones(4096, 4095, **half), torch.ones(4095, 4096, **half))
+        return any("constant_pad" in kernel.name for kernel, _ in forecast.kernels)
+
+    answers = [padded()]
+    monkeypatch.setattr(padding, "is_padded", lambda product, gpu: not answers[0])
+    answers.append(padded())
+    monkeypatch.undo()
+
+    assert answers[1] is not answers[0]
 
 
 def test_questions_that_tracing_asks_are_asked_of_what_is_loaded(own_folder: Path) -> None:
