@@ -27,6 +27,7 @@ from neusight.fake_cuda.compiling.cache.keys import (
     settings,
 )
 from neusight.fake_cuda.compiling.needed_names import moved_names
+from neusight.fake_cuda.compiling.rules.settings import hold_settings
 from neusight.fake_cuda.compiling.wrappers import Wrappers, read_wrapper
 from neusight.fake_cuda.core import build_key
 from neusight.fake_cuda.patching import Patches
@@ -49,15 +50,19 @@ _NEEDED_NAMES = {
         "compiled_fx_graph_hash",
         "torch_key",
     ),
-    "torch._inductor.config": ("fx_graph_cache", "fx_graph_remote_cache"),
     "torch._inductor.output_code": ("CompiledFxGraph.write_to_disk",),
-    "torch._functorch.config": ("enable_autograd_cache", "enable_remote_autograd_cache"),
     "torch._functorch._aot_autograd.autograd_cache": (
         "AOTAutogradCache._write_to_local_cache",
         "AOTAutogradCachePickler._format_global_for_cache_key",
         "BypassAOTAutogradCache",
         "autograd_cache_key",
     ),
+}
+
+#: The others of torch's caches stay off (rules/settings.py).
+_SETTINGS = {
+    "torch._inductor.config": {"fx_graph_cache": True},
+    "torch._functorch.config": {"enable_autograd_cache": True},
 }
 
 #: Loggers that would tell of graphs that cannot be kept, which is nothing to warn of.
@@ -88,13 +93,7 @@ def install_graph_cache(
 
 
 def _install_settings(patches: Patches) -> None:
-    import torch._functorch.config as autograd_config
-    import torch._inductor.config as inductor_config
-
-    inductor = {"fx_graph_cache": True, "fx_graph_remote_cache": False}
-    autograd = {"enable_autograd_cache": True, "enable_remote_autograd_cache": False}
-    patches.undo.enter_context(inductor_config.patch(inductor))
-    patches.undo.enter_context(autograd_config.patch(autograd))
+    hold_settings(patches, _SETTINGS)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         patches.undo.callback(logger.setLevel, logger.level)
@@ -133,6 +132,8 @@ def _install_texts(patches: Patches, wrappers: Wrappers) -> None:
     save: Callable[..., None] = FxGraphCache._save_graph
 
     def save_graph(key: str, compiled_graph: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(compiled_graph, CompiledFxGraph):
+            return  # its ops run one by one
         constants = compiled_graph.constants or {}
         if any(isinstance(value, ForecastTensor) for value in constants.values()):
             return  # it holds no data that could be kept

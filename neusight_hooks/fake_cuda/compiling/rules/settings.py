@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_settings"]
+__all__ = ["hold_settings", "install_settings"]
 
 #: By module: no worker processes, no caches on disk, no timing on a GPU, wrappers in Python, and no
 #: look at addresses. The check of aliases is a second dispatch mode on the first run, which fails
@@ -38,9 +39,15 @@ _HELD: dict[str, dict[str, object]] = {
 
 
 def install_settings(patches: Patches) -> None:
-    """Holds them until `patches.restore()`, in all threads. A program that sets one keeps what it
-    set, for afterwards; torch's own `config.patch` would hold in one thread, and till then."""
-    for module, values in _HELD.items():
+    """Holds them until `patches.restore()`."""
+    hold_settings(patches, _HELD)
+
+
+def hold_settings(patches: Patches, held: Mapping[str, Mapping[str, object]]) -> None:
+    """Holds settings, by module, until `patches.restore()`, in all threads. A program that sets one
+    keeps what it set, for afterwards; torch's own `config.patch` would hold in one thread, and till
+    then."""
+    for module, values in held.items():
         config: Any = import_module(module)
         for name, value in values.items():
             entry = config._config.get(name)

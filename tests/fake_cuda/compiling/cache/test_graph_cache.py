@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from compiled_net import Net, infer, torch_compile, train
+from compiled_net import Net, infer, ops, torch_compile, train
 from torch._dynamo.utils import counters
 
 import neusight
@@ -120,19 +121,20 @@ def test_another_gpu_is_another_key_unless_it_answers_alike(own_folder: Path) ->
 def test_where_a_gpu_pads_otherwise_the_graph_is_compiled_for_it(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def padded() -> bool:
-        with neusight.forecast_on("H100") as forecast:
-            product: Any = torch_compile(torch.mm)
-            half = {"device": "cuda", "dtype": torch.float16}
-            product(torch.ones(4096, 4095, **half), torch.ones(4095, 4096, **half))
-        return any("constant_pad" in kernel.name for kernel, _ in forecast.kernels)
+    def ops_of_padded() -> Counter[str]:
+        with neusight.forecast_on("A100") as forecast, torch.no_grad():
+            weight = torch.randn(4095, 4096, device="cuda", dtype=torch.bfloat16)
+            product: Any = torch_compile(lambda x: torch.relu(x @ weight))
+            product(torch.randn(4096, 4095, device="cuda", dtype=torch.bfloat16))
+        return ops(*forecast.recording.steps)
 
-    answers = [padded()]
-    monkeypatch.setattr(padding, "is_padded", lambda product, gpu: not answers[0])
-    answers.append(padded())
+    padded = ops_of_padded()
+    monkeypatch.setattr(padding, "is_padded", lambda product, gpu: False)
+    plain = ops_of_padded()
     monkeypatch.undo()
 
-    assert answers[1] is not answers[0]
+    assert any("_mm_" in name for name in padded)  # the copies with their margins
+    assert not any("_mm_" in name for name in plain)
 
 
 def test_questions_that_tracing_asks_are_asked_of_what_is_loaded(own_folder: Path) -> None:
