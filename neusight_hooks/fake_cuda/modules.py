@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from neusight.fake_cuda.inlined import tensor_maker
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
@@ -75,14 +76,13 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     # `with torch.device(...)` knows by identity which functions make tensors, and looks once.
     _device_constructors()
 
-    def tensor(data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
-        # In C++ it asks CUDA for pinned memory without any op; arrays and tensors it refuses.
-        if not pin_memory or isinstance(data, torch.Tensor) or hasattr(data, "__array__"):
-            return make_tensor(data, *args, pin_memory=pin_memory, **kwargs)
+    def make_pinned(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(data, torch.Tensor) or hasattr(data, "__array__"):  # those it refuses
+            return make_tensor(data, *args, pin_memory=True, **kwargs)
         made = make_tensor(data, *args, **kwargs)
         return recorder.pinned.remember(made) if made.device.type == "cpu" else made
 
-    patches.set(torch, "tensor", tensor)
+    patches.set(torch, "tensor", tensor_maker(make_tensor, make_pinned))
 
 
 def _install_truncated_normal(patches: Patches) -> None:

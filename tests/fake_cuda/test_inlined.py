@@ -28,3 +28,14 @@ def test_transformers_question_breaks_no_graph() -> None:
     with neusight.forecast_on("H100"):
         compiled = torch.compile(doubled, fullgraph=True, backend="eager")
         assert compiled(torch.ones(2, device="cuda")).shape == (2,)
+
+
+def test_tensors_made_of_values_are_part_of_a_graph() -> None:
+    """`torch.tensor` is ours in a forecast; it breaks no graph."""
+
+    def bounded(x: torch.Tensor) -> torch.Tensor:
+        return torch.min(x, torch.tensor(2.0)) + torch.tensor([1.0, 2.0], device=x.device)
+
+    with neusight.forecast_on("H100"):
+        compiled = torch.compile(bounded, fullgraph=True, backend="eager")
+        assert compiled(torch.ones(64, 2, device="cuda")).shape == (64, 2)
