@@ -262,6 +262,11 @@ class Session:
         return recorder.tape.gpu_ops, sum(step.count for step in recorder.cutter.steps)
 
     @property
+    def doing(self) -> str:
+        """What takes long just now and is none of the program's work, in words; else empty."""
+        return "" if self._recorder is None else self._recorder.doing
+
+    @property
     def has_cuda_work(self) -> bool:
         """Whether any op ran on the GPU."""
         return self.progress[0] > 0

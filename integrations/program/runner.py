@@ -85,13 +85,7 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
         waited = FIRST_NOTICE_SECONDS
         # The lock's timeout is the system's: the script's virtual clock does not touch it.
         while not ended.wait(waited):
-            num_ops, num_steps = session.progress
-            words = (
-                f"{num_ops:,} ops in {num_steps:,} steps recorded; going on"
-                if num_ops
-                else "the script has not reached the GPU yet; going on"
-            )
-            print(f"neusight: {words}", file=stream, flush=True)
+            print(f"neusight: {_progress_of(session)}; going on", file=stream, flush=True)
             waited *= 2
 
     thread = threading.Thread(target=tell, name="neusight progress", daemon=True)
@@ -101,6 +95,15 @@ def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]
     finally:
         ended.set()
         thread.join()
+
+
+def _progress_of(session: Session) -> str:
+    num_ops, num_steps = session.progress
+    if session.doing:
+        return session.doing
+    if not num_ops:
+        return "the script has not reached the GPU yet"
+    return f"{num_ops:,} ops in {num_steps:,} steps recorded"
 
 
 def run_program(program: Program, session: Session, *, is_guarded: bool = False) -> Outcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -84,6 +85,8 @@ class Recorder:
         self.options: dict[str, str] = {}
         #: What torch.compile compiled of the program, for `Recording.compiled`.
         self.compiled: list[CompiledFrame] = []
+        #: What takes long just now and is none of the program's work, in words.
+        self.doing = ""
         #: Set while a Ctrl-C could not be raised where it came; the next op calls it.
         self.interrupted: Callable[[], None] | None = None
         self._main = threading.get_ident()
@@ -303,6 +306,15 @@ class Recorder:
                 f'Register them with neusight.register_op("{signature.op}"), or leave out strict.'
             )
         self._mapped[id(signature)] = signature
+
+    @contextmanager
+    def while_doing(self, words: str) -> Iterator[None]:
+        """Says what takes long, to whoever shows how far the recording is."""
+        before, self.doing = self.doing, words
+        try:
+            yield
+        finally:
+            self.doing = before
 
     def warn_once(self, text: str) -> None:
         """A line for the summary's warnings."""

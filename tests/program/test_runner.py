@@ -31,6 +31,7 @@ class Terminal(io.StringIO):
 
 class Recording:
     progress = (12_345, 3)
+    doing = ""
 
 
 SESSION: Any = Recording()
@@ -60,6 +61,18 @@ def test_before_the_first_op_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         assert terminal.was_written.wait(HANGS_AFTER_S)
 
     assert terminal.getvalue().startswith("neusight: the script has not reached the GPU yet")
+
+
+def test_while_something_is_compiled_it_says_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, session = Terminal(), Recording()
+    session.doing = "compiling graph 2, 1,548 nodes"
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(runner, "FIRST_NOTICE_SECONDS", 0.001)
+
+    with telling_progress(session):  # type: ignore[arg-type]
+        assert terminal.was_written.wait(HANGS_AFTER_S)
+
+    assert terminal.getvalue().startswith("neusight: compiling graph 2, 1,548 nodes; going on")
 
 
 @pytest.mark.parametrize(("quiet", "is_terminal"), [(True, True), (False, False)])

@@ -100,7 +100,8 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
 
     @runs_the_program  # torch's compiler is no more ours than the program: Ctrl-C may end it
     def compile_without_us(*args: Any, **kwargs: Any) -> Any:
-        with recorder.mode.inside(), recorder.hooks.away():
+        doing = recorder.while_doing("tracing for torch.compile")
+        with recorder.mode.inside(), recorder.hooks.away(), doing:
             return compile_frame(*args, **kwargs)
 
     patches.set(convert_frame, "_compile", compile_without_us)

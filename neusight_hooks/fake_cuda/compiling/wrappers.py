@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,11 +111,11 @@ def install_wrappers(
     """Each kernel is described while it is written, and becomes a launcher where its wrapper is
     loaded; what compiling it asked and warned of is asked and warned of then, too."""
     wrappers.hear_warnings(patches, recorder)
-    _install_writing(patches, wrappers)
+    _install_writing(patches, recorder, wrappers)
     _install_loading(patches, recorder, wrappers, asked)
 
 
-def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
+def _install_writing(patches: Patches, recorder: Recorder, wrappers: Wrappers) -> None:
     from torch._inductor.codecache import PyCodeCache, code_hash
     from torch._inductor.codegen.triton import TritonScheduling
     from torch._inductor.compile_fx import _InProcessFxCompile
@@ -125,13 +126,16 @@ def _install_writing(patches: Patches, wrappers: Wrappers) -> None:
     enter_context: Callable[..., None] = Scheduler.enter_context
     compile_graph: Callable[..., Any] = _InProcessFxCompile.codegen_and_compile
     written: dict[str, FusedKernel] = {}
+    numbers = count(1)
 
     def codegen_and_compile(
         self: Any, gm: Any, example_inputs: Any, inputs_to_check: Any, graph_kwargs: Any
     ) -> Any:
         if graph_kwargs.get("is_backward"):  # compiled by itself, perhaps after other graphs
             wrappers.begin()
-        return compile_graph(self, gm, example_inputs, inputs_to_check, graph_kwargs)
+        words = f"compiling graph {next(numbers)}, {len(gm.graph.nodes):,} nodes"
+        with recorder.while_doing(words):
+            return compile_graph(self, gm, example_inputs, inputs_to_check, graph_kwargs)
 
     def define_kernel(self: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
         name = define(self, src_code, node_schedule, kernel)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
+from compiled_net import torch_compile
 
 from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, TouchedBuffer
 from neusight.fake_cuda.compiling.wrappers import Wrapper, read_wrapper
+from neusight.forecast import forecast_options
+from neusight.session import Session, SessionOptions
 
 KERNEL = FusedKernel(
     name="triton_red_fused_sum_0",
@@ -23,6 +29,25 @@ def test_what_a_wrapper_says_is_read_back_whole() -> None:
     )
 
     assert read_wrapper(f"def call(args):\n    pass\n\n{wrapper.line()}") == wrapper
+
+
+def test_while_a_graph_is_compiled_the_session_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.graph import GraphLowering
+
+    lower, said = GraphLowering.run, []
+
+    def listening(self: Any, *args: Any) -> Any:
+        said.append(session.doing)
+        return lower(self, *args)
+
+    monkeypatch.setattr(GraphLowering, "run", listening)
+    session = Session(SessionOptions(forecast_options("H100")))
+    with session:
+        function: Any = torch_compile(lambda x: torch.relu(x) + 1)
+        function(torch.ones(4, device="cuda"))
+        said.append(session.doing)
+
+    assert said == ["compiling graph 1, 4 nodes", ""]
 
 
 def test_text_that_says_nothing_is_no_wrapper() -> None:

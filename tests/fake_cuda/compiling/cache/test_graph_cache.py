@@ -191,6 +191,15 @@ def test_afterwards_torch_keeps_what_it_compiles_as_before(own_folder: Path) -> 
     assert after == before
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Where tests run in the background, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_compiling_leaves_no_entry_and_torch_as_it_was(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
