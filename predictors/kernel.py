@@ -41,6 +41,7 @@ Variant = Literal[
     "flash_attention_4",
     "cudnn_attention",
     "efficient_attention",
+    "flex_attention",
     "layer_norm",
     "rms_norm",
     "group_norm",

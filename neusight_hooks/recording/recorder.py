@@ -332,6 +332,11 @@ def _cpu_us(out: Any) -> float:
 
 def _composite_of(func: Any) -> Callable[..., Any] | None:
     """How to run an op that is made of others; in inference mode such ops arrive whole."""
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        # Flex attention that is not compiled; random numbers that compiled code draws twice.
+        keys = torch._C.DispatchKey
+        kernels = func.py_kernels
+        return kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
     if not isinstance(func, torch._ops.OpOverload):
         return None
     name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")

@@ -66,6 +66,18 @@ _FLASH_2 = _Implementation(before_hopper=0.95, hopper=0.54, blackwell=0.33, back
 _NATIVE = _Implementation(before_hopper=0.95, hopper=1.17, blackwell=1.25, backward=0.75)
 #: The memory-efficient kernels of xFormers in PyTorch. A prior.
 _EFFICIENT = _Implementation(before_hopper=0.6, hopper=0.35, blackwell=0.2, backward=0.6)
+#: The Triton template of torch's flex attention: 0.90 of FlashAttention-2 forward and 0.85
+#: backward, as its authors measured on an A100 ("FlexAttention: The Flexibility of PyTorch with the
+#: Performance of FlashAttention", pytorch.org/blog/flexattention, 2024-08-07). A prior: there are
+#: no data of it here.
+_FLEX_OF_FLASH_2 = 0.90
+_FLEX_BACKWARD_OF_FLASH_2 = 0.85
+_FLEX = _Implementation(
+    before_hopper=_FLASH_2.before_hopper * _FLEX_OF_FLASH_2,
+    hopper=_FLASH_2.hopper * _FLEX_OF_FLASH_2,
+    blackwell=_FLASH_2.blackwell * _FLEX_OF_FLASH_2,
+    backward=_FLASH_2.backward * _FLEX_BACKWARD_OF_FLASH_2 / _FLEX_OF_FLASH_2,
+)
 
 _IMPLEMENTATIONS = {
     "flash_attention": _FLASH_2,
@@ -73,6 +85,7 @@ _IMPLEMENTATIONS = {
     "flash_attention_4": _NATIVE,
     "cudnn_attention": _NATIVE,
     "efficient_attention": _EFFICIENT,
+    "flex_attention": _FLEX,
 }
 
 #: Floor of an attention kernel, as a multiple of the shortest kernel. This and the three below were

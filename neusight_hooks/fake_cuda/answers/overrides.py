@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,6 @@ from neusight.fake_cuda.answers.attention_choice import (
     choose_attention,
 )
 from neusight.fake_cuda.core import IS_CUDA_BUILD
-from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import json_value
 from neusight.recording.handlers.registry import handles
@@ -24,6 +23,7 @@ from neusight.recording.handlers.registry import handles
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
+    from neusight.recording.recording import TensorSpec
 
 __all__ = ["attention_question", "install_overrides"]
 
@@ -49,7 +49,7 @@ _RNN_RESERVE_STATES = 2
 
 def attention_question(call: AttentionCall) -> str:
     """The recorded form of a question for an attention kernel."""
-    return "attention_choice " + json.dumps(dataclasses.asdict(call), sort_keys=True)
+    return "attention_choice " + json.dumps(asdict(call), sort_keys=True)
 
 
 def answer_attention_question(question: str, gpu: GPU) -> str | None:
@@ -100,11 +100,6 @@ def install_overrides(
         packet, _, overload = name.partition(".")
         recorder.take_over(getattr(getattr(aten, packet), overload or "default"), function)
 
-    when_imported(
-        patches,
-        "torch.nn.attention.flex_attention",
-        lambda module: _patch_flex_attention(patches, recorder, module),
-    )
     choices: dict[AttentionCall, str] = {}
 
     def chosen(call: AttentionCall) -> str:
@@ -137,41 +132,6 @@ def install_overrides(
                 library.impl(name, _never_reached, "CUDA")
 
 
-def _patch_flex_attention(patches: Patches, recorder: Recorder, module: Any) -> None:
-    """Its score and mask functions become a kernel of its own, which nobody models yet."""
-
-    def flex_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        score_mod: Any = None,
-        block_mask: Any = None,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-        return_lse: bool = False,
-        kernel_options: Any = None,
-        **options: Any,
-    ) -> Any:
-        if not query.is_cuda:
-            return original(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse,
-                kernel_options, **options,
-            )  # fmt: skip
-        recorder.warn_once(
-            "flex_attention is forecast as ordinary attention, causal where it has a block mask"
-        )
-        is_causal = block_mask is not None and query.shape[-2] == key.shape[-2]
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        statistics = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        if options.get("return_aux") is not None:
-            return out, module.AuxOutput(lse=statistics, max_scores=statistics)
-        return (out, statistics) if return_lse else out
-
-    original = patches.answer(module, "flex_attention", flex_attention)
-
-
 def _never_reached(*args: Any) -> Any:
     raise RuntimeError(
         "a forecast op reached a CUDA kernel; please report this as a bug of neusight"
@@ -181,9 +141,19 @@ def _never_reached(*args: Any) -> Any:
 # -- attention ------------------------------------------------------------------------------------
 
 
-def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
+def _spec_of(tensor: Any) -> TensorSpec:
+    """The tensor's shape; while sizes are symbols, that of the call that is compiled."""
     from neusight.recording.signature import spec_of
 
+    spec = spec_of(tensor)
+    return spec._replace(shape=_numbers(spec.shape), stride=_numbers(spec.stride))
+
+
+def _numbers(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else int(size.node.hint or 1) for size in sizes)
+
+
+def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
     usual_order = torch._C._get_sdp_priority_order()
 
     def scaled_dot_product_attention(
@@ -202,10 +172,10 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         )
         backends = torch._C
         call = AttentionCall(
-            query=spec_of(query),
-            key=spec_of(key),
-            value=spec_of(value),
-            mask=None if attn_mask is None else spec_of(attn_mask),
+            query=_spec_of(query),
+            key=_spec_of(key),
+            value=_spec_of(value),
+            mask=None if attn_mask is None else _spec_of(attn_mask),
             mask_requires_grad=attn_mask is not None and attn_mask.requires_grad,
             requires_grad=needs_grad,
             dropout_p=dropout_p,

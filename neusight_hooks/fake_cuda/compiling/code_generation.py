@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.fake_cuda.compiling.graphs.install import install_cuda_graphs
+from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
@@ -52,27 +52,8 @@ def _install_without_triton(patches: Patches) -> None:
     patches.set(PythonWrapperCodegen, "write_triton_header_once", write_header)
 
 
-class _OnCPU(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
-    """Constants that are folded are computed on the CPU: there is no device that could."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is torch.ops.prims.device_put.default:
-            return args[0]
-        if given.get("device") is not None and torch.device(given["device"]).type == "cuda":
-            given["device"] = torch.device("cpu")
-            given.pop("pin_memory", None)
-            given.pop("non_blocking", None)
-        return func(*args, **given)
-
-
 def _install_folding(patches: Patches) -> None:
+    """Constants that are folded are computed on the CPU."""
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 
     proxy_tensor: Any = import_module("torch.fx.experimental.proxy_tensor")
@@ -81,16 +62,16 @@ def _install_folding(patches: Patches) -> None:
     unset = proxy_tensor.unset_fake_temporarily
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
+        with OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
             return fold(self, *args, **kwargs)
 
     def add_peephole_patterns(self: Any) -> None:
-        with _OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
+        with OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
             find_zeros(self)
 
     @contextmanager
     def unset_on_cpu() -> Iterator[Any]:
-        with unset() as before, _OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
+        with unset() as before, OnCPU():  # type: ignore[no-untyped-call, unused-ignore]
             yield before
 
     patches.set(UniformValueConstantFolder, "run", run)

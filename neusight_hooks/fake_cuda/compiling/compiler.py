@@ -21,6 +21,7 @@ from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.rules.fallback import install_fallback
+from neusight.fake_cuda.compiling.rules.flex_attention import install_flex_attention
 from neusight.fake_cuda.compiling.rules.settings import install_settings
 from neusight.fake_cuda.compiling.rules.stand_ins import install_stand_ins
 from neusight.fake_cuda.compiling.rules.templates import install_templates
@@ -156,6 +157,7 @@ class _Compiler:
         install_frames(patches, recorder)
         install_fallback(patches, recorder)
         install_templates(patches)
+        install_flex_attention(patches, recorder)
         install_code_generation(patches, recorder)
         if self._cache_folder is not None:
             entries = Entries(self._cache_folder, version=source_version(), tell=recorder.warn_once)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.compiling.origins import ops_of
+from neusight.fake_cuda.compiling.rules.flex_attention import attention_of
 
 __all__ = [
     "FusedKernel",
@@ -48,7 +49,7 @@ class FusedKernel(NamedTuple):
     `numels` are elements by dimension, that of a reduced row last; `buffers` its arguments that are
     tensors, in order; `num_operations` what it computes for each element, `num_instructions` what
     that costs a thread; `along_columns` that a reduced row lies apart in memory; `origins` the
-    program's ops that it runs.
+    program's ops that it runs; `attention` the fields of a `FlexAttention`, where it is one.
     """
 
     name: str
@@ -59,6 +60,7 @@ class FusedKernel(NamedTuple):
     num_instructions: int = 0
     along_columns: bool = False
     origins: tuple[str, ...] = ()
+    attention: tuple[int, ...] = ()
 
     @property
     def num_elements(self) -> int:
@@ -103,6 +105,7 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
         num_instructions=0 if kind == "template" else num_instructions(source),
         along_columns=reads_along_columns(source),
         origins=ops_of(nodes),
+        attention=attention_of(kernel),
     )
 
 

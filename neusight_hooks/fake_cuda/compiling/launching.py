@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neusight.fake_cuda.compiling.fused_kernel import FusedKernel
+from neusight.fake_cuda.compiling.rules.flex_attention import FlexAttention, with_mask_known
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.dispatch.op_cache import KnownOp
 from neusight.recording.recording import Argument, OpSignature
@@ -36,20 +37,52 @@ class KernelLauncher:
     def run(self, *args: Any, **kwargs: Any) -> None:
         """One launch, with the tensors and sizes of the call."""
         with torch._C._DisableTorchDispatch():
-            key = tuple(
+            key: Any = tuple(
                 (tuple(arg.shape), arg.stride(), arg.dtype)
                 if isinstance(arg, torch.Tensor)
                 else arg
                 for arg in args
             )
+            attention = _attention(self._recorder, self.kernel, args)
+            key = (key, attention)
         known = self._known.get(key)
         if known is None:
             with torch._C._DisableTorchDispatch():
-                known = self._known[key] = KnownOp(_signature(self.kernel, args))
+                known = self._known[key] = KnownOp(_signature(self.kernel, args, attention))
         self._recorder.record_op(known)
 
 
-def _signature(kernel: FusedKernel, args: tuple[Any, ...]) -> OpSignature:
+def _attention(
+    recorder: Recorder, kernel: FusedKernel, args: tuple[Any, ...]
+) -> FlexAttention | None:
+    """Its attention, with the sizes of this call and as many blocks as the mask has where that is
+    known of the call's own."""
+    if not kernel.attention:
+        return None
+    found = FlexAttention(*kernel.attention)
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    named = {buffer.name: tensor for buffer, tensor in zip(kernel.buffers, tensors, strict=False)}
+    rows = named.get("arg_LSE")
+    if rows is not None:
+        batch, heads, seq_q = rows.shape
+        seq_kv = seq_q if found.seq_q == found.seq_kv else found.seq_kv
+        found = found._replace(batch=batch, heads=heads, seq_q=seq_q, seq_kv=seq_kv)
+    counts = [named[name] for name in _BLOCK_COUNTS if name in named]
+    known = recorder.known
+    if counts and all(known.is_sure(count) for count in counts):
+        visible = sum(int(known.of(count).sum()) for count in counts)
+        blocks = counts[0].numel() * named["arg_KV_IDX"].shape[-1]
+        found = found._replace(num_visible=visible, num_blocks=blocks)
+    return with_mask_known(recorder, found)
+
+
+#: The arguments of a flex attention kernel that count the blocks of its mask by query block.
+_BLOCK_COUNTS = ("arg_KV_NUM_BLKS", "arg_FULL_KV_NUM_BLKS")
+
+
+def _signature(
+    kernel: FusedKernel, args: tuple[Any, ...], attention: FlexAttention | None = None
+) -> OpSignature:
     """The launch as plain values, bytes of this call."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     sizes = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
@@ -79,6 +112,8 @@ def _signature(kernel: FusedKernel, args: tuple[Any, ...]) -> OpSignature:
         ("along_columns", kernel.along_columns),
         ("origins", kernel.origins),
     ]
+    if attention is not None:
+        arguments.append(("attention", tuple(map(int, attention))))
     return OpSignature(f"inductor::{kernel.name}", "default", tuple(arguments), ())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neusight.ops.products.attention import flex_attention
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature
@@ -22,12 +23,15 @@ def fused_kernel(
     num_operations: int = 1,
     num_instructions: int = 0,
     along_columns: bool = False,
+    attention: tuple[int, ...] = (),
     **others: Argument,
 ) -> list[Kernel]:
     """One kernel that moves what is left to move after fusion; a reduction's rows are the product
     of all its sizes but the last, which one that keeps its rows in registers (persistent) rounds
     up to a power of two. Its operations are counted once each, whatever they are; what they cost
-    a thread is told apart."""
+    a thread is told apart. A flex `attention` is priced as such."""
+    if attention:
+        return flex_attention(call, attention, dtype=_main_dtype(call))
     elements = 1
     for size in numels:
         elements *= size

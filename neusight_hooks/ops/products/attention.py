@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from neusight.ops.operands import (
@@ -15,10 +16,10 @@ from neusight.ops.operands import (
 )
 from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass, Variant
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
+__all__ = ["flex_attention"]
 
 
 class _Problem(NamedTuple):
@@ -491,3 +492,41 @@ def _layer_norm(source: TensorSpec, result: TensorSpec) -> Kernel:
         width=source.shape[-1],
         variant="layer_norm",
     )
+
+
+def flex_attention(call: OpSignature, attention: tuple[int, ...], *, dtype: str) -> list[Kernel]:
+    """The kernel that Inductor writes for torch's flex attention: of the blocks of scores only
+    those that its mask keeps (torch/_inductor/kernel/flex).
+
+    `attention`: batch, query heads, key heads, queries, keys, both head dimensions, blocks kept,
+    all blocks, whether it is the backward. The kept ones count as spread evenly over the queries.
+    """
+    batch, heads, kv_heads, seq_q, seq_kv, head_dim, head_dim_v, visible, blocks, backward = (
+        attention
+    )
+    if not min(attention[:7]):
+        return []
+    seen = max(1, min(seq_kv, round(seq_kv * visible / max(1, blocks))))
+    kernel = Kernel.attention(
+        batch,
+        heads,
+        kv_heads,
+        seq_q,
+        seen,
+        head_dim,
+        head_dim_v=head_dim_v,
+        causal=False,
+        dtype=dtype,
+        backward=bool(backward),
+        name="flex_attention",
+    )
+    item = DTYPE_BYTES[dtype]
+    hidden = int(batch * kv_heads * (seq_kv - seen) * (head_dim + head_dim_v) * item)
+    return [
+        replace(
+            kernel,
+            name=call.op.partition("::")[2],
+            bytes_read=kernel.bytes_read + hidden,
+            bytes_written=kernel.bytes_written + hidden * bool(backward),
+        )
+    ]

@@ -110,24 +110,6 @@ def test_grouped_heads_and_masks_run() -> None:
     assert shapes == [(2, 8, 128, 64)] * 3
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_flex_attention_is_forecast_as_attention_and_said(compiled: bool) -> None:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    with neusight.forecast_on("H100") as forecast:
-        function: Any = torch.compile(flex_attention) if compiled else flex_attention
-        q = query().requires_grad_()
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cuda")
-        function(q, q, q, block_mask=mask).sum().backward()
-        out, statistics = function(q, q, q, return_lse=True)
-    names = {e.signature.op for s in forecast.recording.steps for e in s.entries
-             if isinstance(e, OpCall)}  # fmt: skip
-
-    assert "aten::_scaled_dot_product_cudnn_attention_backward" in names
-    assert (tuple(out.shape), tuple(statistics.shape)) == ((2, 8, 128, 64), (2, 8, 128))
-    assert any("flex_attention" in text for text in forecast.warnings)
-
-
 def test_a_choice_of_attention_is_a_question_to_the_gpu() -> None:
     spec = TensorSpec((2, 8, 128, 64), (65536, 8192, 64, 1), "float16")
     question = attention_question(AttentionCall(query=spec, key=spec, value=spec))

@@ -149,3 +149,29 @@ def test_no_queries_launch_nothing() -> None:
         kernels(call("_scaled_dot_product_flash_attention", empty, query=empty, key=key, value=key))
         == ()
     )
+
+
+def test_flex_attention_computes_what_its_mask_keeps() -> None:
+    """Half of 1024 keys for each of 256 queries: K and V are read whole all the same."""
+    attention = (1, 2, 2, 256, 1024, 64, 64, 8, 16, 1)
+    q = spec(1, 2, 256, 64, dtype="bfloat16")
+    [backward] = kernels(
+        OpSignature(
+            "inductor::triton_tem_fused_flex_attention_backward_1",
+            "default",
+            (
+                ("arg_Q", q),
+                ("kind", "template"),
+                ("numels", (q.numel,)),
+                ("bytes_read", 1),
+                ("bytes_written", 1),
+                ("attention", attention),
+            ),
+            (),
+        )
+    )
+    keys_and_values = 2 * 2 * 1024 * 64 * 2
+
+    assert backward.name == "triton_tem_fused_flex_attention_backward_1"
+    assert backward.flops == 5 * 2 * 2 * 256 * 512 * 64
+    assert backward.bytes_written == q.num_bytes + keys_and_values
