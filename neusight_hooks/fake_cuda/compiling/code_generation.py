@@ -25,7 +25,6 @@ def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     """Inductor compiles for the forecast's GPU: its kernels are launchers that record."""
     _install_without_triton(patches)
     _install_folding(patches)
-    _install_tuning(patches, recorder)
     install_cuda_graphs(patches, recorder)
 
 
@@ -77,32 +76,3 @@ def _install_folding(patches: Patches) -> None:
     patches.set(UniformValueConstantFolder, "run", run)
     patches.set(UniformValueConstantFolder, "_add_peephole_patterns", add_peephole_patterns)
     patches.set(proxy_tensor, "unset_fake_temporarily", unset_on_cpu)
-
-
-#: Choices by timing on a GPU, which nobody can make without one.
-_TUNING = frozenset(
-    {
-        "coordinate_descent_tuning",
-        "max_autotune",
-        "max_autotune_gemm",
-        "max_autotune_pointwise",
-    }
-)
-
-
-def _install_tuning(patches: Patches, recorder: Recorder) -> None:
-    """Kernels are the default ones where a GPU would choose by timing."""
-    import torch._inductor as inductor
-
-    list_modes: Callable[..., dict[str, Any]] = inductor.list_mode_options
-
-    def list_mode_options(mode: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
-        options = list_modes(mode, dynamic)
-        if mode is None or not _TUNING & options.keys():
-            return options
-        recorder.warn_once(
-            "max-autotune is forecast with default kernels; a GPU would choose by timing"
-        )
-        return {name: value for name, value in options.items() if name not in _TUNING}
-
-    patches.set(inductor, "list_mode_options", list_mode_options)

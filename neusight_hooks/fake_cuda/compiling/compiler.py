@@ -16,6 +16,7 @@ from neusight.fake_cuda.compiling.cache.entries import Entries
 from neusight.fake_cuda.compiling.cache.graph_cache import cache_folder, install_graph_cache
 from neusight.fake_cuda.compiling.cache.keys import source_version
 from neusight.fake_cuda.compiling.choices.padding import install_padding, padding_answer
+from neusight.fake_cuda.compiling.choices.tuning import install_tuning
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
@@ -171,6 +172,7 @@ class _Compiler:
         install_wrappers(patches, recorder, self._wrappers, self._asked)
         install_runtime(patches, recorder)
         install_padding(patches, self._gpu, self._asked)
+        install_tuning(patches, recorder, self._gpu)
         return True
 
     def prepare_for_older(self) -> None:

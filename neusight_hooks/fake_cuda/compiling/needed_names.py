@@ -45,7 +45,6 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._dynamo.variables.torch": ("TorchInGraphFunctionVariable._get_handlers",),
     "torch._functorch.config": ("_config", "check_custom_op_aliasing", "enable_autograd_cache"),
     "torch._guards": ("CompileContext.current_compile_id",),
-    "torch._inductor": ("list_mode_options",),
     "torch._inductor.async_compile": ("AsyncCompile.triton", "AsyncCompile.wait"),
     "torch._inductor.codecache": (
         "PyCodeCache.load",
@@ -94,6 +93,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.scheduler": (
+        "Scheduler.codegen",
         "Scheduler.enter_context",
         "Scheduler.graph_partition",
         "Scheduler.should_partition",

@@ -208,14 +208,6 @@ def test_a_backend_that_nobody_knows_is_torchs_to_refuse() -> None:
         infer(torch.compile(Net().cuda(), backend="no_such"))
 
 
-def test_tuning_is_left_to_a_gpu_and_said() -> None:
-    with neusight.forecast_on("H100") as forecast:
-        infer(torch.compile(Net().cuda().eval(), mode="max-autotune-no-cudagraphs"))
-
-    assert any("max-autotune" in text for text in forecast.warnings)
-    assert any("triton" in name for name in ops(*forecast.recording.steps))
-
-
 def test_where_torch_has_moved_a_name_the_program_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "moved_names", lambda: ["torch._inductor.gone"])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_fallback"]
+__all__ = ["install_fallback", "line_of"]
 
 #: Errors that a GPU would show too.
 _OF_TORCH = ("GPUTooOldForTriton",)
@@ -67,7 +67,7 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
             with recorder.mode.inside():
                 return compile_graph(self, gm, inputs, inputs_to_check, graph_kwargs)
         except Exception as error:
-            place = _line_of(gm)
+            place = line_of(gm)
             if graph_kwargs.get("is_backward") and _is_ours(error):
                 recorder.warn_once(
                     f"a backward graph is forecast as its ops one by one: {place} {_reason(error)}"
@@ -131,8 +131,8 @@ def _ops_one_by_one(graph: Any) -> Any:
     return MockFXGraphCacheOutput(run)
 
 
-def _line_of(graph: Any) -> str:
-    """The program's line of the first op of a graph."""
+def line_of(graph: Any) -> str:
+    """The program's line of the first op of a graph, "" where it is not known."""
     for node in graph.graph.nodes:
         files = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
         if files:

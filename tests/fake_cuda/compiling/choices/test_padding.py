@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiled_net import ops, torch_compile
+from compiled_net import ops, quiet, torch_compile
 from torch._inductor import config as inductor_config
 
 import neusight
@@ -26,7 +26,7 @@ def product(m: int, n: int, k: int, dtype: str = "bfloat16", **others: Any) -> P
 
 def run(gpu: str) -> neusight.Forecast:
     """A product that sums over 4,095, twice."""
-    with neusight.forecast_on(gpu) as forecast, torch.no_grad():
+    with quiet(), neusight.forecast_on(gpu) as forecast, torch.no_grad():
         weight = torch.randn(4095, 4096, device="cuda", dtype=torch.bfloat16)
         function = torch_compile(lambda x: torch.relu(x @ weight))
         for _ in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compiled_net import Net, infer, ops, train
+from compiled_net import Net, infer, ops, quiet, train
 
 import neusight
 from neusight.recording.recording import Alloc, Free, Mark, Recording, Step, Synchronize
@@ -26,7 +26,7 @@ def steps_of(recording: Recording, kind: str) -> list[Step]:
 
 @pytest.fixture(scope="module")
 def inferred() -> neusight.Forecast:
-    with neusight.forecast_on("H100") as forecast:
+    with quiet(), neusight.forecast_on("H100") as forecast:
         infer(torch.compile(Net().cuda().eval(), mode="reduce-overhead"))
     return forecast
 
