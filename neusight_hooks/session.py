@@ -67,7 +67,8 @@ class SessionOptions:
     """What a forecast is made with, and how the program is recorded.
 
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
-    ends after `steady_steps` equal steps or `max_ops` ops (None: by itself).
+    ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
+    compiles the program's models, which it does not ask for itself.
     """
 
     forecast: ForecastOptions
@@ -81,6 +82,7 @@ class SessionOptions:
     max_ops: int | None = None
     script: str = ""
     stated: Mapping[str, str] = field(default_factory=dict)
+    compiles_models: bool = False
 
     def __post_init__(self) -> None:
         if self.on_out_of_memory not in ("report", "raise"):
@@ -226,6 +228,7 @@ class Session:
             store=self._enter_files(recorder),
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
+            compiles_models=options.compiles_models,
         )
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)

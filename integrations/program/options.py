@@ -42,7 +42,8 @@ class ProgramOptions:
     `steps` is after how many steady steps it is ended (None: never), `calibration` the file of
     what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have).
     `samples` and `tokens` are what a step takes in, where its shapes do not tell. `is_guarded`
-    lets it write only where nothing is the user's, in a process of its own.
+    lets it write only where nothing is the user's, in a process of its own. `compiles_models`
+    compiles its models, though it does not ask for it.
 
     OptionError for what means nothing, UnknownPredictorError.
     """
@@ -61,6 +62,7 @@ class ProgramOptions:
     allow_writes: bool = False
     keep_writes: str | None = None
     is_guarded: bool = False
+    compiles_models: bool = False
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)

@@ -110,6 +110,7 @@ def _session_options(program: Program, gpu: GPU, options: ProgramOptions) -> Ses
         max_ops=options.max_ops,
         script=program.title,
         stated=options.stated,
+        compiles_models=options.compiles_models,
     )
 
 

@@ -23,16 +23,25 @@ from neusight.advice.what_if import (
     with_low_precision,
     with_padding,
     with_tf32,
+    without_break,
     without_waits,
 )
+from neusight.output.compiled import breaks_of, recompiles_of, resumed_frames
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.words import bytes_text, time_text
-from neusight.recording.recording import Entry, Mark, MarkKind, OpCall, Synchronize
+from neusight.recording.recording import (
+    CompiledFrame,
+    Entry,
+    Mark,
+    MarkKind,
+    OpCall,
+    Synchronize,
+)
 from neusight.timeline.spans import KernelSpan
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-__all__ = ["SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
+__all__ = ["COMPILE", "SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
 
 #: Changes that gain less of the step are not told: the forecast itself is no surer.
 SMALLEST_GAIN = 0.03
@@ -40,6 +49,9 @@ SMALLEST_GAIN = 0.03
 LINES_SHOWN = 3
 #: Lines of the program that are named in one piece of advice.
 _SOURCES_SHOWN = 3
+
+#: The kind of the advice to compile.
+COMPILE = "compile"
 
 _NS_PER_US = 1000
 #: Batch, channels, height, width.
@@ -62,7 +74,7 @@ class Advice:
     @property
     def line(self) -> str:
         """One line of the first screen."""
-        return f"    {time_text(self.latency_us):>11} {-self.gain:>6.0%}  {self.what}"
+        return f"    {time_text(self.latency_us):>11} {-self.gain + 0.0:>6.0%}  {self.what}"
 
     def to_json(self) -> dict[str, Any]:
         """The advice as plain values."""
@@ -75,10 +87,12 @@ class _StepChange:
     what: str
     assumes: str
     entries: Entries
+    is_always_told: bool = False
 
 
 def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> list[Advice]:
-    """Changes that gain at least `smallest_gain` of the steady step, the largest first."""
+    """Changes that gain at least `smallest_gain` of the steady step, the largest first; graph
+    breaks and recompiles whatever they cost it."""
     what_if = WhatIf(forecast)
     step = steady_step_of(forecast.timeline)
     if step is None or what_if.latency_us <= 0:
@@ -86,7 +100,7 @@ def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> 
     found = []
     for change in _changes(what_if, forecast, smallest_gain):
         gain = 1 - what_if.latency_of(change.entries) / what_if.latency_us
-        if gain >= smallest_gain:
+        if gain >= smallest_gain or change.is_always_told:
             # As a share of what the verdict says: the step repeated alone may differ slightly.
             latency_us = step.latency_ns / _NS_PER_US * (1 - gain)
             found.append(
@@ -138,6 +152,7 @@ def _changes(what_if: WhatIf, forecast: Scheduled, smallest_gain: float) -> Iter
     worth_fusing = idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain
     if worth_fusing and not _has_mark(what_if.entries, "compiled_begin"):
         yield _of_compiler(what_if)
+    yield from _of_compiled_code(what_if, forecast.recording.compiled)
     if shares[KernelClass.OPTIMIZER] >= smallest_gain:
         yield from _of_optimizer(what_if)
     if shares[KernelClass.CONVOLUTION] >= smallest_gain:
@@ -189,12 +204,41 @@ def _at(sources: list[str]) -> str:
 
 def _of_compiler(what_if: WhatIf) -> _StepChange:
     return _StepChange(
-        kind="compile",
-        what="torch.compile, at least: pointwise chains fused, no Python between ops",
-        assumes="chains of pointwise ops over equally many elements become one kernel, with one "
-        "norm, softmax or sum among them; products and attention keep their kernels",
+        kind=COMPILE,
+        what="torch.compile, estimated roughly without compiling; --try compile computes it",
+        assumes="all becomes one graph: chains of pointwise ops over equally many elements "
+        "become one kernel, with one norm, softmax or sum among them; products and attention keep "
+        "their kernels, and calls of compiled code cost the host nothing",
         entries=compiled(what_if, what_if.entries),
     )
+
+
+def _of_compiled_code(what_if: WhatIf, frames: Sequence[CompiledFrame]) -> Iterator[_StepChange]:
+    """Where compiled code breaks off, and what made torch compile it again."""
+    for stop in breaks_of(frames):
+        yield _StepChange(
+            kind="graph_break",
+            what=f"no graph break at {stop.line}: {stop.reason}",
+            assumes="the line can be traced or moved out of compiled code; it gains at least that, "
+            "for the fusion across it is not counted",
+            entries=without_break(what_if.entries, stop.line, resumed_frames(frames, stop)),
+            is_always_told=True,
+        )
+    for again in recompiles_of(frames):
+        yield _StepChange(
+            kind="recompile",
+            what=f"no recompile for {again.line}: {again.reason}{_remedy(again.reason)}",
+            assumes="each recompile costs the program seconds once, and no steady step",
+            entries=what_if.entries,
+            is_always_told=True,
+        )
+
+
+def _remedy(reason: str) -> str:
+    """What helps against a guard that fails, where torch's words tell."""
+    if "size mismatch" in reason or ".size()" in reason:
+        return " (torch.compile(dynamic=True), or torch._dynamo.mark_dynamic)"
+    return ""
 
 
 def _of_optimizer(what_if: WhatIf) -> Iterator[_StepChange]:

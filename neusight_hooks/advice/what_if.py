@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -20,9 +20,11 @@ from neusight.recording.recording import (
     MathMode,
     OpCall,
     OpSignature,
+    Recording,
     Synchronize,
     TensorSpec,
 )
+from neusight.timeline.compiled_calls import frame_of
 from neusight.timeline.host import HostProfile
 from neusight.timeline.pricing import Priced, Pricer
 from neusight.timeline.scheduler import Scheduler
@@ -42,6 +44,7 @@ __all__ = [
     "with_low_precision",
     "with_padding",
     "with_tf32",
+    "without_break",
     "without_waits",
 ]
 
@@ -56,6 +59,10 @@ MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTI
 
 class Scheduled(Protocol):
     """A program placed in time, and what it was placed with: a forecast is one."""
+
+    @property
+    def recording(self) -> Recording:
+        """What was recorded of it."""
 
     @property
     def timeline(self) -> Timeline:
@@ -132,6 +139,23 @@ def waits_by_source(entries: Entries) -> dict[str, int]:
 def without_waits(entries: Entries) -> Entries:
     """The host never waits for the GPU; what it copied is copied all the same."""
     return tuple(entry for entry in entries if not isinstance(entry, Synchronize))
+
+
+def without_break(entries: Entries, line: str, resumed: Collection[str]) -> Entries:
+    """Compiled code goes on at a line where it broke off: the host neither waits there nor calls
+    what goes on after it, of torch's names `resumed`. Its kernels stay: what fusion across the line
+    would save is not known."""
+    place = line.rpartition("/")[2]
+    return tuple(
+        entry
+        for entry in entries
+        if not (isinstance(entry, Synchronize) and entry.source == place)
+        and not (
+            isinstance(entry, Mark)
+            and entry.kind.startswith("compiled")
+            and frame_of(entry) in resumed
+        )
+    )
 
 
 def as_cuda_graphs(entries: Entries) -> Entries:

@@ -15,6 +15,7 @@ from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.compiling.compiler import install_compiler
+from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.modules import install_modules
@@ -57,9 +58,11 @@ def enter_fake_cuda(
     virtual_time: bool = False,
     store: Store | None = None,
     raise_out_of_memory: bool = False,
+    compiles_models: bool = False,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
-    do; what they do to files goes to `store`, without one where they say. `undo` ends it; how to
+    do; what they do to files goes to `store`, without one where they say. With `compiles_models`
+    their models are compiled, whatever they say. `undo` ends it; how to
     undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []
 
@@ -86,6 +89,8 @@ def enter_fake_cuda(
     install_packages(patches)
     install_modules(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)
+    if compiles_models:
+        install_trial(patches, recorder)
     _install_overlay(patches, store)
     _set_only_lift_cpu_tensors(undo)
     _leave_room_for_hooks(undo)

@@ -15,6 +15,7 @@ __all__ = [
     "COMPILED_CODE",
     "NEWEST_TORCH",
     "STEP_OPTION",
+    "TRIAL_OPTION",
     "Alloc",
     "CompiledFrame",
     "EmptyCache",
@@ -45,6 +46,8 @@ __all__ = [
 
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
+#: The name there of the modules that were compiled though the program does not ask for it.
+TRIAL_OPTION = "compiled_on_trial"
 
 Phase = Literal["forward", "backward", "optimizer"]
 StepKind = Literal["setup", "train", "eval"]

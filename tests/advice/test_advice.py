@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,3 +193,38 @@ def test_where_nothing_makes_it_fit_that_is_told() -> None:
     [line] = fitting_lines(advice)
 
     assert "nothing tried does" in line
+
+
+def test_breaks_and_recompiles_are_advice_at_their_lines() -> None:
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x)
+        print("here")
+        return y + y.sum().item()
+
+    line = compute.__code__.co_firstlineno
+    with neusight.forecast_on("H100") as forecast:
+        function: Callable[[torch.Tensor], torch.Tensor] = torch.compile(compute, backend="eager")
+        for size in (8, 8, 4, 4, 4):
+            function(torch.ones(size, 64, device="cuda"))
+            forecast.step()
+
+    found = advice_for(forecast)
+    breaks = {item.what: item for item in found if item.kind == "graph_break"}
+    again = [item.what for item in found if item.kind == "recompile"]
+
+    assert [what.partition(": ")[0] for what in breaks] == [
+        f"no graph break at tests/advice/test_advice.py:{line + 3}",
+        f"no graph break at tests/advice/test_advice.py:{line + 2}",
+    ]
+    read, printed = breaks.values()
+    assert read.gain > printed.gain == 0.0  # what waits for nothing costs no step of its own
+    assert any("size mismatch" in what and "dynamic=True" in what for what in again)
+    assert all(item.line for item in found)
+
+
+def test_what_compiling_would_give_is_called_an_estimate_that_may_be_computed() -> None:
+    forecast = train(nn.Sequential(nn.Linear(64, 64), nn.GELU()), torch.randn(8, 64))
+    [told] = [item for item in advice_for(forecast) if item.kind == "compile"]
+
+    assert "estimated roughly" in told.what
+    assert "--try compile" in told.what

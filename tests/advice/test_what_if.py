@@ -21,11 +21,22 @@ from neusight.advice.what_if import (
     with_low_precision,
     with_padding,
     with_tf32,
+    without_break,
     without_waits,
 )
 from neusight.forecast import Forecast
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
-from neusight.recording.recording import HostWork, Mark, OpCall, Recording, Synchronize
+from neusight.recording.recording import (
+    Entry,
+    HostWork,
+    Mark,
+    MarkKind,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Synchronize,
+)
 from neusight.recording.saving import save_recording
 
 VOCABULARY = 1003
@@ -299,3 +310,18 @@ def test_channels_last_needs_no_copies_around_convolutions() -> None:
     assert [k.size for k in kernels(what_if, after) if isinstance(k.size, ConvolutionSize)] == [
         k.size for k in before if isinstance(k.size, ConvolutionSize)
     ]
+
+
+def test_without_a_break_the_host_neither_waits_nor_calls_again() -> None:
+    relu = OpCall(OpSignature("aten::relu", "default", (), ()), MathMode())
+
+    def region(frame: str) -> tuple[Entry, ...]:
+        name = "Torch-Compiled Region"
+        kinds: tuple[MarkKind, MarkKind] = ("compiled_begin", "compiled_end")
+        begin, end = (Mark(kind, name, f"2 {frame}") for kind in kinds)
+        return (begin, relu, end)
+
+    wait, other = Synchronize("item", "net.py:7"), Synchronize("item", "net.py:9")
+    entries = (*region("0/0"), wait, *region("1/0"), other)
+
+    assert without_break(entries, "models/net.py:7", {"1/0"}) == (*region("0/0"), relu, other)

@@ -10,12 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.advice.advice import Advice, advice_for
+from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import add_file_arguments, file_options
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.cli.screen import Screen, coloured, print_screen
+from neusight.integrations.cli.trial import (
+    TRIALS,
+    Trial,
+    trial_json,
+    trial_lines,
+    tried_compiling,
+    with_trial,
+)
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
@@ -33,7 +41,7 @@ from neusight.integrations.report.side_by_side import lay_side_by_side, parse_pr
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
 from neusight.predictors.gpu import GPU, find_gpu
-from neusight.predictors.terminal_text import printable
+from neusight.predictors.terminal_text import printable, printable_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -59,6 +67,9 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
     run.add_argument("--sweep", metavar="ARGUMENT=V1,V2,…",
                      help="run the script for each value of an argument of its own")  # fmt: skip
+    run.add_argument("--try", dest="tried", choices=TRIALS,
+                     help="run the script again, its models compiled by torch.compile, and show "
+                     "both")  # fmt: skip
     run.add_argument("--samples", type=int, metavar="N",
                      help="samples a step takes in, if its shapes do not tell")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
@@ -98,6 +109,7 @@ class RunRequest:
     prices: dict[str, float]
     max_memory: str | None
     sweep: str | None
+    tries: bool
     trace: str | None
     json: str | None
     html: str | None
@@ -154,6 +166,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         prices=parse_prices(options.price),
         max_memory=options.max_memory,
         sweep=options.sweep,
+        tries=options.tried is not None,
         trace=options.trace,
         json=options.json,
         html=options.html,
@@ -207,6 +220,7 @@ def _sweep(request: RunRequest, text: str) -> int:
         "save": request.save,
         "html": request.html,
         "keep-writes": request.options.keep_writes,
+        "try": request.tries,
     }
     unused = [name for name, path in written.items() if path]
     if unused:
@@ -268,7 +282,10 @@ def _report(
     needs_advice = request.html or request.json or (len(forecasts) == 1 and not is_quiet)
     needs_advice = needs_advice and not outcome.failure  # there is no step to change
     advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
-    problems = _write(request, forecasts, advice, reports)
+    trials = tried_compiling(first, forecasts) if _is_to_try(request, outcome) else []
+    for number, trial in enumerate(trials):
+        advice[number] = with_trial(advice[number], trial, smallest_gain=SMALLEST_GAIN)
+    problems = _write(request, forecasts, advice, reports, trials)
     if is_quiet:
         for forecast in forecasts:
             print(forecast.summary().partition("\n")[0])
@@ -276,8 +293,21 @@ def _report(
         print_screen(_screen(request, first), forecasts, advice)
     for report in reports:
         print(report.verdict if is_quiet else f"\n{report}")
+    _print_trials(trials, is_quiet=is_quiet)
     tell_problems([*_end_of(outcome), *problems])
     return problems
+
+
+def _is_to_try(request: RunRequest, outcome: Outcome) -> bool:
+    return request.tries and not outcome.failure
+
+
+def _print_trials(trials: list[Trial], *, is_quiet: bool) -> None:
+    for trial in trials:
+        lines = trial_lines(trial)
+        if len(trials) > 1:
+            print(f"\n{trial.eager.gpu.name}")
+        print(lines[0].strip() if is_quiet else printable_text("\n".join(["", *lines])))
 
 
 def _end_of(outcome: Outcome) -> list[str]:
@@ -308,6 +338,7 @@ def _write(
     forecasts: list[Forecast],
     advice: list[list[Advice]],
     reports: list[MemoryReport],
+    trials: list[Trial],
 ) -> list[str]:
     from neusight.integrations.report.html import write_html_report
 
@@ -324,6 +355,8 @@ def _write(
         )
     if json:
         document = _document(forecasts, advice, request.prices)
+        if trials:
+            document["tried"] = {"compile": [trial_json(trial) for trial in trials]}
         if reports:
             document["max_memory"] = [report.to_json() for report in reports]
         problems += tried(lambda: write_json(json, document), json)
