@@ -24,7 +24,7 @@ def install_trial(patches: Patches, recorder: Recorder) -> None:
     """From its first call on, each module that the program calls outside of any other, and that has
     parameters on the GPU, runs as `torch.compile(module)`. All else stays: losses without
     parameters, optimizers, and what is compiled already."""
-    trial = _Trial(patches, recorder)
+    trial = _StandIns(patches, recorder)
     call = trial.call
 
     def compiled_instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ def install_trial(patches: Patches, recorder: Recorder) -> None:
     patches.set(nn.Module, "__call__", compiled_instead)
 
 
-class _Trial:
+class _StandIns:
     """Compiles modules, and keeps which in `Recording.options`."""
 
     def __init__(self, patches: Patches, recorder: Recorder) -> None:
