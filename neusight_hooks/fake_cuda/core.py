@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,15 @@ import torch
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
 
-__all__ = ["IS_CUDA_BUILD", "build_key", "cuda_core", "enter_cuda_core", "self_check"]
+__all__ = [
+    "IS_CUDA_BUILD",
+    "SELF_CHECK_PASSED",
+    "build_key",
+    "cuda_core",
+    "enter_cuda_core",
+    "failure_apart",
+    "self_check",
+]
 
 #: Releases on which the whole test suite has passed; others must pass the self-check.
 TESTED_TORCH = ("2.13",)
@@ -79,6 +87,9 @@ _GUARD_REGISTRAR = (
 )
 _CUDA_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
 _REQUIRE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
+
+#: What a self-check prints where all is well.
+SELF_CHECK_PASSED = "neusight-core-ok"
 
 _SELF_CHECK_PROGRAM = """
 import torch
@@ -268,32 +279,45 @@ def self_check() -> None:
             f"torch {torch.__version__} is a ROCm build, which neusight cannot patch. Install the "
             "CPU or CUDA build of torch; AMD GPUs are still available as targets."
         )
-    cache = _cache_file()
+    reason = failure_apart(_SELF_CHECK_PROGRAM, _cache_file())
+    if reason:
+        tested = ", ".join(TESTED_TORCH)
+        raise UnsupportedTorchError(
+            f"torch {torch.__version__} failed neusight's self-check ({reason}). "
+            f"Tested releases: {tested}. Install one of them: pip install torch==2.13.0"
+        )
+
+
+def failure_apart(program: str, kept: Path, **variables: str) -> str:
+    """Why a program that ends with `SELF_CHECK_PASSED` fails in a process of its own; empty where
+    it passes. The file `kept` then says so, and it does not run again."""
     try:
-        known = json_value(read_bytes(cache))
+        known = json_value(read_bytes(kept))
     except (OSError, ValueError):
         known = None
-    if known != {"ok": True}:
-        _run_self_check()
-        _remember(cache)
+    if known == {"ok": True}:
+        return ""
+    reason = _run_apart(program, variables)
+    if not reason:
+        _remember(kept)
+    return reason
 
 
-def _run_self_check() -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+def _run_apart(program: str, variables: Mapping[str, str]) -> str:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **variables}
     limit_s = _self_check_limit_s()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _SELF_CHECK_PROGRAM],
+            [sys.executable, "-c", program],
             capture_output=True,
             text=True,
             timeout=limit_s,
             env=environment,
             cwd=tempfile.gettempdir(),
         )
-        passed = "neusight-core-ok" in done.stdout
         reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
-        if not reason:
-            reason = f"exit status {done.returncode}"
+        passed = SELF_CHECK_PASSED in done.stdout
+        return "" if passed else reason or f"exit status {done.returncode}"
     except subprocess.TimeoutExpired:
         # Not `from` it: its text is the command, a screenful.
         raise SlowMachineError(
@@ -302,13 +326,7 @@ def _run_self_check() -> None:
             f"again, or give it more time: {SELF_CHECK_LIMIT_VARIABLE}={10 * limit_s:g}"
         ) from None
     except OSError as error:
-        passed, reason = False, str(error)
-    if not passed:
-        tested = ", ".join(TESTED_TORCH)
-        raise UnsupportedTorchError(
-            f"torch {torch.__version__} failed neusight's self-check ({reason}). "
-            f"Tested releases: {tested}. Install one of them: pip install torch==2.13.0"
-        )
+        return str(error)
 
 
 def _self_check_limit_s() -> float:

@@ -23,6 +23,7 @@ from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.rules.fallback import install_fallback
 from neusight.fake_cuda.compiling.rules.flex_attention import install_flex_attention
+from neusight.fake_cuda.compiling.rules.self_check import compile_failure
 from neusight.fake_cuda.compiling.rules.settings import install_settings
 from neusight.fake_cuda.compiling.rules.stand_ins import install_stand_ins
 from neusight.fake_cuda.compiling.rules.templates import install_templates
@@ -142,6 +143,13 @@ class _Compiler:
         if moved:
             self._recorder.warn_once(
                 f"torch.compile is forecast as eager: torch {torch.__version__} moved {moved[0]}"
+            )
+            return False
+        failure = compile_failure()
+        if failure:
+            self._recorder.warn_once(
+                f"torch.compile is forecast as eager: torch {torch.__version__} failed neusight's "
+                f"self-check of it ({failure})"
             )
             return False
         self._asked(INDUCTOR_QUESTION, _answer(self._gpu))
