@@ -151,7 +151,7 @@ _COMPILED_TRAINING_OPS = 3.1 * _COMPILED_CALL_OPS
 _COMPILED_BACKWARD_OPS = 3.8 * _COMPILED_CALL_OPS
 
 #: What the trees of CUDA graphs cost around a launch, in plain ops: "reduce-overhead" in the even
-#: half of the programs of data/kernelbench v0 that take less than 75 us when compiled (25 on H100,
+#: half of the 46 programs of data/kernelbench v0 that take less than 75 us when compiled (H100,
 #: torch 2.5), 70-74 us a call, whatever it launches: median error 1 % on both halves, and 2 % with
 #: the backend "cudagraphs", not looked at. On a CPU torch 2.13's own manager takes 70 us around a
 #: graph that does nothing, 21 times its cheapest op, and 0.2-0.4 us of a tensor.

@@ -57,11 +57,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
         "PythonWrapperCodegen.write_get_raw_stream_header_once",
         "PythonWrapperCodegen.write_triton_header_once",
     ),
-    "torch._inductor.compile_fx": (
-        "_InProcessFxCompile.codegen_and_compile",
-        "get_expanded_dims",
-        "index_expanded_dims",
-    ),
+    "torch._inductor.compile_fx": ("_InProcessFxCompile.codegen_and_compile",),
     "torch._inductor.cudagraph_trees": (
         "CUDAGraphTreeManager.get_curr_generation",
         "CUDAGraphTreeManager.user_invoked_mark_step",
@@ -91,6 +87,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
         "hint_symbols",
         "should_exclude_padding_time",
     ),
+    "torch._inductor.output_code": ("get_expanded_dims", "index_expanded_dims"),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.scheduler": (
         "Scheduler.codegen",

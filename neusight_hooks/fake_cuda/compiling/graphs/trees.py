@@ -49,7 +49,7 @@ class GraphTrees:
         self._pool = 0
         self._functions: list[_Function] = []
         self._is_warm: set[int] = set()
-        self._mutates: dict[tuple[int, int], bool] = {}
+        self._mutates: dict[tuple[GraphNode | None, int], bool] = {}
         self._roots: dict[int, list[GraphNode]] = defaultdict(list)
         self._current: GraphNode | None = None
         self._state: State = "execution"
@@ -168,7 +168,7 @@ class GraphTrees:
         """Whether it writes inputs that are no parameters and come from no graph; torch says so."""
         from torch._inductor import cudagraph_utils
 
-        known = self._mutates.get((id(self._current), number))
+        known = self._mutates.get((self._current, number))
         if known is not None:
             return known
         current = self._current
@@ -179,7 +179,7 @@ class GraphTrees:
         )
         if reason:
             cudagraph_utils.log_cudagraph_skip_and_bump_counter(reason)
-        self._mutates[(id(current), number)] = bool(reason)
+        self._mutates[(current, number)] = bool(reason)
         return bool(reason)
 
     def _try_to_end_path(self) -> None:
@@ -337,7 +337,7 @@ def _is_on_gpu(value: Any) -> bool:
 
 def _copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Inputs to where their graph reads them, without what is only expanded."""
-    from torch._inductor.compile_fx import get_expanded_dims, index_expanded_dims
+    from torch._inductor.output_code import get_expanded_dims, index_expanded_dims
 
     targets: list[torch.Tensor] = []
     sources: list[torch.Tensor] = []
