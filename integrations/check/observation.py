@@ -389,7 +389,7 @@ def _compiled_figures(found: Compilation | None) -> dict[str, int]:
         return {}
     return {
         "num_graph_breaks": len(found.breaks),
-        "num_recompiles": sum(again.count for again in found.recompiles),
+        "num_recompiles": sum(again.num_times for again in found.recompiles),
         "num_graphs": found.num_graphs,
         "num_fused_kernels": found.fused.count,
     }
@@ -405,7 +405,7 @@ def _compiling_of(
     places: dict[tuple[str, str, str], str] = {}
     for what, reason, line, count in (
         *(("graph break", stop.reason, stop.line, 1) for stop in found.breaks),
-        *(("recompile", item.reason, item.line, item.count) for item in found.recompiles),
+        *(("recompile", item.reason, item.line, item.num_times) for item in found.recompiles),
     ):
         key = (what, reason, code_at(line, folder) or line.rpartition(":")[0])
         counts[key] += count

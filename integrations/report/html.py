@@ -271,7 +271,9 @@ def _compiled_tables(found: Compilation) -> str:
         header = ["graph break", "torch's reason", "more calls", "host", "waits", "waited"]
         caption = "Of a step. The fusion that is lost across a break is not counted."
         tables.append(_table(header, breaks, caption=caption, words={1}))
-    again = [[item.line, item.function, item.reason, f"{item.count}"] for item in found.recompiles]
+    again = [
+        [item.line, item.function, item.reason, f"{item.num_times}"] for item in found.recompiles
+    ]
     if again:
         header = ["recompiled for", "function", "torch's reason", "times"]
         tables.append(_table(header, again, words={1, 2}))

@@ -67,7 +67,7 @@ class Recompile(NamedTuple):
     line: str
     function: str
     reason: str
-    count: int = 1
+    num_times: int = 1
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _break_words(stop: Break) -> str:
 
 
 def _recompile_words(again: Recompile) -> str:
-    times = f" ({again.count} times)" if again.count > 1 else ""
+    times = f" ({again.num_times} times)" if again.num_times > 1 else ""
     return f"recompiled{times} for {again.line}: {again.reason}"
 
 

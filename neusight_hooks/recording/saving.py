@@ -361,7 +361,8 @@ def _decode(document: Fields) -> Recording:
 
 def _decode_frame(row: Any) -> CompiledFrame:
     *values, breaks = _row("frame", row)
-    return CompiledFrame(*values, tuple(GraphBreak(*_row("break", item)) for item in breaks))
+    found = tuple(GraphBreak(*_row("break", item)) for item in breaks)
+    return replace(CompiledFrame(*values), breaks=found)
 
 
 def _decode_stack(row: Any) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -204,16 +205,16 @@ def test_breaks_and_recompiles_are_kept_with_the_code_that_they_are_about() -> N
 @pytest.mark.parametrize(
     ("added", "reason", "code"),
     [
-        ({"prints": True}, "Failed to trace builtin operator: print", 'print("here")'),
-        ({"reads": True}, "Unsupported Tensor.item()", "y = y * y.sum().item()"),
+        (partial(infer, prints=True), "Failed to trace builtin operator: print", 'print("here")'),
+        (partial(infer, reads=True), "Unsupported Tensor.item()", "y = y * y.sum().item()"),
     ],
 )
 def test_a_break_that_is_added_is_a_regression_at_its_line(
-    added: dict[str, bool], reason: str, code: str
+    added: Callable[[], None], reason: str, code: str
 ) -> None:
     before = seen(infer).case
 
-    judgement = judge("infer", before, seen(lambda: infer(**added)))
+    judgement = judge("infer", before, seen(added))
     text = "\n".join(explanation(judgement, Path.cwd()))
 
     assert judgement.is_regression

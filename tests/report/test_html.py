@@ -23,7 +23,7 @@ from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import _KINDS, html_report, write_html_report
 from neusight.predictors.gpu import GPU, find_gpu
-from neusight.recording.recording import Recording
+from neusight.recording.recording import CompiledFrame, GraphBreak, Recording
 from neusight.recording.saving import load_recording, save_recording
 
 HOSTILE = '</script><img src=x onerror="document.title=1">&"\'<b>'
@@ -239,6 +239,22 @@ def test_several_gpus_stand_side_by_side_with_costs() -> None:
     assert [a.get("data-source") for tag, a in page.found if tag == "canvas"] == [
         "timeline-0", "timeline-1",
     ]  # fmt: skip
+
+
+def test_what_was_compiled_has_tables_with_lines_and_reasons(hostile: Forecast) -> None:
+    stop = GraphBreak("net.py:7", "net.py:7", f"no {HOSTILE}")
+    frames = (
+        CompiledFrame("0/0", "step", "net.py:5", 3, breaks=(stop,)),
+        CompiledFrame("0/1", "step", "net.py:5", 3, f"size {HOSTILE}", "net.py:5"),
+    )
+    compiled = hostile.of(replace(hostile.recording, compiled=frames))
+
+    page, before = html_report([compiled]), html_report([hostile])
+
+    assert "What torch.compile made of it" in page
+    assert "What torch.compile made of it" not in before
+    assert {"net.py:7", "net.py:5"} <= set(re.findall(r"<td>(net[^<]+)</td>", page))
+    assert HOSTILE not in page
 
 
 def test_equal_forecasts_give_equal_bytes(tmp_path: Path) -> None:

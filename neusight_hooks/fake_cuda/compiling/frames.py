@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +22,7 @@ __all__ = ["break_reason", "guard_reason", "install_frames"]
 
 def install_frames(patches: Patches, recorder: Recorder) -> None:
     """Each function that Dynamo compiles is noted, with torch's own reasons for what it did."""
-    from torch._dynamo import convert_frame
-
+    convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons
     stacks = recorder.tape.stacks
@@ -58,9 +58,9 @@ class _Notes:
     @contextmanager
     def of(self, code: CodeType, frame_id: str) -> Iterator[None]:
         """Notes the function that is compiled in here, if a graph or a break came of it."""
-        from torch._dynamo import output_graph
         from torch._dynamo.exc import Unsupported
 
+        output_graph: Any = import_module("torch._dynamo.output_graph")
         self.recompiled = []
         num_before, known = _num_captured(), len(output_graph.graph_break_reasons)
         failed: Unsupported | None = None

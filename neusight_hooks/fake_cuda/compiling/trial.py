@@ -59,7 +59,7 @@ class _StandIns:
 
     def _compiled(self, module: nn.Module) -> nn.Module | None:
         with self._as_ever():
-            compiled: nn.Module = torch.compile(module)
+            compiled: Any = torch.compile(module)
         if compiled is module:  # torch's internals have moved
             return None
         if not self._names:
@@ -68,7 +68,8 @@ class _StandIns:
         self._recorder.options[TRIAL_OPTION] = ", ".join(
             name if count == 1 else f"{count} {name}" for name, count in self._names.items()
         )
-        return compiled
+        stand_in: nn.Module = compiled
+        return stand_in
 
     def _keep_from_dynamo(self) -> None:
         """Dynamo finds the call of a module as torch has it."""
