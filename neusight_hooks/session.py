@@ -14,6 +14,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from neusight.failure import failure_options
+from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.forecast import Forecast, ForecastOptions, forecast_options
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.predictors.errors import ForecastStateError
@@ -81,6 +82,7 @@ class SessionOptions:
     steady_steps: int | None = None
     max_ops: int | None = None
     script: str = ""
+    rank: Rank | None = None
     stated: Mapping[str, str] = field(default_factory=dict)
     compiles_models: bool = False
 
@@ -229,6 +231,7 @@ class Session:
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
+            rank=options.rank,
         )
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
@@ -333,8 +336,13 @@ class forecast_on:  # a context manager reads as a verb
     itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
     it; with `allow_writes` the block writes where it says.
 
+    With `world_size` the block is one process of many, `rank` (default: 0) with `gpus_per_node` of
+    them on each host (default: up to 8): torch.distributed finds the others there, and what they
+    would send is answered. Without it the variables RANK and WORLD_SIZE count, as torchrun sets
+    them.
+
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
-    CalibrationError (of another GPU, predictor or version).
+    CalibrationError (of another GPU, predictor or version), OptionError (ranks that mean nothing).
     """
 
     def __init__(
@@ -353,6 +361,9 @@ class forecast_on:  # a context manager reads as a verb
         strict: bool = False,
         allow_writes: bool = False,
         keep_writes: str | Path | None = None,
+        world_size: int | None = None,
+        gpus_per_node: int | None = None,
+        rank: int | None = None,
     ) -> None:
         self._options = SessionOptions(
             forecast_options(
@@ -369,6 +380,7 @@ class forecast_on:  # a context manager reads as a verb
             with_stack=with_stack,
             allow_writes=allow_writes,
             keep_writes=keep_writes,
+            rank=stated_rank(index=rank, world_size=world_size, gpus_per_node=gpus_per_node),
         )
         self._on_trace_ready = on_trace_ready
         self._session: Session | None = None

@@ -90,6 +90,10 @@ class OptionError(NeusightError, ValueError):
     """An option of a command means nothing: a price that is no number, a sweep over nothing."""
 
 
+class UnansweredRankError(NeusightError, RuntimeError):
+    """A program waits for what another rank would send it, and that rank is not run."""
+
+
 class BaselineError(NeusightError, ValueError):
     """A baseline could not be used: missing, damaged, of another version, or not to be written."""
 

@@ -11,6 +11,8 @@ from neusight.predictors.physics.physical_time import Bound
 from neusight.predictors.predictor import Estimate, Origin
 from neusight.recording.recording import (
     Entry,
+    EventRecord,
+    EventWait,
     MathMode,
     OpCall,
     OpSignature,
@@ -97,3 +99,19 @@ def timeline(steps: Sequence[StepSpan], kernels: Sequence[KernelSpan] = ()) -> T
 
 def recording_of(*steps: Step, **fields: object) -> Recording:
     return replace(Recording(steps, "Round", "2.13"), **fields)  # type: ignore[arg-type]
+
+
+#: The stream of a communicator.
+COMMUNICATION = 100
+
+
+def on_communicator(call: OpCall, number: int) -> list[Entry]:
+    """A collective as it is recorded: on the communicator's stream, after what the default stream
+    holds, with an event behind it. `number` counts collectives from 0."""
+    before, behind = 2 * number + 1, 2 * number + 2
+    return [
+        EventRecord(before, 0),
+        EventWait(before, COMMUNICATION),
+        replace(call, stream=COMMUNICATION),
+        EventRecord(behind, COMMUNICATION),
+    ]

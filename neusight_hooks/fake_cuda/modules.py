@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.jit._builtins import _get_builtin_table
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -82,7 +83,12 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
         made = make_tensor(data, *args, **kwargs)
         return recorder.pinned.remember(made) if made.device.type == "cpu" else made
 
-    patches.set(torch, "tensor", tensor_maker(make_tensor, make_pinned))
+    tensor = tensor_maker(make_tensor, make_pinned)
+    # TorchScript knows builtins by identity.
+    builtins = _get_builtin_table()
+    patches.on_restore(lambda: builtins.pop(id(tensor), None))
+    builtins[id(tensor)] = "aten::tensor"
+    patches.set(torch, "tensor", tensor)
 
 
 def _install_truncated_normal(patches: Patches) -> None:

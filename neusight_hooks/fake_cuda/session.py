@@ -18,6 +18,7 @@ from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
+from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
@@ -32,6 +33,7 @@ from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.distributed.rank import Rank
     from neusight.predictors.gpu import GPU
     from neusight.timeline.host import HostProfile
     from neusight.timeline.launches import Pricing
@@ -59,6 +61,7 @@ def enter_fake_cuda(
     store: Store | None = None,
     raise_out_of_memory: bool = False,
     compiles_models: bool = False,
+    rank: Rank | None = None,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
     do; what they do to files goes to `store`, without one where they say. With `compiles_models`
@@ -88,6 +91,7 @@ def enter_fake_cuda(
     install_overrides(patches, recorder, gpu, heard)
     install_packages(patches)
     install_modules(patches, recorder)
+    install_distributed(patches, recorder, rank)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:
         install_trial(patches, recorder)

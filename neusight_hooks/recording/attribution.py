@@ -17,6 +17,8 @@ __all__ = ["Attribution"]
 #: AccumulateGrad nodes carry the largest number there is; they belong to no forward op.
 _NO_SEQUENCE = 2**63
 
+_graph_task = torch._C._current_graph_task_id
+_NO_GRAPH_TASK = -1
 _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
@@ -72,6 +74,8 @@ class Attribution:
                 sequence = current - 1
                 self._module_of_sequence[sequence] = caller
             phase: Phase = "optimizer" if self._steps else "forward"
+            if phase == "forward" and _graph_task() != _NO_GRAPH_TASK:
+                phase = "backward"  # the engine's last callbacks, as sharded gradients use them
             return TapedOp(signature, math, module, phase, stream, sequence)
         number = node._sequence_nr()
         module = self._modules[-1] if self._modules else self._module_of_forward(number)

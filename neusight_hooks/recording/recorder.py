@@ -81,6 +81,8 @@ class Recorder:
         self.storages.on_death = self.known.forget
         #: Ops that are run by a function of their own.
         self.handlers: Mapping[Any, Handler] = {}
+        #: Called before each op on the GPU that no handler runs.
+        self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
         #: What torch.compile compiled of the program, for `Recording.compiled`.
@@ -189,6 +191,8 @@ class Recorder:
         handler = self.handlers.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
+        if self.before_op is not None:
+            self.before_op(func, args, kwargs)
         if func not in self._composites:
             self._composites[func] = _composite_of(func)
         whole = self._composites[func]

@@ -13,6 +13,7 @@ from neusight.predictors.kernel import DTYPE_BYTES
 
 __all__ = [
     "COMPILED_CODE",
+    "FIRST_COMMUNICATION_STREAM",
     "NEWEST_TORCH",
     "STEP_OPTION",
     "TRIAL_OPTION",
@@ -285,6 +286,10 @@ class Synchronize:
     stream: int | None = None
     event: int | None = None
     stack: tuple[str, ...] = field(default=(), compare=False)
+
+
+#: Streams of NCCL's communicators count from here: above those that a program makes itself.
+FIRST_COMMUNICATION_STREAM = 100
 
 
 @dataclass(frozen=True, slots=True)

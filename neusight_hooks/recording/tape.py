@@ -120,6 +120,7 @@ class Tape:
         self.stacks = stacks
         self.gpu_ops = 0
         self.cpu_ops = 0
+        self._num_events = 0
         self._max_ops = max_ops
         self._stops_at = sys.maxsize if max_ops is None else max_ops
         self._num_read = 0
@@ -164,6 +165,21 @@ class Tape:
         """The host waits here for the GPU."""
         stack = () if self.stacks is None else self.stacks.here()
         self.add(Synchronize(reason, call_site(), stream, event, stack))
+
+    def new_event(self) -> int:
+        """The number of an event; they count through all of the program."""
+        self._num_events += 1
+        return self._num_events
+
+    def record_event(self, stream: int) -> int:
+        """An event behind all that the stream holds; returns its number."""
+        event = self.new_event()
+        self.add(EventRecord(event, stream))
+        return event
+
+    def wait_for_event(self, event: int, stream: int) -> None:
+        """The stream goes on only after the event."""
+        self.add(EventWait(event, stream))
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
-from neusight.recording.recording import OpCall, TensorSpec
+from neusight.recording.recording import FIRST_COMMUNICATION_STREAM, OpCall, TensorSpec
 
 __all__ = [
     "CLOUD",
@@ -350,4 +350,11 @@ def dispatch_us(
         for item in value
     )
     extra = len(kernel_classes) - 1
-    return float(dearest * share + lists * host.list_tensor_us + extra * host.extra_kernel_us)
+    total_us = dearest * share + lists * host.list_tensor_us + extra * host.extra_kernel_us
+    if call.stream >= FIRST_COMMUNICATION_STREAM:  # its events are recorded apart
+        total_us = max(0.0, total_us - _COLLECTIVE_EVENTS * host.event_us)
+    return float(total_us)
+
+
+#: Calls that tie a collective to the current stream, which its measured dispatch includes.
+_COLLECTIVE_EVENTS = 3

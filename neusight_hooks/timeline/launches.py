@@ -51,9 +51,6 @@ DRIVER_LAUNCH = "cuLaunchKernel"
 #: Share of an op's dispatch that lies before its first launch (aten::add on H100: 6.5 of 7.6 us).
 DISPATCH_BEFORE_LAUNCH = 0.85
 
-#: Ops that make their stream wait for the collectives before.
-_WAITS = ("::wait_tensor", "c10d::wait")
-
 
 class Launch(NamedTuple):
     """A kernel as an op of one signature always launches it: `name` is the runtime's call, which
@@ -64,7 +61,6 @@ class Launch(NamedTuple):
     duration_ns: int
     call_ns: int
     name: str
-    is_collective: bool
     is_staged: bool  # the host itself brings the bytes to where the GPU can copy them
 
 
@@ -78,8 +74,6 @@ class OpPlan(NamedTuple):
     between_ns: int
     after_ns: int
     launches: tuple[Launch, ...]
-    is_asynchronous: bool
-    waits_for_collectives: bool
     signature: OpSignature
     math: MathMode
 
@@ -118,8 +112,6 @@ class OpPlans:
             launches=tuple(
                 self._launch(kernel, estimate, call.signature, pace) for kernel, estimate in priced
             ),
-            is_asynchronous=_is_asynchronous(call.signature),
-            waits_for_collectives=call.signature.op.endswith(_WAITS),
             signature=call.signature,
             math=call.math,
         )
@@ -134,7 +126,6 @@ class OpPlans:
             duration_ns=max(1, nanoseconds(estimate.latency_us)),
             call_ns=self._memcpy_ns if copies else round(self._launch_ns * pace),
             name=_runtime_call(kernel),
-            is_collective=kernel.kernel_class is KernelClass.COLLECTIVE,
             is_staged=kernel.name == "memcpy_h2d"
             and kernel.bytes_read > STAGED_BYTES
             and not is_pinned_copy(signature),
@@ -173,12 +164,6 @@ def _runtime_call(kernel: Kernel) -> str:
     if kernel.kernel_class in (KernelClass.GEMM, KernelClass.COLLECTIVE):
         return "cudaLaunchKernelExC"
     return "cudaLaunchKernel"
-
-
-def _is_asynchronous(signature: OpSignature) -> bool:
-    """Whether the current stream goes on without the collective (wait_tensor waits for it)."""
-    by_name = signature.by_name
-    return by_name.get("async_op") is True or "c10d_functional" in signature.op
 
 
 def is_pinned_copy(signature: OpSignature) -> bool:

@@ -24,14 +24,13 @@ from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import AUTOGRAD, MAIN, HostLane
 from neusight.timeline.launches import (
     Launch,
-    OpPlan,
     OpPlans,
     Pricing,
     graph_call_ns,
     nanoseconds,
 )
 from neusight.timeline.spans import KernelSpan, SpanKind, StepSpan, Timeline
-from neusight.timeline.streams import COMMUNICATION_STREAM, Streams
+from neusight.timeline.streams import Streams
 
 __all__ = [
     "GRAPH_LAUNCH",
@@ -143,30 +142,28 @@ class Scheduler:
         self._pending_ns = None
         start_ns = lane.enter_node(call, start_ns)
         position = lane.reserve()
-        self._wait_for_collectives(call, plan)
         lane.now_ns += plan.before_ns
         first = True
         for launch in plan.launches:
             if not first:
                 lane.now_ns += plan.between_ns
             first = False
-            self._launch(launch, call, position, asynchronous=plan.is_asynchronous)
+            self._launch(launch, call, position)
         lane.now_ns += plan.after_ns
         if lane.keep:
             lane.finish(position, call, start_ns)
             self._last_op = (call.signature.op, position, lane.now_ns)
 
-    def _launch(self, launch: Launch, call: OpCall, position: int, *, asynchronous: bool) -> None:
+    def _launch(self, launch: Launch, call: OpCall, position: int) -> None:
         lane, streams = self.lane, self.streams
-        stream = COMMUNICATION_STREAM if launch.is_collective else call.stream
         begin_ns = lane.now_ns
-        accepts_ns = max(begin_ns, streams.accepts_ns(stream))
+        accepts_ns = max(begin_ns, streams.accepts_ns(call.stream))
         self.waited_ns += accepts_ns - begin_ns
         lane.now_ns = end_ns = accepts_ns + launch.call_ns
         lane.correlation += 1
-        start_ns = self._execute(launch, call, position, asynchronous=asynchronous)
+        start_ns = self._execute(launch, call, position)
         done_ns = start_ns + launch.duration_ns
-        streams.enqueue(stream, done_ns)
+        streams.enqueue(call.stream, done_ns)
         if launch.is_staged:
             self.waited_ns += max(0, start_ns - end_ns - streams.latency_ns)
             lane.now_ns = end_ns = max(end_ns, done_ns)
@@ -176,16 +173,13 @@ class Scheduler:
                 "launch", launch.name, position, begin_ns, end_ns - begin_ns, thread=thread
             )
 
-    def _execute(self, launch: Launch, call: OpCall, position: int, *, asynchronous: bool) -> int:
+    def _execute(self, launch: Launch, call: OpCall, position: int) -> int:
         """Runs a kernel that was launched just now on its stream; returns when it starts."""
-        start_ns = self.streams.run(
-            launch, stream=call.stream, launched_ns=self.lane.now_ns, asynchronous=asynchronous
-        )
+        start_ns = self.streams.run(launch, stream=call.stream, launched_ns=self.lane.now_ns)
         if self.lane.keep:
-            stream = COMMUNICATION_STREAM if launch.is_collective else call.stream
             self.kernels.append(
                 KernelSpan(
-                    launch.kernel, launch.estimate, stream, start_ns, launch.duration_ns,
+                    launch.kernel, launch.estimate, call.stream, start_ns, launch.duration_ns,
                     self.lane.correlation, position, call,
                 )
             )  # fmt: skip
@@ -200,19 +194,12 @@ class Scheduler:
         position = self.lane.runtime("launch", GRAPH_LAUNCH, duration_ns)
         for entry in captured:
             if isinstance(entry, OpCall):
-                plan = self._plans.plan_of(entry)
-                self._wait_for_collectives(entry, plan)
-                for launch in plan.launches:
-                    self._execute(launch, entry, position, asynchronous=plan.is_asynchronous)
+                for launch in self._plans.plan_of(entry).launches:
+                    self._execute(launch, entry, position)
             elif isinstance(entry, EventRecord):
                 self._record_event(entry)
             elif isinstance(entry, EventWait):
                 self.streams.wait_for_event(entry.event, stream=entry.stream)
-
-    def _wait_for_collectives(self, call: OpCall, plan: OpPlan) -> None:
-        is_asked = plan.waits_for_collectives
-        if is_asked or call.phase == "optimizer":
-            self.streams.wait_for_collectives(call.stream, is_asked=is_asked)
 
     # -- allocations: they belong into the op that makes them, recorded before or after it
 

@@ -6,10 +6,8 @@ from collections import deque
 
 from neusight.timeline.launches import Launch
 
-__all__ = ["COMMUNICATION_STREAM", "LAUNCH_QUEUE_DEPTH", "Streams"]
+__all__ = ["LAUNCH_QUEUE_DEPTH", "Streams"]
 
-#: Collectives run on a stream of their own, as NCCL's process group does.
-COMMUNICATION_STREAM = 20
 #: Launches that a stream holds before the next one blocks the host (CUDA's launch queue; the
 #: depth is not documented; 1024 is the commonly reported one).
 LAUNCH_QUEUE_DEPTH = 1024
@@ -31,7 +29,6 @@ class Streams:
         self._queues: dict[int, deque[int]] = {}  # stream -> ends of the launches it holds
         self._events: dict[int, int] = {}
         self._past_events: list[dict[int, int]] = []  # those of the steps before
-        self._outstanding = False  # a collective that nothing has waited for yet
 
     def done_ns(self) -> int:
         """When all that was queued so far has run; 0 where nothing was."""
@@ -53,44 +50,20 @@ class Streams:
             queue = self._queues[stream] = deque(maxlen=LAUNCH_QUEUE_DEPTH)
         queue.append(done_ns)
 
-    def run(self, launch: Launch, *, stream: int, launched_ns: int, asynchronous: bool) -> int:
-        """Runs a kernel of an op whose current stream this is; returns when it starts.
-
-        A collective runs on the stream of collectives, after what its own stream holds; that one
-        goes on at once only where the op is asynchronous.
-        """
+    def run(self, launch: Launch, *, stream: int, launched_ns: int) -> int:
+        """Runs a kernel on a stream; returns when it starts."""
         free_ns = self._free_ns
-        lane = COMMUNICATION_STREAM if launch.is_collective else stream
         start_ns = launched_ns + self.latency_ns
-        last_end_ns = self._last_end.get(lane, -1)
+        last_end_ns = self._last_end.get(stream, -1)
         after_ns = last_end_ns + self._gap_ns if last_end_ns >= 0 else 0
         if start_ns < after_ns:
             self.gaps_ns += after_ns - max(start_ns, last_end_ns)
             start_ns = after_ns
-        waits_ns = free_ns.get(lane, 0)
-        if launch.is_collective:
-            waits_ns = max(waits_ns, free_ns.get(stream, 0))
+        waits_ns = free_ns.get(stream, 0)
         if waits_ns > start_ns:
             start_ns = waits_ns
-        done_ns = start_ns + launch.duration_ns
-        free_ns[lane] = self._last_end[lane] = done_ns
-        if launch.is_collective:
-            if asynchronous:
-                self._outstanding = True
-            elif free_ns.get(stream, 0) < done_ns:
-                free_ns[stream] = done_ns
+        free_ns[stream] = self._last_end[stream] = start_ns + launch.duration_ns
         return start_ns
-
-    def wait_for_collectives(self, stream: int, *, is_asked: bool) -> None:
-        """Lets a stream wait for the collectives before: where the op asks for it, or as an
-        optimizer's op does, only if nothing has waited for them yet.
-
-        An optimizer reads reduced gradients: DistributedDataParallel waits for them at the end of
-        backward, in C++, where no op is dispatched.
-        """
-        if is_asked or self._outstanding:
-            self._outstanding = False
-            self._hold(stream, self._free_ns.get(COMMUNICATION_STREAM, 0))
 
     # -- events
 

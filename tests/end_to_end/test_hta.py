@@ -37,6 +37,7 @@ from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import schedule
 from neusight.timeline.spans import KernelSpan, Timeline
 from places import ROOT
+from timelines import on_communicator
 
 HERE = Path(__file__).parent
 SPEC = TensorSpec((64,), (1,), "float32")
@@ -123,14 +124,14 @@ def gradients_while_computing() -> tuple[Entry, ...]:
     """Ten products; after each but the last a collective runs beside the next."""
 
     def op(name: str, number: int) -> OpCall:
-        signature = OpSignature(name, "default", (("x", SPEC), ("async_op", True)), (SPEC,))
+        signature = OpSignature(name, "default", (("x", SPEC),), (SPEC,))
         return OpCall(signature, MathMode(), "", "backward", 0, number, "MmBackward0")
 
     products = [op("aten::mm", number) for number in range(10)]
     reduced = [op("c10d::allreduce_", number) for number in range(10)]
     entries: list[Entry] = [products[0]]
-    for product, collective in zip(products[1:], reduced, strict=False):
-        entries += [collective, product]
+    for number, product in enumerate(products[1:]):
+        entries += [*on_communicator(reduced[number], number), product]
     return tuple(entries)
 
 

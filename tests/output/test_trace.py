@@ -37,6 +37,7 @@ from neusight.recording.recording import (
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
 from places import SHARED
+from timelines import COMMUNICATION, on_communicator
 
 H100 = GPU(
     name="h100_sxm",
@@ -150,7 +151,7 @@ def training_step(*, with_collective: bool = False) -> tuple[Entry, ...]:
             call("t", "backward", number, "TBackward0"),
         ]
     if with_collective:
-        entries.append(call("allreduce_", "backward"))
+        entries += on_communicator(call("allreduce_", "backward"), 1)
     entries += [
         Mark("annotation_begin", "Optimizer.step#Adam.step"),
         call("_foreach_add_", "optimizer"),
@@ -352,7 +353,7 @@ def test_collectives_are_tied_to_their_annotation(distributed: dict[str, Any]) -
     assert annotation["args"]["Input Dims"] == [[2**19]]
     assert kernel["args"]["Collective name"] == "allreduce"
     assert kernel["args"]["Process Group Ranks"] == "[0, 1]"
-    assert kernel["tid"] == 20
+    assert kernel["tid"] == 20 + COMMUNICATION  # behind those of the program
     assert distributed["distributedInfo"]["world_size"] == 2
 
 

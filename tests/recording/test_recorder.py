@@ -207,7 +207,7 @@ def test_split_tensors_cost_the_host_what_their_parts_do(sequence: bool, four_ra
     assert own.count("aten::addmm") + own.count("aten::mm") >= ops.count("aten::addmm")
     assert any(op.startswith("_c10d") for op in split_ops)
     alone_us, split_us = (each.steps[-2]["host_us"] for each in (alone, split))
-    assert split_us <= alone_us * len(split_ops) / len(ops) * 1.2
+    assert split_us <= alone_us * len(split_ops) / len(ops) * 1.3  # collectives cost more
 
 
 def _ops_of_step(forecast: neusight.Forecast) -> list[str]:

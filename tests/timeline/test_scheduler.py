@@ -34,7 +34,8 @@ from neusight.timeline.host import PLAIN, HostProfile
 from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler, schedule
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.steady import bound_of
-from neusight.timeline.streams import COMMUNICATION_STREAM, LAUNCH_QUEUE_DEPTH
+from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH
+from timelines import COMMUNICATION, on_communicator
 
 #: Round numbers: an op 8 us before, 2 us after its launch of 3 us.
 ROUND = replace(
@@ -66,21 +67,18 @@ def op(
     name: str, *, stream: int = 0, phase: Phase = "forward", node: str = "", nr: int | None = None
 ) -> OpCall:
     """An op named "<what>_<us>": `kernel_5` launches 5 us, `reduce_5` a collective, `view` none."""
-    asynchronous = name.startswith("async")
-    signature = SIGNATURES.setdefault(
-        name, OpSignature(f"test::{name}", "default", (("async_op", asynchronous),), (SPEC,))
-    )
+    signature = SIGNATURES.setdefault(name, OpSignature(f"test::{name}", "default", (), (SPEC,)))
     return OpCall(signature, MATH, "", phase, stream, nr, node)
 
 
 def price(call: OpCall) -> tuple[tuple[Kernel, Estimate], ...]:
     what, _, microseconds = call.signature.op.removeprefix("test::").partition("_")
-    if what in ("view", "wait"):
+    if what == "view":
         return ()
     latency = float(microseconds)
     bound: Bound = "compute" if what == "math" else "memory"
     estimate = Estimate(latency, latency, latency, bound, "physics", "test")
-    if what in ("reduce", "async"):
+    if what == "reduce":
         return ((Kernel.collective("all_reduce", 1024, 8), estimate),)
     return ((Kernel.elementwise("relu", 1024, dtype="float32"), estimate),)
 
@@ -193,17 +191,21 @@ def test_a_full_launch_queue_blocks_the_host() -> None:
 
 
 def test_a_collective_waits_for_its_stream_and_the_stream_for_it() -> None:
-    timeline = timeline_of(op("kernel_100"), op("reduce_50"), op("kernel_10"))
+    timeline = timeline_of(
+        op("kernel_100"), *on_communicator(op("reduce_50"), 0), EventWait(2, 0), op("kernel_10")
+    )
 
     before, collective, after = times(timeline)
 
-    assert collective == (COMMUNICATION_STREAM, before[2], before[2] + 50_000)
+    assert collective == (COMMUNICATION, before[2], before[2] + 50_000)
     assert after[1] == collective[2]
     assert timeline.steps[0].exposed_communication_ns == 50_000
 
 
-def test_an_asynchronous_collective_overlaps_until_it_is_waited_for() -> None:
-    timeline = timeline_of(op("async_500"), op("kernel_100"), op("wait_tensor"), op("kernel_10"))
+def test_a_collective_overlaps_until_it_is_waited_for() -> None:
+    timeline = timeline_of(
+        *on_communicator(op("reduce_500"), 0), op("kernel_100"), EventWait(2, 0), op("kernel_10")
+    )
 
     collective, overlapping, after = times(timeline)
 
@@ -213,14 +215,6 @@ def test_an_asynchronous_collective_overlaps_until_it_is_waited_for() -> None:
     assert step.communication_ns == 500_000
     assert step.exposed_communication_ns == 400_000
     assert bound_of(step, timeline) == "communication"
-
-
-def test_an_optimizer_waits_for_the_collectives_of_backward() -> None:
-    timeline = timeline_of(op("async_500", phase="backward"), op("kernel_10", phase="optimizer"))
-
-    collective, update = times(timeline)
-
-    assert update[1] == collective[2]
 
 
 def test_backward_ops_of_one_node_share_its_spans() -> None:
@@ -330,7 +324,7 @@ def test_a_step_without_kernels_is_the_hosts() -> None:
     assert timeline.steps[0].latency_ns == 10_000
 
 
-NAMES = ["kernel_1", "kernel_40", "math_300", "reduce_30", "async_90", "view", "wait_tensor"]
+NAMES = ["kernel_1", "kernel_40", "math_300", "reduce_30", "reduce_90", "view"]
 
 
 def _entry(kind: int, name: str, number: int) -> Entry:

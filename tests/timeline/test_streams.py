@@ -7,18 +7,18 @@ import pytest
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.launches import Launch
-from neusight.timeline.streams import COMMUNICATION_STREAM, Streams
+from neusight.timeline.streams import Streams
 
 
-def launch(duration_ns: int, *, is_collective: bool = False) -> Launch:
+def launch(duration_ns: int) -> Launch:
     kernel = Kernel.elementwise("relu", 1024, dtype="float32")
     us = duration_ns / 1000
     estimate = Estimate(us, us, us, "memory", "physics", "test")
-    return Launch(kernel, estimate, duration_ns, 1, "cudaLaunchKernel", is_collective, False)
+    return Launch(kernel, estimate, duration_ns, 1, "cudaLaunchKernel", False)
 
 
 def run(streams: Streams, duration_ns: int, *, at_ns: int = 0, stream: int = 0) -> int:
-    return streams.run(launch(duration_ns), stream=stream, launched_ns=at_ns, asynchronous=False)
+    return streams.run(launch(duration_ns), stream=stream, launched_ns=at_ns)
 
 
 def test_a_kernel_starts_one_latency_after_its_launch() -> None:
@@ -65,41 +65,6 @@ def test_a_stream_holds_1024_launches() -> None:
     streams.enqueue(0, 6000)
     assert streams.accepts_ns(0) == 1001
     assert streams.accepts_ns(1) == 0
-
-
-def test_a_collective_runs_on_its_own_stream_after_what_its_stream_holds() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
-    run(streams, 100)
-
-    started = streams.run(
-        launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=False
-    )
-
-    assert started == 100
-    assert streams.free_ns(COMMUNICATION_STREAM) == streams.free_ns(0) == 150
-
-
-@pytest.mark.parametrize(("is_asked", "held_ns"), [(False, 50), (True, 50)])
-def test_an_asynchronous_collective_holds_who_waits_for_it(is_asked: bool, held_ns: int) -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
-    streams.run(launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=True)
-    assert streams.free_ns(0) == 0
-
-    streams.wait_for_collectives(0, is_asked=is_asked)
-
-    assert streams.free_ns(0) == held_ns
-
-
-def test_only_who_asks_waits_for_a_collective_that_was_waited_for() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
-    streams.run(launch(50, is_collective=True), stream=0, launched_ns=0, asynchronous=True)
-    streams.wait_for_collectives(0, is_asked=False)
-
-    streams.wait_for_collectives(1, is_asked=False)
-    assert streams.free_ns(1) == 0
-
-    streams.wait_for_collectives(1, is_asked=True)
-    assert streams.free_ns(1) == 50
 
 
 def test_an_event_happens_when_its_stream_has_run_what_it_holds() -> None:

@@ -188,14 +188,12 @@ class _Event:
 
     def record(self, stream: Any = None) -> None:
         context = self._context
-        context.next_event += 1
-        self._number = context.next_event
-        context.recorder.tape.add(EventRecord(self._number, context.stream_number(stream)))
+        self._number = context.recorder.tape.record_event(context.stream_number(stream))
 
     def wait(self, stream: Any = None) -> None:
         if self._number is not None:
             context = self._context
-            context.recorder.tape.add(EventWait(self._number, context.stream_number(stream)))
+            context.recorder.tape.wait_for_event(self._number, context.stream_number(stream))
 
     def synchronize(self) -> None:
         if self._number is not None:
@@ -320,8 +318,7 @@ class _CUDAGraph:
             if isinstance(entry, TapedOp):  # no autograd graph runs it
                 launched.append(replace(entry, stream=on, sequence_nr=None))
             elif isinstance(entry, EventRecord):
-                self._context.next_event += 1
-                numbers[entry.event] = self._context.next_event
+                numbers[entry.event] = self._context.recorder.tape.new_event()
                 launched.append(EventRecord(numbers[entry.event], on))
             elif entry.event in numbers:
                 launched.append(EventWait(numbers[entry.event], on))
@@ -347,7 +344,6 @@ class _Context:
         self.recorder = recorder
         self.asked = asked
         self.clock = clock
-        self.next_event = 0
         self.streams_created = 0
         self.capturing = False
         self.event_class: Any = _Event
@@ -538,12 +534,12 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
         index = index_of(device)
         if index >= 0:
             recorder.devices.checked(torch.device("cuda", index))
-            recorder.devices.current = index
+            recorder.devices.use(index)
 
     def exchange(index: int) -> int:
         previous = recorder.devices.current
         if index >= 0:
-            recorder.devices.current = index
+            recorder.devices.use(index)
         return previous
 
     def nothing(*args: Any, **kwargs: Any) -> None:
@@ -565,6 +561,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.answer(
         cuda, "synchronize", lambda device=None: recorder.tape.synchronize("synchronize")
     )
+    patches.on_restore(lambda: recorder.devices.use(0))  # while torch still takes CUDA for there
 
 
 def _install_streams(

@@ -14,12 +14,12 @@ from neusight.output.trace.events import APART_NS, EventLog
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.timeline.spans import KernelSpan, Timeline
-from neusight.timeline.streams import COMMUNICATION_STREAM
 
 __all__ = ["DEFAULT_STREAM", "DeviceLanes"]
 
-#: torch.cuda's default stream, as profiles number it; other streams follow NCCL's.
+#: torch.cuda's default stream, as profiles number it, and what they add to others' numbers.
 DEFAULT_STREAM = 7
+_OTHER_STREAMS = 20
 #: Annotations nest at most this deep before their ranges on the GPU lane coincide.
 _MAX_ANNOTATION_DEPTH = 64
 
@@ -118,4 +118,4 @@ class DeviceLanes:
 def _stream_number(stream: int) -> int:
     if stream == 0:
         return DEFAULT_STREAM
-    return stream if stream == COMMUNICATION_STREAM else COMMUNICATION_STREAM + stream
+    return _OTHER_STREAMS + stream

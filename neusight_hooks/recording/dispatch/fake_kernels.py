@@ -31,6 +31,12 @@ class Devices:
         self.count = count
         self.current = 0
 
+    def use(self, index: int) -> None:
+        """Makes a GPU the current one, in torch's C++ core also where there are several."""
+        self.current = index
+        if self.count > 1:
+            torch._C._accelerator_setDeviceIndex(index)
+
     def checked(self, device: torch.device) -> torch.device:
         """The device with its index; RuntimeError, as CUDA gives it, where there is no such GPU."""
         if device.type != "cuda":

@@ -1,0 +1,335 @@
+"""Collectives as work on streams: when they begin, who waits for them, what they still write."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from neusight.fake_cuda.distributed.groups import Groups
+from neusight.recording.call_stack import call_site
+from neusight.recording.tensor import ForecastTensor
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["Communication", "PendingWork", "Transfer", "tensors_in"]
+
+#: Works that C++ may still hold although Python has dropped them.
+_KEPT_WORKS = 8
+
+#: How a batch of transfers is recorded, whoever asked for it.
+_BATCH = torch.ops._c10d_functional.batch_p2p_ops.default
+
+#: Callbacks of a future run on streams of their own, which count from here.
+_FIRST_CALLBACK_STREAM = 1000
+
+
+class _Unfinished(NamedTuple):
+    """A collective that still writes a storage: the event at its end, its stream, its name and
+    line, and whether somebody waits for it where nothing is seen (DDP's reducer, in C++)."""
+
+    event: int
+    stream: int
+    op: str
+    site: str
+    work: PendingWork | None
+
+
+class Transfer(NamedTuple):
+    """A tensor sent ("isend") to a peer or received ("irecv") from one."""
+
+    kind: str
+    peer: int
+    tag: int
+    tensor: ForecastTensor
+
+
+class Communication:
+    """Writes collectives on the tape, and lets streams wait for them.
+
+    A storage that an unfinished collective writes is followed: the first op on another stream that
+    touches it waits where somebody waits unseen, and is told of where nobody does.
+    """
+
+    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+        self.groups = groups
+        self._recorder = recorder
+        self._unfinished: dict[int, _Unfinished] = {}
+        self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
+        self._batch: _Batch | None = None
+        self._forget_the_dead()
+
+    def _note(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
+        for tensor in tensors:
+            self._unfinished[_storage_of(tensor)] = owner
+        self._recorder.before_op = self.touched
+
+    def _forget(self, storage: int) -> _Unfinished | None:
+        found = self._unfinished.pop(storage, None)
+        if not self._unfinished:  # an op costs nothing more
+            self._recorder.before_op = None
+        return found
+
+    def _forget_the_dead(self) -> None:
+        """A storage that ends is written by nobody, and its address may come again."""
+        before = self._recorder.storages.on_death
+
+        def died(storage: int) -> None:
+            before(storage)
+            self._forget(storage)
+
+        self._recorder.storages.on_death = died
+
+    # -- running
+
+    def run(
+        self,
+        record: Callable[[], object],
+        group: Any,
+        *,
+        op: str,
+        written: Sequence[ForecastTensor],
+        held: Sequence[ForecastTensor],
+        transfer: Transfer | None = None,
+        is_asynchronous: bool = True,
+    ) -> PendingWork:
+        """One collective, or a transfer, that `record` puts on the tape. It writes `written`, and
+        holds `held` until it is waited for."""
+        batch = self._batch
+        if batch is not None:
+            batch.records.append(record)
+            batch.transfers += [] if transfer is None else [transfer]
+            batch.written += written
+            batch.held += held
+            return self._kept(PendingWork(self, (), None, batch.stream))
+        if not is_asynchronous:  # since torch 2.8 on the stream that is current
+            record()
+            return self._kept(PendingWork(self, (), None, self._recorder.current_stream))
+        stream = self.groups.stream_of(group, None if transfer is None else transfer.peer)
+        with self.on_stream(stream):
+            record()
+        work = PendingWork(self, held, self._recorder.tape.record_event(stream), stream)
+        self._own(written, work, op)
+        return self._kept(work)
+
+    @contextmanager
+    def on_stream(self, stream: int) -> Iterator[None]:
+        """What is recorded meanwhile runs on another stream, after what the current one holds."""
+        recorder = self._recorder
+        before = recorder.current_stream
+        recorder.tape.wait_for_event(recorder.tape.record_event(before), stream)
+        recorder.current_stream = stream
+        try:
+            yield
+        finally:
+            recorder.current_stream = before
+
+    def begin_batch(self, group: Any) -> None:
+        """Collectives and transfers from here on are launched as one."""
+        self._batch = _Batch(group, self.groups.stream_of(group))
+
+    def end_batch(self) -> PendingWork:
+        """Launches what was batched."""
+        batch, self._batch = self._batch, None
+        if batch is None or not batch.records:
+            return self._kept(PendingWork(self, (), None, self._recorder.current_stream))
+        tape = self._recorder.tape
+        with self.on_stream(batch.stream):
+            if batch.is_of_transfers:
+                self._record_transfers(batch)
+            else:
+                for record in batch.records:
+                    record()
+        work = PendingWork(self, batch.held, tape.record_event(batch.stream), batch.stream)
+        self._own(batch.written, work, "batch of transfers")
+        return self._kept(work)
+
+    def _record_transfers(self, batch: _Batch) -> None:
+        """All transfers of a batch are one kernel: neighbours would wait for each other."""
+        kinds, peers, tags, tensors = zip(*batch.transfers, strict=True)
+        between = tuple(sorted({dist.get_rank(), *peers}))
+        text = self.groups.text_of(batch.group, between)
+        lists = (list(kinds), list(peers), list(tags), list(tensors))
+        self._recorder.record_handled(_BATCH, (*lists, text), {}, None)
+
+    def _own(self, written: Sequence[ForecastTensor], work: PendingWork, op: str) -> None:
+        assert work.event is not None
+        self._note(written, _Unfinished(work.event, work.stream, op, call_site(), work))
+
+    def _kept(self, work: PendingWork) -> PendingWork:
+        self._works.append(work)
+        return work
+
+    # -- waiting
+
+    def wait_for(self, event: int | None, stream: int, tensors: Sequence[ForecastTensor]) -> None:
+        """The current stream waits for what runs on `stream` up to the event."""
+        current = self._recorder.current_stream
+        if event is not None and stream != current:
+            self._recorder.tape.wait_for_event(event, current)
+        for tensor in tensors:
+            found = self._unfinished.get(_storage_of(tensor))
+            if found is not None and found.event == event:
+                self._forget(_storage_of(tensor))
+
+    def wait_for_tensor(self, tensor: ForecastTensor) -> None:
+        """The current stream waits for the collective that writes this tensor, if one does."""
+        found = self._forget(_storage_of(tensor))
+        if found is not None and found.stream != self._recorder.current_stream:
+            self._recorder.tape.wait_for_event(found.event, self._recorder.current_stream)
+
+    def follow(self, tensors: Sequence[ForecastTensor], event: int, stream: int, op: str) -> None:
+        """These are ready at the event; whoever touches them earlier waits."""
+        self._note(tensors, _Unfinished(event, stream, op, call_site(), None))
+
+    def touched(self, func: Any, args: Sequence[Any], kwargs: Any) -> None:
+        """An op is about to read or write these; called while something is unfinished."""
+        if getattr(func, "is_view", False):
+            return
+        for tensor in tensors_in((*args, *kwargs.values())):
+            found = self._unfinished.get(_storage_of(tensor))
+            if found is None:
+                continue
+            self._forget(_storage_of(tensor))
+            if found.stream == self._recorder.current_stream:
+                continue
+            if found.work is None or found.work.is_awaited_unseen:
+                self._recorder.tape.wait_for_event(found.event, self._recorder.current_stream)
+            else:
+                self._recorder.warn_once(
+                    f"{func._schema.name} at {call_site()} uses a tensor that {found.op} at "
+                    f"{found.site} may still write: wait for what that returned"
+                )
+
+    @property
+    def recorder(self) -> Recorder:
+        """Who writes the tape."""
+        return self._recorder
+
+
+class _Batch:
+    """Transfers between the begin and the end of a group of calls."""
+
+    def __init__(self, group: Any, stream: int) -> None:
+        self.group = group
+        self.stream = stream
+        self.records: list[Callable[[], object]] = []
+        self.transfers: list[Transfer] = []
+        self.written: list[ForecastTensor] = []
+        self.held: list[ForecastTensor] = []
+
+    @property
+    def is_of_transfers(self) -> bool:
+        """Whether there is nothing else in it."""
+        return len(self.transfers) == len(self.records)
+
+
+class PendingWork(dist.Work):
+    """What a collective returns; the stream that waits for it goes on after its event."""
+
+    def __init__(
+        self,
+        communication: Communication,
+        tensors: Sequence[ForecastTensor],
+        event: int | None,
+        stream: int,
+    ) -> None:
+        super().__init__()
+        self.event = event
+        self.stream = stream
+        self.is_awaited_unseen = False
+        self._communication = communication
+        self._tensors = list(tensors)
+
+    def wait(self, timeout: object = None) -> bool:
+        """The current stream waits; the tensors that the collective held are let go."""
+        tensors, self._tensors = self._tensors, []
+        self._communication.wait_for(self.event, self.stream, tensors)
+        return True
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whoever asks is told so: nobody would ask for ever."""
+        return True
+
+    def is_success(self) -> bool:
+        """Collectives of a forecast do not fail."""
+        return True
+
+    def exception(self) -> None:
+        """None: it did not fail."""
+        return
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the collective."""
+        return list(self._tensors)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A finished future of the tensors; whoever takes it waits where nothing is seen."""
+        self.is_awaited_unseen = True
+        tensors, self._tensors = self._tensors, []
+        future = _Future(self._communication, self.event, self.stream)
+        future.set_result(tensors)
+        return future
+
+
+class _Future(torch.futures.Future[Any]):
+    """A finished future whose callbacks run on a stream of their own, after the collective."""
+
+    def __new__(cls, *arguments: object) -> _Future:
+        return super().__new__(cls)
+
+    def __init__(self, communication: Communication, event: int | None, stream: int) -> None:
+        super().__init__()
+        self._communication = communication
+        self._event = event
+        self._stream = stream
+
+    def wait(self) -> Any:
+        """The value; the current stream waits."""
+        self._communication.wait_for(self._event, self._stream, ())
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> _Future:
+        """Runs the callback on the stream of callbacks; what it returns is ready when that is."""
+        communication, recorder = self._communication, self._communication.recorder
+        side = _FIRST_CALLBACK_STREAM + self._stream
+        before, recorder.current_stream = recorder.current_stream, side
+        try:
+            communication.wait_for(self._event, self._stream, ())
+            value = callback(self)
+            event = recorder.tape.record_event(side)
+        finally:
+            recorder.current_stream = before
+        communication.follow(tensors_in((value,)), event, side, "a communication hook")
+        future = _Future(communication, event, side)
+        future.set_result(value)
+        return future
+
+
+def tensors_in(values: Sequence[Any]) -> list[ForecastTensor]:
+    """The forecast tensors on a GPU among these, lists of lists included."""
+    found: list[ForecastTensor] = []
+    for value in values:
+        if isinstance(value, ForecastTensor):
+            if value._fake_device.type == "cuda":
+                found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
+
+
+def _storage_of(tensor: ForecastTensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,53 @@
+"""Process groups as a recording knows them: a text each, and the stream of its communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
+
+__all__ = ["Groups", "ranks_text"]
+
+
+class Groups:
+    """The process groups of the program, from the rank that runs."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._texts: dict[tuple[str, tuple[int, ...] | None], str] = {}
+        self._streams: dict[tuple[str, int | None], int] = {}
+
+    def text_of(self, group: Any, between: tuple[int, ...] | None = None) -> str:
+        """What a recording keeps of a group, or of two of its ranks: "size=8 nodes=1 name=0
+        ranks=0..7"."""
+        key = (group.group_name, between)
+        text = self._texts.get(key)
+        if text is None:
+            ranks = between or tuple(dist.get_process_group_ranks(group))
+            nodes = len({rank // self._rank.gpus_per_node for rank in ranks})
+            text = f"size={len(ranks)} nodes={nodes} name={key[0]} ranks={ranks_text(ranks)}"
+            self._texts[key] = text
+        return text
+
+    def stream_of(self, group: Any, peer: int | None = None) -> int:
+        """The stream of a group's communicator; sends and receives that are not batched have one
+        with each peer."""
+        key = (group.group_name, peer)
+        return self._streams.setdefault(key, FIRST_COMMUNICATION_STREAM + len(self._streams))
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in few words, however many they are.
+
+    >>> ranks_text(range(8)), ranks_text([0, 8, 16, 24]), ranks_text([3, 5, 6])
+    ('0..7', '0..24/8', '3,5,6')
+    """
+    if len(ranks) > 2:
+        step = ranks[1] - ranks[0]
+        if step > 0 and list(ranks) == list(range(ranks[0], ranks[-1] + 1, step)):
+            return f"{ranks[0]}..{ranks[-1]}" + (f"/{step}" if step > 1 else "")
+    return ",".join(map(str, ranks))

@@ -1,0 +1,45 @@
+"""torch.distributed inside a forecast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from neusight.fake_cuda.distributed.collectives import collective_handlers
+from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.groups import Groups
+from neusight.fake_cuda.distributed.objects import install_objects
+from neusight.fake_cuda.distributed.process_groups import (
+    install_environment,
+    install_process_groups,
+)
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.fake_cuda.distributed.wrappers import install_wrappers, synchronized_norm_handlers
+from neusight.fake_cuda.patching import Patches
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["install_distributed"]
+
+
+def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None) -> None:
+    """The program is this rank; None: that of the group that is open already, else it is alone."""
+    own = rank or _rank_of_open_group() or Rank()
+    recorder.devices.count = own.local_world_size
+    if rank is not None:
+        install_environment(patches, rank)
+    communication = Communication(recorder, Groups(own))
+    recorder.handlers = {
+        **recorder.handlers,
+        **collective_handlers(communication),
+        **synchronized_norm_handlers(),
+    }
+    install_process_groups(patches, communication, own, is_stated=rank is not None)
+    install_objects(patches)
+    install_wrappers(patches)
+
+
+def _rank_of_open_group() -> Rank | None:
+    return Rank(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else None

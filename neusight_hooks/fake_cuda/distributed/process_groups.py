@@ -1,0 +1,230 @@
+"""How a program becomes one of many: environment, rendezvous, process groups of any backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Set
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.testing._internal.distributed import fake_pg  # registers the backend "fake"
+
+from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.fake_cuda.patching import Patches
+from neusight.predictors.errors import OptionError, UnansweredRankError
+from neusight.recording.call_stack import call_site
+
+__all__ = ["install_environment", "install_process_groups"]
+
+#: What a CUDA build of torch 2.13 has: NCCL 2.27.7, as torch._C._nccl_version() packs it.
+_NCCL_VERSION = (2 << 32) | (27 << 16) | 7
+
+#: The backend that runs all groups; torch's tests use it for the same purpose.
+_FAKE_BACKEND = "fake"
+
+assert fake_pg is not None
+
+
+def install_environment(patches: Patches, rank: Rank) -> None:
+    """The variables that torchrun would have set."""
+    before = {name: os.environ.get(name) for name in rank.environment()}
+
+    def restore() -> None:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    patches.on_restore(restore)
+    os.environ.update(rank.environment())
+
+
+class _Store(dist.HashStore):
+    """A key-value store of the program's own; nobody else will ever set a key."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__()
+
+    def get(self, key: str) -> bytes:
+        self._require([key])
+        return super().get(key)
+
+    def wait(self, keys: list[str], timeout: object = None) -> None:
+        self._require(keys)
+
+    def _require(self, keys: list[str]) -> None:
+        for key in keys:
+            if not self.check([key]):
+                raise UnansweredRankError(
+                    f'{call_site()} waits for the key "{key}", which another process would set; '
+                    "that process is not run"
+                )
+
+
+def install_process_groups(
+    patches: Patches, communication: Communication, rank: Rank, *, is_stated: bool
+) -> None:
+    """From here on process groups of any backend are there, and nobody is waited for."""
+    backends = _Backends()
+    _install_rendezvous(patches, rank, is_stated=is_stated)
+    _install_groups(patches, backends)
+    _install_nccl(patches)
+    _install_batches(patches, communication)
+
+
+def _install_rendezvous(patches: Patches, rank: Rank, *, is_stated: bool) -> None:
+    real_init = c10d.init_process_group
+
+    def rendezvous(
+        url: str, rank_given: int = -1, world_size: int = -1, **kwargs: Any
+    ) -> Iterator[tuple[Any, int, int]]:
+        yield _Store(), rank.index, rank.world_size
+
+    def init_process_group(
+        backend: Any = None,
+        init_method: str | None = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank_given: int = -1,
+        store: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("rank", None)  # nobody else is here
+        _check_size(rank, world_size, is_stated=is_stated)
+        if not is_stated and world_size != 1 and "RANK" not in os.environ:
+            raise OptionError(
+                f"{call_site()} joins other processes, but nobody says how many: say --world-size, "
+                "forecast_on(..., world_size=...) or torchrun's variables"
+            )
+        real_init(backend, None, timeout, rank.world_size, rank.index, _Store(), *args, **kwargs)
+
+    for module in (c10d, dist):
+        patches.set(module, "init_process_group", init_process_group)
+        patches.set(module, "TCPStore", _Store)
+        patches.set(module, "FileStore", _Store)
+    patches.set(c10d, "rendezvous", rendezvous)
+    patches.on_restore(partial(_leave_groups, set(c10d._world.pg_map)))
+
+
+def _check_size(rank: Rank, world_size: int, *, is_stated: bool) -> None:
+    """OptionError where the program says another world than it is run in."""
+    if world_size in (-1, None) or world_size == rank.world_size:
+        return
+    if is_stated:
+        raise OptionError(
+            f"{call_site()} asks for {world_size} ranks, but the world size is {rank.world_size}; "
+            f"say --world-size {world_size}, or let the script ask the environment"
+        )
+    raise OptionError(f"{call_site()} asks for {world_size} ranks; say --world-size {world_size}")
+
+
+def _leave_groups(before: Set[Any]) -> None:
+    """Ends the groups that the program made; those that were there before stay."""
+    made = [group for group in c10d._world.pg_map if group not in before]
+    if c10d.GroupMember.WORLD in made:
+        dist.destroy_process_group()
+        return
+    for group in made:
+        dist.destroy_process_group(group)
+
+
+class _Backends:
+    """What backend the program asked for, by the group's name."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def note(self, group: Any, wanted: object) -> None:
+        """The group is to have that backend; where it has one a device, that of the GPU."""
+        text = str(wanted or "nccl").lower()
+        by_device = dict(part.split(":", 1) for part in text.split(",") if ":" in part)
+        self._names[group.group_name] = by_device.get("cuda", "nccl" if by_device else text)
+
+    def name_of(self, group: Any) -> str:
+        """What get_backend answers."""
+        name = self._names.get(group.group_name, "nccl")
+        return "nccl" if name in ("undefined", _FAKE_BACKEND, "none") else name
+
+
+def _install_groups(patches: Patches, backends: _Backends) -> None:
+    make_group = c10d._new_process_group_helper
+    real_get_backend = c10d.get_backend
+
+    def new_process_group_helper(
+        group_size: int,
+        group_rank: int,
+        ranks: Any,
+        backend: Any,
+        store: Any,
+        group_name: Any,
+        backend_options: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        kwargs.pop("device_id", None)
+        made = make_group(
+            group_size, group_rank, ranks, _FAKE_BACKEND, _Store(), group_name, None, **kwargs
+        )
+        group = made[0]
+        if group is not None and group is not c10d.GroupMember.NON_GROUP_MEMBER:
+            backends.note(group, backend)
+        return made
+
+    def get_backend(group: Any = None) -> Any:
+        real_get_backend(group)  # which refuses what is no group
+        return dist.Backend(backends.name_of(group or c10d._get_default_group()))
+
+    patches.set(c10d, "_new_process_group_helper", new_process_group_helper)
+    for module in (c10d, dist):
+        patches.set(module, "get_backend", get_backend)
+
+
+class _NcclOptions:
+    """ProcessGroupNCCL.Options: what a program may set of it has no effect on a forecast."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = SimpleNamespace()
+        self._timeout: Any = None
+
+
+class _ProcessGroupNCCL:
+    """Stands for the class that a CPU build does not have."""
+
+    Options = _NcclOptions
+
+
+def _install_nccl(patches: Patches) -> None:
+    for module in (c10d, dist):
+        patches.set(module, "is_nccl_available", lambda: True)
+        if not hasattr(module, "ProcessGroupNCCL"):
+            patches.set(module, "ProcessGroupNCCL", _ProcessGroupNCCL)
+    absent: dict[str, Callable[[], object]] = {
+        "_nccl_version": lambda: _NCCL_VERSION,
+        "_nccl_version_suffix": lambda: b"",
+    }
+    for name, answer in absent.items():
+        if not hasattr(torch._C, name):
+            patches.set(torch._C, name, answer)
+
+
+def _install_batches(patches: Patches, communication: Communication) -> None:
+    """Calls between the begin and the end of a group become one kernel."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    def start(group: Any, device: Any = None) -> None:
+        communication.begin_batch(group)
+
+    def end(group: Any, device: Any = None) -> Any:
+        return communication.end_batch()
+
+    # Else a batch of sends and receives takes the way of gloo, one after the other.
+    patches.set(FakeProcessGroup, "supports_coalescing", True)
+    patches.set(dist.ProcessGroup, "_start_coalescing", start)
+    patches.set(dist.ProcessGroup, "_end_coalescing", end)
