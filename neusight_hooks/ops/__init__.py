@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.ops import collective, fft, optimizer
+from neusight.ops import collective, fft, optimizer, sharding
 from neusight.ops.elements import copy, elementwise, fused, gather, views
 from neusight.ops.products import (
     attention,
@@ -58,6 +58,7 @@ FAMILIES = (
     pooling,
     recurrent,
     reduction,
+    sharding,
     softmax,
     sort,
     views,

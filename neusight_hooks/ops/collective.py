@@ -82,7 +82,6 @@ _IN_PLACE = {
     "_c10d_functional::broadcast_": "broadcast",
     "_c10d_functional::isend": "send_recv",
     "_c10d_functional::irecv": "send_recv",
-    "_c10d_functional::batch_p2p_ops": "send_recv",
     "symm_mem::multimem_all_reduce_": "all_reduce",
     "symm_mem::multimem_one_shot_all_reduce": "all_reduce",
     "symm_mem::one_shot_all_reduce": "all_reduce",
@@ -110,6 +109,23 @@ def same_buffer(
     world_size = 2 if kind == "send_recv" else None  # a pair, however large the group
     kernels = _collective(call, kind, tensors, world_size)
     return copies + kernels if kernels else copies
+
+
+@register_op("_c10d_functional::batch_p2p_ops")
+def transfers(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    op_list: Argument,
+    tensors: tuple[TensorSpec, ...],
+    **others: Argument,
+) -> list[Kernel]:
+    """One kernel for all of a batch; a link carries both directions at once."""
+    kinds = op_list if isinstance(op_list, tuple) else ()
+    sent = tuple(s for kind, s in zip(kinds, tensors, strict=True) if kind == "isend")
+    received = tuple(s for kind, s in zip(kinds, tensors, strict=True) if kind != "isend")
+    larger = max(sent, received, key=lambda specs: sum(spec.num_bytes for spec in specs))
+    return _collective(call, "send_recv", larger, 2)
 
 
 def _ratio(large: tuple[TensorSpec, ...], small: tuple[TensorSpec, ...]) -> int | None:

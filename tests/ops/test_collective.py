@@ -117,3 +117,18 @@ def test_a_barrier_sums_one_number() -> None:
         "all_reduce",
     ]
     assert names(call("_c10d_functional::wait_tensor", spec(4), tensor=spec(4))) == []
+
+
+def test_a_batch_of_transfers_is_one_kernel_of_the_busier_direction() -> None:
+    (kernel,) = kernels(
+        call(
+            "_c10d_functional::batch_p2p_ops",
+            op_list=("isend", "irecv", "irecv"),
+            peer_list=(1, 1, 1),
+            tag_list=(0, 0, 0),
+            tensors=(spec(16), spec(16), spec(16)),
+            group_name="size=2 nodes=1 name=0 ranks=0,1",
+        )
+    )
+
+    assert kernel == Kernel.collective("send_recv", 128, 2, dtype="float32")

@@ -1,0 +1,71 @@
+"""Which of many processes the program is run as."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neusight.fake_cuda.distributed.rank import Rank, stated_rank
+from neusight.predictors.errors import OptionError
+
+
+@given(num_nodes=st.integers(1, 200), per_node=st.integers(1, 16), data=st.data())
+def test_every_rank_has_its_place(num_nodes: int, per_node: int, data: st.DataObject) -> None:
+    world_size = num_nodes * per_node
+    index = data.draw(st.integers(0, world_size - 1))
+
+    rank = Rank(index, world_size, per_node)
+
+    assert rank.node * per_node + rank.local_index == index
+    assert (rank.num_nodes, rank.local_world_size) == (num_nodes, per_node)
+    environment = rank.environment()
+    assert environment["RANK"] == str(index)
+    assert environment["LOCAL_RANK"] == str(rank.local_index)
+    assert environment["WORLD_SIZE"] == str(world_size)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "expected"), [(1, (1, 1)), (4, (4, 1)), (8, (8, 1)), (64, (8, 8))]
+)
+def test_hosts_have_up_to_eight_gpus(world_size: int, expected: tuple[int, int]) -> None:
+    rank = Rank(0, world_size)
+
+    assert (rank.gpus_per_node, rank.num_nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "world_size", "per_node", "words"),
+    [
+        (0, 12, 8, "12 ranks do not fill nodes of 8 GPUs"),
+        (8, 8, 8, "no rank 8 of 8; ranks count from 0 to 7"),
+        (-1, 8, 8, "no rank -1"),
+        (0, 0, 8, "world size is 0"),
+        (0, 8, -1, "GPUs per node"),
+    ],
+)
+def test_ranks_that_mean_nothing_are_refused(
+    index: int, world_size: int, per_node: int, words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        Rank(index, world_size, per_node)
+
+
+def test_a_launchers_variables_count_where_nothing_is_stated() -> None:
+    environment = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4"}
+
+    assert stated_rank(environment=environment) == Rank(9, 16, 4)
+    assert stated_rank(index=3, world_size=8, environment=environment) == Rank(3, 8, 8)
+    assert stated_rank(index=1, environment=environment) == Rank(1, 16, 4)
+    assert stated_rank(environment={"RANK": "1"}) is None
+
+
+@pytest.mark.parametrize("text", ["", "eight", "-1"])
+def test_variables_that_are_no_numbers_are_named(text: str) -> None:
+    with pytest.raises(OptionError, match="variable WORLD_SIZE"):
+        stated_rank(environment={"RANK": "0", "WORLD_SIZE": text})
+
+
+def test_a_rank_without_a_world_is_refused() -> None:
+    with pytest.raises(OptionError, match="without --world-size"):
+        stated_rank(index=1, environment={})
