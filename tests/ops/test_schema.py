@@ -22,6 +22,7 @@ from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 DECLARERS = (
     "torch.distributed._functional_collectives",
     "torch.distributed._symmetric_memory",
+    "torch.distributed.fsdp",
     "torch.nn.modules.linear_cross_entropy",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Set
+from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,9 @@ __all__ = ["install_environment", "install_process_groups"]
 
 #: What a CUDA build of torch 2.13 has: NCCL 2.27.7, as torch._C._nccl_version() packs it.
 _NCCL_VERSION = (2 << 32) | (27 << 16) | 7
+
+#: After which NCCL gives a collective up, where nobody says (torch 2.13: ten minutes).
+_NCCL_TIMEOUT = timedelta(minutes=10)
 
 #: The backend that runs all groups; torch's tests use it for the same purpose.
 _FAKE_BACKEND = "fake"
@@ -75,6 +79,7 @@ def install_process_groups(
     _install_rendezvous(patches, rank, is_stated=is_stated)
     _install_groups(patches, backends)
     _install_nccl(patches)
+    _install_barrier(patches, communication, backends)
     _install_batches(patches, communication)
 
 
@@ -212,6 +217,29 @@ def _install_nccl(patches: Patches) -> None:
     for name, answer in absent.items():
         if not hasattr(torch._C, name):
             patches.set(torch._C, name, answer)
+    if getattr(c10d, "default_pg_nccl_timeout", None) is None:
+        patches.set(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
+
+
+def _install_barrier(patches: Patches, communication: Communication, backends: _Backends) -> None:
+    real_barrier = c10d.barrier
+
+    def barrier(
+        group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
+    ) -> Any:
+        whose = group or c10d._get_default_group()
+        if c10d._rank_not_in_group(whose) or backends.name_of(whose) != "nccl":
+            return real_barrier(group, async_op=async_op)
+        # Torch's own takes place on the CPU where a group has a backend for it.
+        recorder = communication.recorder
+        one = recorder.mode.new_tensor(
+            (1,), (1,), torch.uint8, torch.device("cuda", recorder.devices.current)
+        )
+        work = torch.ops.c10d.barrier(one, whose.boxed(), [], async_op)
+        return work if async_op else None
+
+    for module in (c10d, dist):
+        patches.set(module, "barrier", barrier)
 
 
 def _install_batches(patches: Patches, communication: Communication) -> None:

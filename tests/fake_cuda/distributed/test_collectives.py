@@ -1,0 +1,162 @@
+"""Collectives of every wrapper: how many, of how many bytes, in which phase."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import WIDTH, Block, communication, join, moved_bytes, train, training_step
+from torch import nn
+
+import neusight
+from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
+
+#: Bytes of a block's parameters in FP32.
+BLOCK_BYTES = 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
+
+
+@pytest.mark.parametrize("rank", [0, 7])
+def test_data_parallel_reduces_every_gradient_once(rank: int) -> None:
+    with neusight.forecast_on("H100", world_size=8, rank=rank) as forecast:
+        join()
+        train(nn.parallel.DistributedDataParallel(nn.Sequential(Block(), Block()).cuda()))
+
+    step = training_step(forecast)
+    assert moved_bytes(step) == {("all_reduce", "backward"): 2 * BLOCK_BYTES}
+    assert {call.stream for call in communication(step)} == {FIRST_COMMUNICATION_STREAM}
+    assert not forecast.recording.warnings
+
+
+def test_without_synchronisation_nothing_is_reduced() -> None:
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        model = nn.parallel.DistributedDataParallel(Block().cuda())
+        x = torch.randn(4, 16, WIDTH, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            with model.no_sync():
+                model(x).sum().backward()
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert moved_bytes(training_step(forecast)) == {("all_reduce", "backward"): BLOCK_BYTES}
+
+
+def test_a_compressing_hook_halves_what_is_reduced() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        model = nn.parallel.DistributedDataParallel(Block().cuda())
+        model.register_comm_hook(None, bf16_compress_hook)
+        train(model)
+
+    assert moved_bytes(training_step(forecast)) == {("all_reduce", "backward"): BLOCK_BYTES // 2}
+
+
+def test_fully_sharded_gathers_and_scatters_each_block() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        model = nn.Sequential(Block(), Block()).cuda()
+        for block in model:
+            fully_shard(block)
+        fully_shard(model)
+        train(model)
+
+    assert moved_bytes(training_step(forecast)) == {
+        ("all_gather", "forward"): 2 * BLOCK_BYTES,
+        ("all_gather", "backward"): 2 * BLOCK_BYTES,
+        ("reduce_scatter", "backward"): 2 * BLOCK_BYTES,
+    }
+
+
+def test_a_split_layer_reduces_activations_once_each_way() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    with neusight.forecast_on("H100", world_size=4) as forecast:
+        join()
+        mesh = init_device_mesh("cuda", (4,))
+        model = nn.Sequential(Block(), Block()).cuda()
+        for block in model:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        train(model)
+
+    activations = 4 * 4 * 16 * WIDTH
+    assert moved_bytes(training_step(forecast)) == {
+        ("all_reduce", "forward"): 2 * activations,
+        ("all_reduce", "backward"): activations,  # the input needs no gradient
+    }
+    assert not forecast.recording.warnings
+
+
+def test_sharded_statistics_of_batch_norm_are_shared() -> None:
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten())
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(net).cuda()
+        for _ in range(2):
+            model(torch.randn(4, 3, 8, 8, device="cuda")).sum().backward()
+
+    names = [call.signature.op for call in communication(forecast.recording.steps[-1])]
+    assert names.count("c10d::_allgather_base_") == 1
+    assert names.count("c10d::allreduce_") == 1
+
+
+def test_an_exchange_between_experts_moves_every_share() -> None:
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        tokens = torch.randn(8 * 16, WIDTH, device="cuda")
+        shares = torch.empty_like(tokens)
+        dist.all_to_all_single(shares, tokens)
+
+    assert moved_bytes(forecast.recording.steps[-1]) == {
+        ("all_to_all", "forward"): 4 * 8 * 16 * WIDTH
+    }
+
+
+def test_sends_and_receives_that_are_batched_are_one_kernel() -> None:
+    with neusight.forecast_on("H100", world_size=4, rank=1) as forecast:
+        join()
+        x, y = (torch.randn(1024, device="cuda") for _ in range(2))
+        transfers = [dist.P2POp(dist.isend, x, 2), dist.P2POp(dist.irecv, y, 0)]
+        for work in dist.batch_isend_irecv(transfers):
+            work.wait()
+        y.relu_()
+
+    (call,) = communication(forecast.recording.steps[-1])
+    assert call.signature.op == "_c10d_functional::batch_p2p_ops"
+    assert call.signature.by_name["peer_list"] == (2, 0)
+    assert moved_bytes(forecast.recording.steps[-1]) == {("send_recv", "forward"): 4096}
+
+
+def test_the_host_waits_at_a_barrier() -> None:
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        torch.randn(8, device="cuda")
+        dist.barrier()
+
+    assert [call.signature.op for call in communication(forecast.recording.steps[-1])] == [
+        "c10d::barrier"
+    ]
+
+
+@pytest.mark.parametrize("world_size", [8, 64, 1024])
+def test_what_is_recorded_does_not_depend_on_the_world(world_size: int) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    with neusight.forecast_on("H100", world_size=world_size) as forecast:
+        join()
+        model = Block(1024).cuda()
+        fully_shard(model)
+        train(model, steps=2, width=1024)
+
+    ops = [call.signature.op for call in communication(training_step(forecast))]
+    assert ops == ["c10d::_allgather_base_", "c10d::_reduce_scatter_base_"]
