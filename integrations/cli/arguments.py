@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 
+from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
+from neusight.integrations.program.launchers import Launched
 from neusight.integrations.program.options import ProgramOptions
 
-__all__ = ["add_file_arguments", "file_options"]
+__all__ = ["add_file_arguments", "add_rank_arguments", "file_options", "rank_options"]
 
 
 def add_file_arguments(command: argparse.ArgumentParser) -> None:
@@ -18,6 +20,30 @@ def add_file_arguments(command: argparse.ArgumentParser) -> None:
                          "copies that it wrote instead of yours")  # fmt: skip
     command.add_argument("--allow-writes", action="store_true",
                          help="let the script write, move and remove your files")  # fmt: skip
+
+
+def add_rank_arguments(command: argparse.ArgumentParser) -> None:
+    """The options of whoever runs a script as one process of many."""
+    command.add_argument("--world-size", type=int, metavar="N",
+                         help="run it as one of N processes, each with a GPU of its own; a script "
+                         "behind torchrun or accelerate launch says it there")  # fmt: skip
+    command.add_argument("--gpus-per-node", type=int, metavar="N",
+                         help=f"how many of them share a host (up to {GPUS_PER_NODE})")  # fmt: skip
+    command.add_argument("--rank", type=int, metavar="K", help="which of them (0)")
+
+
+def rank_options(options: argparse.Namespace, launched: Launched | None) -> Rank | None:
+    """Which process of many; what the command line says goes before the launcher's, and that before
+    the variables RANK and WORLD_SIZE. OptionError."""
+    index, world_size = options.rank, options.world_size
+    if launched is None or world_size is not None:
+        return stated_rank(index=index, world_size=world_size, gpus_per_node=options.gpus_per_node)
+    rank = launched.rank
+    return Rank(
+        rank.index if index is None else index,
+        rank.world_size,
+        options.gpus_per_node or rank.gpus_per_node,
+    )
 
 
 def file_options(options: argparse.Namespace) -> ProgramOptions:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from neusight.integrations.program.launchers import is_launcher
 from neusight.integrations.program.program import Program
 
 __all__ = [
@@ -169,6 +170,8 @@ def script_problem(program: Program, own: Sequence[str]) -> str | None:
     path = Path(program.target)
     if path.is_dir():
         return f"{program.target} is a folder; name {_in_folder(path, program, own)}"
+    if own[0] == "run" and is_launcher(program):
+        return None
     if path.name in _LAUNCHERS and not path.is_file():
         return _launched(program, own)
     if not path.is_file():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.predictors.errors import CalibrationError, OptionError
 from neusight.predictors.gpu import GPU
@@ -43,7 +44,8 @@ class ProgramOptions:
     what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have).
     `samples` and `tokens` are what a step takes in, where its shapes do not tell. `is_guarded`
     lets it write only where nothing is the user's, in a process of its own. `compiles_models`
-    compiles its models, though it does not ask for it.
+    compiles its models, though it does not ask for it. `rank` says which of many processes it is,
+    where it is one.
 
     OptionError for what means nothing, UnknownPredictorError.
     """
@@ -63,6 +65,7 @@ class ProgramOptions:
     keep_writes: str | None = None
     is_guarded: bool = False
     compiles_models: bool = False
+    rank: Rank | None = None
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)

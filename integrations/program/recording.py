@@ -111,6 +111,7 @@ def _session_options(program: Program, gpu: GPU, options: ProgramOptions) -> Ses
         script=program.title,
         stated=options.stated,
         compiles_models=options.compiles_models,
+        rank=options.rank,
     )
 
 

@@ -48,7 +48,5 @@ def chunk_cat(
     return _copy("chunk_cat", gpu_tensors(tensors), (out,))
 
 
-def _copy(
-    name: str, reads: tuple[TensorSpec, ...], writes: tuple[TensorSpec, ...]
-) -> list[Kernel]:
+def _copy(name: str, reads: tuple[TensorSpec, ...], writes: tuple[TensorSpec, ...]) -> list[Kernel]:
     return [memory_kernel(KernelClass.COPY, name, reads=reads, writes=writes)]

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.arguments import add_file_arguments, file_options
+from neusight.integrations.cli.arguments import (
+    add_file_arguments,
+    add_rank_arguments,
+    file_options,
+    rank_options,
+)
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.cli.screen import Screen, coloured, print_screen
@@ -25,6 +30,7 @@ from neusight.integrations.cli.trial import (
     with_trial,
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
+from neusight.integrations.program.launchers import Launched, launched
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
@@ -88,6 +94,7 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="go on past the GPU's memory, or raise as it would")  # fmt: skip
     run.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                      help="end a loop that waits for an invented value after N ops")  # fmt: skip
+    add_rank_arguments(run)
     add_file_arguments(run)
 
 
@@ -157,12 +164,14 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
     """The command line as values; OptionError or UnknownGPUError for what cannot be run."""
     if program is None:
         raise OptionError("give the script to run: neusight run --gpu H100 train.py")
+    start = launched(program)
+    program = program if start is None else start.program
     if not program.is_module and not Path(program.target).is_file():
         raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
     request = RunRequest(
         program=program,
         gpu_names=tuple(options.gpu),
-        options=_program_options(options),
+        options=_program_options(options, start),
         prices=parse_prices(options.price),
         max_memory=options.max_memory,
         sweep=options.sweep,
@@ -190,7 +199,7 @@ def _require_priced(request: RunRequest) -> None:
             )
 
 
-def _program_options(options: argparse.Namespace) -> ProgramOptions:
+def _program_options(options: argparse.Namespace, start: Launched | None) -> ProgramOptions:
     others = replace(
         file_options(options),
         strict=options.strict,
@@ -199,6 +208,7 @@ def _program_options(options: argparse.Namespace) -> ProgramOptions:
         samples=options.samples,
         tokens=options.tokens,
         with_stack=options.max_memory is not None,
+        rank=rank_options(options, start),
     )
     return stated_options({name: getattr(options, name) for name in STATED}, others)
 

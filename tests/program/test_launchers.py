@@ -1,0 +1,66 @@
+"""What torchrun and accelerate would start."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.program.launchers import Launched, is_launcher, launched
+from neusight.integrations.program.program import Program
+
+
+def of(*words: str, is_module: bool = False) -> Program:
+    return Program(words[0], words[1:], is_module)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (
+            of("torchrun", "--nnodes", "2", "--nproc-per-node", "8", "train.py", "--lr", "1"),
+            Launched(of("train.py", "--lr", "1"), Rank(0, 16, 8)),
+        ),
+        (
+            of("/usr/bin/torchrun", "--nproc_per_node=4", "-m", "pkg.train"),
+            Launched(of("pkg.train", is_module=True), Rank(0, 4, 4)),
+        ),
+        (
+            of("torch.distributed.run", "--nnodes=1:4", "--node-rank=0", "a.py", is_module=True),
+            Launched(of("a.py"), Rank(0, 1, 1)),
+        ),
+        (
+            of("torchrun", "--nnodes=2", "--nproc-per-node=4", "--node-rank=1", "a.py"),
+            Launched(of("a.py"), Rank(4, 8, 4)),
+        ),
+    ],
+)
+def test_torchruns_own_arguments_say_the_ranks(program: Program, expected: Launched) -> None:
+    assert is_launcher(program)
+    assert launched(program) == expected
+
+
+def test_accelerates_own_arguments_say_the_ranks() -> None:
+    pytest.importorskip("accelerate")
+    program = of("accelerate", "launch", "--num_processes", "16", "--num_machines", "2", "a.py")
+
+    assert launched(program) == Launched(of("a.py"), Rank(0, 16, 8))
+
+
+@pytest.mark.parametrize("program", [of("train.py", "torchrun"), of("accelerate", "config")])
+def test_other_programs_start_nothing(program: Program) -> None:
+    assert launched(program) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("torchrun", "--nproc-per-node", "gpu", "a.py"), "'gpu' asks the machine"),
+        (("torchrun", "--nproc-per-node", "0", "a.py"), "say a number"),
+        (("torchrun",), "torchrun: the following arguments are required: training_script"),
+    ],
+)
+def test_what_leaves_the_ranks_open_is_refused(words: tuple[str, ...], said: str) -> None:
+    from neusight.predictors.errors import OptionError
+
+    with pytest.raises(OptionError, match=said):
+        launched(of(*words))
