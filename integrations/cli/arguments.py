@@ -6,8 +6,8 @@ import argparse
 import os
 
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
+from neusight.integrations.cli.launchers import Launched
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
-from neusight.integrations.program.launchers import Launched
 from neusight.integrations.program.options import ProgramOptions
 
 __all__ = ["add_file_arguments", "add_rank_arguments", "file_options", "rank_options"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from neusight.integrations.program.launchers import is_launcher
+from neusight.integrations.cli.launchers import is_launcher
 from neusight.integrations.program.program import Program
 
 __all__ = [

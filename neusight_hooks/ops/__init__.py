@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.ops import collective, fft, optimizer, sharding
+from neusight.ops import fft, optimizer
+from neusight.ops.communication import collective, sharding
 from neusight.ops.elements import copy, elementwise, fused, gather, views
 from neusight.ops.products import (
     attention,

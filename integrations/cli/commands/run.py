@@ -20,6 +20,7 @@ from neusight.integrations.cli.arguments import (
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.hints import no_cuda_hint
+from neusight.integrations.cli.launchers import Launched, launched
 from neusight.integrations.cli.screen import Screen, coloured, print_screen
 from neusight.integrations.cli.trial import (
     TRIALS,
@@ -30,7 +31,6 @@ from neusight.integrations.cli.trial import (
     with_trial,
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
-from neusight.integrations.program.launchers import Launched, launched
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
-from neusight.integrations.program.launchers import Launched, is_launcher, launched
+from neusight.integrations.cli.launchers import Launched, is_launcher, launched
 from neusight.integrations.program.program import Program
 
 

@@ -1,0 +1,1 @@
+"""What ranks send each other, and the copies around it."""
