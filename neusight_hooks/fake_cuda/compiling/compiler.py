@@ -174,6 +174,7 @@ class _Compiler:
                 patches,
                 entries,
                 self._wrappers,
+                gpu=self._gpu,
                 target=_answer(self._gpu),
                 holds=partial(_answers_alike, self._gpu),
             )

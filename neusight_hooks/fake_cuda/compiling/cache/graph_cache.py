@@ -26,12 +26,14 @@ from neusight.fake_cuda.compiling.cache.keys import (
     facts_of,
     settings,
 )
+from neusight.fake_cuda.compiling.choices.tuning import TUNING
 from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.rules.settings import hold_settings
 from neusight.fake_cuda.compiling.wrappers import Wrappers, read_wrapper
 from neusight.fake_cuda.core import build_key
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import user_cache_folder
+from neusight.predictors.gpu import GPU
 from neusight.recording.tensor import ForecastTensor
 
 __all__ = ["CACHE_VARIABLE", "cache_folder", "install_graph_cache"]
@@ -79,17 +81,18 @@ def install_graph_cache(
     entries: Entries,
     wrappers: Wrappers,
     *,
+    gpu: GPU,
     target: tuple[object, ...],
     holds: Callable[[Mapping[str, object]], bool],
 ) -> None:
-    """From here on graphs that were compiled before for GPUs that answer `target` are loaded, where
-    `holds` says that what compiling them asked is answered as it was then."""
+    """From here on graphs that were compiled before for GPUs that answer `target`, as `gpu` does,
+    are loaded, where `holds` says that what compiling them asked is answered as it was then."""
     if moved_names(_NEEDED_NAMES):
         return
     _install_settings(patches)
     _install_entries(patches, entries, holds)
     _install_texts(patches, wrappers)
-    _install_keys(patches, wrappers, target)
+    _install_keys(patches, wrappers, gpu, target)
 
 
 def _install_settings(patches: Patches) -> None:
@@ -148,7 +151,9 @@ def _install_texts(patches: Patches, wrappers: Wrappers) -> None:
     patches.set(CompiledFxGraph, "write_to_disk", write_to_disk)
 
 
-def _install_keys(patches: Patches, wrappers: Wrappers, target: tuple[object, ...]) -> None:
+def _install_keys(
+    patches: Patches, wrappers: Wrappers, gpu: GPU, target: tuple[object, ...]
+) -> None:
     from torch._functorch._aot_autograd import autograd_cache
     from torch._inductor import codecache
     from torch._inductor import config as inductor_config
@@ -160,9 +165,11 @@ def _install_keys(patches: Patches, wrappers: Wrappers, target: tuple[object, ..
     )
 
     def with_ours(found: tuple[str, list[str]], graph: Any, *more: object) -> tuple[str, list[str]]:
-        # torch's reasons against CUDA graphs name lines
-        facts = facts_of(graph, with_lines=inductor_config.triton.cudagraphs)
-        return found[0] + digest([target, settings(), *more, *facts]), found[1]
+        # What is told of these names lines, and what a GPU could save.
+        is_tuned = any(getattr(inductor_config, name) for name in TUNING)
+        told = (gpu,) if is_tuned else ()
+        facts = facts_of(graph, with_lines=is_tuned or inductor_config.triton.cudagraphs)
+        return found[0] + digest([target, *told, settings(), *more, *facts]), found[1]
 
     def graph_key(graph: Any, *args: Any) -> tuple[str, list[str]]:
         return with_ours(key_of_graph(graph, *args), graph)

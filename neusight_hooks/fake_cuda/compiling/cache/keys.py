@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
+from neusight import predictors
 from neusight.fake_cuda.compiling.origins import path_of
 
 __all__ = ["aliases", "calls_only_torch", "digest", "facts_of", "settings", "source_version"]
 
-#: Folders of neusight whose code decides what is traced, generated and kept.
-_DECIDING = ("fake_cuda", "recording")
+#: Folders of neusight whose files decide what is traced, generated and kept.
+_DECIDING = ("fake_cuda", "ops", "recording")
+
+_SUFFIXES = (".json", ".npz", ".py")
 
 #: Namespaces of ops that come with torch, whose backward and decomposition its version says.
 _NAMESPACES = frozenset({"aten", "prims", "prim", "higher_order", "inductor_prims", "rngprims"})
@@ -24,14 +27,17 @@ _NAMESPACES = frozenset({"aten", "prims", "prim", "higher_order", "inductor_prim
 
 @cache
 def source_version() -> str:
-    """A digest of neusight's code that has to do with compiling, and of Python's version."""
-    folder = Path(__file__).parents[2]
-    digest = hashlib.sha256(sys.version.encode())
-    for name in _DECIDING:
-        for path in sorted((folder.parent / name).rglob("*.py")):
-            digest.update(str(path.relative_to(folder.parent)).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """A digest of neusight's code that has to do with compiling, of what prices come from, and of
+    Python's version."""
+    hooks = Path(__file__).parents[3]
+    prices = Path(str(predictors.__file__)).parent
+    found = hashlib.sha256(sys.version.encode())
+    for folder in (*(hooks / name for name in _DECIDING), prices):
+        for path in sorted(folder.rglob("*.*")):
+            if path.suffix in _SUFFIXES:
+                found.update(str(path.relative_to(folder)).encode())
+                found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def settings() -> tuple[object, ...]:

@@ -14,10 +14,10 @@ from neusight.predictors.registry import find_predictor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["Stake", "install_tuning"]
+__all__ = ["TUNING", "Stake", "install_tuning"]
 
 #: Inductor's settings that ask for timings.
-_TUNING = (
+TUNING = (
     "max_autotune",
     "max_autotune_gemm",
     "max_autotune_pointwise",
@@ -70,7 +70,7 @@ def install_tuning(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
     asked: list[tuple[str, str]] = []  # what the graph that is compiled asked for, and its line
 
     def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        names = [name for name in _TUNING if getattr(config, name)]
+        names = [name for name in TUNING if getattr(config, name)]
         if not names:
             return compile_graph(self, gm, *args, **kwargs)
         is_max = any(name.startswith("max") for name in names)

@@ -235,3 +235,19 @@ def test_a_guarded_program_writes_its_entries_really(
     assert ended.answer == []
     assert list(own_folder.iterdir())
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_what_is_told_of_choices_by_timing_is_told_again(own_folder: Path) -> None:
+    def warnings(gpu: str) -> list[str]:
+        with neusight.forecast_on(gpu) as forecast, torch.no_grad():
+            product: Any = torch_compile(lambda x: torch.relu(x @ x), mode="max-autotune")
+            product(torch.ones(512, 512, device="cuda"))
+        return forecast.warnings
+
+    first = warnings("H100")
+
+    assert any("default kernels" in text for text in first)
+    assert warnings("H100") == first
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+    warnings("H200")  # which would save something else
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
