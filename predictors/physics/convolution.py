@@ -51,8 +51,9 @@ _WINOGRAD_MOST = 2.6
 #: wgrad_alg0_engine in the same profile, images of 56 and 28 pixels (0.45-0.67).
 _ENGINE_SHARE = 0.62
 
-#: Channels come in vectors of 16 bytes (cuDNN developer guide), gradients without tensor cores in
-#: steps of eight. data/kernelbench 50, even half, in FP32: three channels as four, 11 x 11 taps.
+#: Channels of images come in vectors of 16 bytes (cuDNN developer guide), those of volumes and of
+#: gradients without tensor cores in steps of eight. data/kernelbench 50, even half, in FP32: three
+#: channels as four, 11 x 11 taps.
 _VECTOR_BYTES = 16
 _CHANNEL_STEP = 8
 
@@ -222,7 +223,9 @@ def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
         return _gradient_on_tensor_cores(kernel, gpu)
     product = implicit_gemm(size)
     if size.direction == "forward":
-        step = max(1, int(_VECTOR_BYTES / DTYPE_BYTES[kernel.dtype]))
+        is_volume = len(size.kernel) > 2
+        vector = max(1, int(_VECTOR_BYTES / DTYPE_BYTES[kernel.dtype]))
+        step = _CHANNEL_STEP if is_volume else vector
         channels = _rounded(size.in_channels // size.groups, step)
         return product._replace(k=channels * prod(size.kernel))
     return product
