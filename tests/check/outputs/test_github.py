@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from check_results import project, regression
+from check_results import BEFORE, project, regression
+from neusight.integrations.check.baseline import CompileRow
+from neusight.integrations.check.judgement import judge
+from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.outputs.github import github_annotations
 from neusight.integrations.check.result import CaseResult
 
@@ -38,3 +42,16 @@ def test_a_script_that_failed_is_annotated_as_such(folder: Path) -> None:
     [line] = github_annotations([CaseResult("t", "failed", failure="it broke")], folder, folder)
 
     assert line == "::error title=neusight%3A t::FAILED it broke"
+
+
+def test_a_graph_break_is_noted_at_its_line(tmp_path: Path) -> None:
+    row = CompileRow("graph break", "Failed to trace builtin operator: print", "loss.item()", 1)
+    before = replace(BEFORE, metrics={**BEFORE.metrics, "num_graph_breaks": 0, "num_recompiles": 0})
+    now = replace(before, metrics={**before.metrics, "num_graph_breaks": 1}, compiling=(row,))
+    seen = Observation(now, {}, {}, {}, {}, stops={row[:3]: "train.py:1"})
+    result = CaseResult("train", "regression", judge("train", before, seen), now)
+
+    [note] = github_annotations([result], project(tmp_path), tmp_path)
+
+    assert note.startswith("::error file=train.py,line=1,title=neusight%3A train::")
+    assert "new graph break: Failed to trace builtin operator: print (graph breaks 0 → 1)" in note
