@@ -42,8 +42,8 @@ class Stake(NamedTuple):
     def words(self, name: str, place: str) -> str:
         """The line of a graph.
 
-        >>> Stake(2, 1, 12.3).words("max-autotune", "net.py:7")[-62:]
-        'at net.py:7: 2 products, 1 fused would save 12 us a call at most'
+        >>> Stake(2, 1, 12.3).words("max-autotune", "net.py:7").partition(": ")[2]
+        '2 products, 1 fused would save 12 us a call at most'
         """
         line = f"{name} is forecast with default kernels; a GPU would choose by timing"
         if not self.num_products:
