@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,7 @@ def markdown(found: list[Row]) -> str:
     lines = [_MARKDOWN]
     for name, group in _groups(found).items():
         lines.append(f"| {name} | {' | '.join(_figures(group))} |".replace("%", ""))
-    newer = sorted({f"{row.compiled.name} ({row.newer})" for row in found if row.newer})
+    newer = Counter(row.newer for row in found if row.newer)
     kept = [row for row in found if row.flop_share == 1.0]
     fewer = [row for row in found if row.byte_share <= _MORE_BYTES]
     lines.append(
@@ -241,7 +242,10 @@ def markdown(found: list[Row]) -> str:
         f" more bytes\nare moved in {len(fewer)}; the others copy images to NHWC, or their torch"
         " fuses attention.\n"
     )
-    lines.append(f"This torch fuses otherwise than the measured one: {', '.join(newer)}.")
+    reasons = "\n".join(f"- {what}: {count}" for what, count in sorted(newer.items()))
+    lines.append(
+        f"What this torch does, and the measured one did not (`newer`), in rows:\n\n{reasons}"
+    )
     return "\n".join(lines) + "\n"
 
 

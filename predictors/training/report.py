@@ -317,7 +317,8 @@ _HEAD = """# How accurate the forecasts are
 
 Written on {date}, commit {commit}, data {data}, by `scripts/accuracy`; do not edit. Errors are
 absolute percentage errors, in percent. Every score behind the medians stands in
-[accuracy.csv](accuracy.csv), of whole programs in [programs.csv](programs.csv).
+[accuracy.csv](accuracy.csv), of whole programs in [programs.csv](programs.csv) and
+[compiled_programs.csv](compiled_programs.csv).
 """
 
 _KERNELS = """## Single kernels
