@@ -28,6 +28,7 @@ from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
+from neusight.fake_cuda.user_kernels import install_user_kernels
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
@@ -92,6 +93,7 @@ def enter_fake_cuda(
     install_packages(patches)
     install_modules(patches, recorder)
     install_distributed(patches, recorder, rank)
+    install_user_kernels(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:
         install_trial(patches, recorder)

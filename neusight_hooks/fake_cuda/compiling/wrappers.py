@@ -14,6 +14,7 @@ from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, described, ke
 from neusight.fake_cuda.compiling.launching import KernelLauncher
 from neusight.fake_cuda.compiling.origins import module_of
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.user_kernels import UserKernel
 from neusight.recording.recording import COMPILED_CODE
 
 if TYPE_CHECKING:
@@ -169,8 +170,12 @@ def _install_loading(
 
     kernels: dict[str, FusedKernel] = {}  # of the wrapper that is being loaded
 
-    def triton(self: Any, name: str, source: str, device_str: str = "cuda") -> KernelLauncher:
-        return KernelLauncher(recorder, kernels.get(name) or FusedKernel(name, "pointwise"))
+    def triton(
+        self: Any, name: str, source: str, device_str: str = "cuda"
+    ) -> KernelLauncher | UserKernel:
+        if name in kernels:
+            return KernelLauncher(recorder, kernels[name])
+        return UserKernel(recorder, name, source)
 
     def load(
         cls: Any, /, key: str, path: str, linemap: Any = None, attrs: Any = None, **kwargs: Any

@@ -66,3 +66,24 @@ def _main_dtype(call: OpSignature) -> str:
     """The type of the largest tensor that the kernel touches."""
     known = [spec for spec in call.input_tensors if spec.dtype in DTYPE_BYTES]
     return max(known, key=lambda spec: spec.num_bytes).dtype if known else "float32"
+
+
+@register_op("triton::*")
+def user_kernel(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
+    """A Triton kernel that the program brings, of which nobody knows more than its tensors: each is
+    moved once."""
+    num_bytes = sum(spec.num_bytes for spec in call.input_tensors)
+    elements = max((spec.numel for spec in call.input_tensors), default=0)
+    if not num_bytes:
+        return []
+    return [
+        Kernel.rows(
+            KernelClass.ELEMENTWISE,
+            call.op.partition("::")[2],
+            1,
+            elements,
+            dtype=_main_dtype(call),
+            bytes_read=num_bytes,
+            bytes_written=0,
+        )
+    ]

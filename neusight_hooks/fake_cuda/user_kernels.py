@@ -1,0 +1,98 @@
+"""Triton kernels that the program itself wrote: launched by name, priced by their tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from neusight.fake_cuda.import_hooks import when_imported
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.dispatch.op_cache import KnownOp
+from neusight.recording.recording import Argument, OpSignature
+from neusight.recording.signature import spec_of
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["UserKernel", "install_user_kernels"]
+
+#: A parameter of a kernel in its text, where it is no constant.
+_PARAMETER = re.compile(r"^\s*(\w+)\s*(?!.*constexpr)")
+
+
+def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
+    """Kernels of `@triton.jit` that run on forecast tensors are recorded; none is compiled, and
+    `@triton.autotune` times none: its first configuration runs."""
+
+    def patch_kernels(module: Any) -> None:
+        run = module.JITFunction.run
+
+        def run_or_record(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+            if not any(isinstance(value, FakeTensor) for value in given.values()):
+                return run(self, *args, **kwargs)
+            if recorder.mode.is_inside:
+                return None  # torch asks what an op made of it returns (torch.library.triton_op)
+            values = {name: given[name] for name in self.arg_names if name in given}
+            return _record(recorder, self.__name__, values)
+
+        patches.set(module.JITFunction, "run", run_or_record)
+
+    def patch_tuning(module: Any) -> None:
+        tune = module.Autotuner.run
+
+        def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not any(isinstance(value, FakeTensor) for value in (*args, *kwargs.values())):
+                return tune(self, *args, **kwargs)
+            return self.fn.run(*args, **{**self.configs[0].kwargs, **kwargs})
+
+        patches.set(module.Autotuner, "run", run_first)
+
+    when_imported(patches, "triton.runtime.jit", patch_kernels)
+    when_imported(patches, "triton.runtime.autotuner", patch_tuning)
+
+
+class UserKernel:
+    """Stands where compiled code expects a Triton kernel of the program's own."""
+
+    def __init__(self, recorder: Recorder, name: str, source: str) -> None:
+        self._recorder = recorder
+        self._name, self._parameters = _named(name, source)
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """One launch."""
+        names = [*self._parameters, *(f"arg_{at}" for at in range(len(args)))]
+        _record(self._recorder, self._name, dict(zip(names, args, strict=False)))
+
+
+def _named(name: str, source: str) -> tuple[str, list[str]]:
+    """The kernel's own name (Inductor numbers copies) and its parameters that are no constants.
+
+    >>> _named("add_0", "@triton.jit\\ndef add(x_ptr, n, BLOCK : tl.constexpr):\\n  pass")
+    ('add', ['x_ptr', 'n'])
+    """
+    for found in re.finditer(r"def (\w+)\(([^)]*)\)", source):
+        if name.startswith(found[1]):
+            parameters = map(_PARAMETER.match, found[2].split(","))
+            return found[1], [match[1] for match in parameters if match]
+    return name, []
+
+
+def _record(recorder: Recorder, name: str, values: Mapping[str, Any]) -> None:
+    with torch._C._DisableTorchDispatch():
+        arguments = tuple((key, _argument(value)) for key, value in values.items())
+    recorder.warn_once(
+        "Triton kernels of the program's own are priced by the bytes of their tensors; "
+        f'register_op("triton::{name}") tells better'
+    )
+    recorder.record_op(KnownOp(OpSignature(f"triton::{name}", "default", arguments, ())))
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    return value if isinstance(value, bool | int | float | str) else str(value)
