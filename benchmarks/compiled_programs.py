@@ -239,8 +239,8 @@ def markdown(found: list[Row]) -> str:
     fewer = [row for row in found if row.byte_share <= _MORE_BYTES]
     lines.append(
         f"\nFLOPs of products are those of the eager program in {len(kept)} of {len(found)}, and no"
-        f" more bytes\nare moved in {len(fewer)}; the others copy images to NHWC, or their torch"
-        " fuses attention.\n"
+        f" more bytes\nare moved in {len(fewer)}; the others copy images to NHWC or read a norm's"
+        " rows in kernels apart, and\nproducts that nothing uses are left out.\n"
     )
     reasons = "\n".join(f"- {what}: {count}" for what, count in sorted(newer.items()))
     lines.append(

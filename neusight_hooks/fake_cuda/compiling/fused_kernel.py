@@ -179,8 +179,9 @@ _VALUE = re.compile(r"\s*tmp\d+ = (?!tl\.load|tmp\d+\.to\(|tl\.full|tl\.broadcas
 _COALESCED = re.compile(r"'tiling_scores': \{'x': (\d+), 'r0_': (\d+)\}")
 
 #: Instructions of a thread for an element, by what a line of Triton calls, beside the one of any
-#: value. Measured: Welford's update (data/kernelbench, even half: layer, group and batch norms of
-#: single programs, 77-168). The others are priors by the length of libdevice's and Triton's code.
+#: value. Measured: Welford's update (data/kernelbench, even half: beside their
+#: other instructions batch norms of single programs leave 60-80, layer and group norms more). The
+#: rest are priors by the length of libdevice's and Triton's code.
 _INSTRUCTIONS = {
     "welford_reduce": 65,
     "welford_combine": 65,
