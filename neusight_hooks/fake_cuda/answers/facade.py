@@ -373,13 +373,13 @@ class _DefaultGenerator(_TORCH_GENERATOR):
     """The generator of a GPU, whose states compiled code takes apart for what it computes twice."""
 
     def __new__(cls, index: int) -> _DefaultGenerator:
-        return super().__new__(cls, "cpu")
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
 
     def __init__(self, index: int) -> None:
         self._index = index
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's is read-only too
         return torch.device("cuda", self._index)
 
     def clone_state(self) -> _DefaultGenerator:

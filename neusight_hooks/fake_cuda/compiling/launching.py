@@ -60,7 +60,7 @@ def _attention(
     if not kernel.attention:
         return None
     found = FlexAttention(*kernel.attention)
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    tensors: list[Any] = [arg for arg in args if isinstance(arg, torch.Tensor)]
     named = {buffer.name: tensor for buffer, tensor in zip(kernel.buffers, tensors, strict=False)}
     rows = named.get("arg_LSE")
     if rows is not None:
@@ -162,6 +162,11 @@ def install_runtime(patches: Patches, recorder: Recorder) -> None:
         return tensor.clone() if start % _ALIGNMENT else tensor
 
     patches.set(guards, "copy_if_misaligned", copy_if_misaligned)
+
+    def allocate_pinned(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        return recorder.pinned.remember(guards._empty_strided_cpu(size, stride, dtype))
+
+    patches.set(guards, "_empty_strided_cpu_pinned", allocate_pinned)
     patches.set(guards, "_empty_strided_cuda", allocate)
     patches.set(guards, "_reinterpret_tensor", reinterpret)
     # Both exist on a CUDA build, and ask the driver.

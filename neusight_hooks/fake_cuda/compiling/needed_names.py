@@ -12,6 +12,8 @@ __all__ = ["NEEDED_NAMES", "moved_names"]
 #: eager ones, and the summary names it.
 NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._C._dynamo.guards": (
+        "_empty_strided_cpu",
+        "_empty_strided_cpu_pinned",
         "_empty_strided_cuda",
         "_reinterpret_tensor",
         "copy_if_misaligned",

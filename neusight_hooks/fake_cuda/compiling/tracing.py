@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,7 +76,8 @@ def _install_skipping(patches: Patches) -> None:
 def _skip_with_all_they_call(patches: Patches) -> None:
     """What neusight calls of others (weakref, contextlib) is no part of the program either."""
     from torch._C._dynamo.eval_frame import reset_code, set_code_exec_strategy
-    from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+    types: Any = import_module("torch._dynamo.types")
 
     from neusight.recording.recorder import RecordingMode
 
@@ -89,7 +91,9 @@ def _skip_with_all_they_call(patches: Patches) -> None:
     for function in doors:
         code = function.__code__
         patches.undo.callback(reset_code, code)
-        set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+        set_code_exec_strategy(
+            code, types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
+        )
 
 
 def _install_frames(patches: Patches, recorder: Recorder) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import torch
 from compiled_net import ops, torch_compile
 
@@ -63,3 +66,13 @@ def test_an_input_that_begins_between_is_copied_first() -> None:
         function(torch.randn(65, device="cuda")[1:])
 
     assert ops(*forecast.recording.steps)["aten::clone"] == 1
+
+
+def test_compiled_code_stages_copies_in_pinned_memory() -> None:
+    guards: Any = import_module("torch._C._dynamo.guards")
+
+    with neusight.forecast_on("H100"):
+        torch_compile(lambda x: x + 1)(torch.ones(4, device="cuda"))
+        staged = guards._empty_strided_cpu_pinned((2, 3), (3, 1), torch.float32)
+
+        assert (staged.shape, staged.is_pinned()) == ((2, 3), True)

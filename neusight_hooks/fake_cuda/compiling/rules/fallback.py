@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,9 @@ def install_fallback(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_frames(patches: Patches, recorder: Recorder) -> None:
-    from torch._dynamo import convert_frame
     from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
+    convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     failed: list[str] = []
     _install_counting(patches, failed)
@@ -82,8 +83,7 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
 
 def _install_counting(patches: Patches, failed: list[str]) -> None:
     """Torch refuses, where `fullgraph=True`, a call in which nothing was compiled."""
-    from torch._dynamo import eval_frame
-
+    eval_frame: Any = import_module("torch._dynamo.eval_frame")
     count: Callable[[int], int] = eval_frame.set_fullgraph_compiled_frame_count
 
     def count_failed_too(value: int) -> int:

@@ -38,7 +38,8 @@ _UNKNOWN_SHARE = (1, 2)
 
 
 class FlexAttention(NamedTuple):
-    """An attention with a block mask: `num_visible` of `num_blocks` blocks of scores are kept."""
+    """An attention with a block mask: `num_visible` of `num_blocks` blocks of scores are kept.
+    All are numbers, `is_backward` 0 or 1, as a template's constants are."""
 
     batch: int
     heads: int
@@ -49,7 +50,7 @@ class FlexAttention(NamedTuple):
     head_dim_v: int
     num_visible: int
     num_blocks: int
-    is_backward: bool
+    is_backward: int
 
 
 def install_flex_attention(patches: Patches, recorder: Recorder) -> None:

@@ -14,7 +14,7 @@ def install_templates(patches: Patches) -> None:
     """A choice that Inductor writes, it also loads, to time it; only its text is wanted here."""
     from torch._inductor.codecache import PyCodeCache, code_hash
 
-    def load(cls: Any, source_code: str, extra: str = "", **kwargs: Any) -> ModuleType:
+    def load(cls: Any, /, source_code: str, extra: str = "", **kwargs: Any) -> ModuleType:
         module = ModuleType("neusight.choice")
         key = code_hash(source_code, extra)
         module.__file__ = f"<choice {key}>"
