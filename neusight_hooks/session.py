@@ -309,6 +309,7 @@ class Session:
             questions=tuple(sorted(self._questions.items())),
             warnings=tuple(_warnings_of(recorder)),
             script=self.options.script,
+            world_size=1 if self.options.rank is None else self.options.rank.world_size,
             options={
                 **self.options.stated,
                 **recorder.options,

@@ -35,7 +35,8 @@ class GPU:
     "fp32_matrix" are the matrix units' rates where they differ. `matrix_units` names those that
     tensor (matrix) cores compute; left out, it follows from the architecture and the peaks
     (`matrix_units_of_architecture`), and an empty list says that there are none. `link_gbps` is
-    one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link.
+    one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link, `network_gbps`
+    that of the network between hosts, for each GPU (0: as its reference system has it).
 
     `max_clock_mhz` is what the SMs run at where power allows, if that is above the datasheet's
     boost clock (0: it is not).
@@ -73,6 +74,7 @@ class GPU:
     link_kind: str = ""
     link_gbps: float = 0.0
     pcie_gbps: float = 0.0
+    network_gbps: float = 0.0
     aliases: tuple[str, ...] = ()
     cudnn_version: int = 92000
     gcn_arch_name: str = ""
@@ -256,7 +258,8 @@ _SHARE_FIELDS = (
     "stream_utilization",
 )
 _NON_NEGATIVE_FIELDS = (
-    *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version", "max_clock_mhz"),
+    *("link_gbps", "pcie_gbps", "network_gbps", "gemm_floor_us", "context_bytes", "cudnn_version"),
+    "max_clock_mhz",
 )
 
 #: Figures outside these are slips of the hand, in whatever unit, and would overflow.

@@ -16,7 +16,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, time_text
-from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.recording.recording import RANK_OPTION, STEP_OPTION, Recording
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -143,6 +143,9 @@ def _premises(found: Findings) -> Iterator[str]:
         yield f"  measured  {found.calibration.headline()}"
     if found.verdict.batch:
         yield f"  batch     {_batch_words(found.verdict.batch)}"
+    rank = found.recording.options.get(RANK_OPTION)
+    if rank:
+        yield f"  rank      {rank}; all figures are of this one"
     taken = found.recording.options.get(STEP_OPTION)
     if taken:
         yield f"  step      {taken}; {_counted_steps(found.verdict.steps)}"

@@ -15,6 +15,7 @@ __all__ = [
     "COMPILED_CODE",
     "FIRST_COMMUNICATION_STREAM",
     "NEWEST_TORCH",
+    "RANK_OPTION",
     "STEP_OPTION",
     "TRIAL_OPTION",
     "Alloc",
@@ -45,6 +46,8 @@ __all__ = [
     "stepped_optimizer",
 ]
 
+#: The name in `Recording.options` of which of many ranks was recorded, in words.
+RANK_OPTION = "rank"
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
 #: The name there of the modules that were compiled though the program does not ask for it.

@@ -11,8 +11,9 @@ import math
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
 from neusight.predictors.physics.launch_geometry import geometry_of
+from neusight.predictors.physics.network import card_gbps, network_us
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
-from neusight.predictors.physics.roofline import wire_bytes
+from neusight.predictors.physics.roofline import sent_bytes
 
 __all__ = ["collective_timing", "link_bandwidth_gbps"]
 
@@ -49,21 +50,13 @@ _DIRECT = frozenset({"send_recv"})
 #: share of the host link for two, less in proportion for more. Hosts differ by 10 times.
 _PCIE_SHARE = 0.5
 
-#: One direction of the network between hosts a GPU, 1e9 bytes per second (400 Gb/s), its share that
-#: NCCL reaches and its latency. Priors: a property of the cluster.
-_NETWORK_GBPS = 50.0
-_NETWORK_SHARE = 0.7
-_NETWORK_FLOOR_US = 20.0
-
 #: Half width of the 80 % interval: on switched NVLink, and where the host decides.
 _SPREAD = 0.25
 _HOST_SPREAD = 0.6
 
 
-def link_bandwidth_gbps(gpu: GPU, *, world_size: int, num_nodes: int) -> float:
-    """Bandwidth that a rank gets, one direction, 1e9 bytes per second."""
-    if num_nodes > 1:
-        return _NETWORK_GBPS * _NETWORK_SHARE
+def link_bandwidth_gbps(gpu: GPU, *, world_size: int) -> float:
+    """Bandwidth that a rank of a host gets, one direction, 1e9 bytes per second."""
     paired = "pair" in gpu.link_kind and world_size > 2
     if gpu.link_gbps and not paired and "PCIe" not in gpu.link_kind:
         return gpu.link_gbps * _LINK_SHARE
@@ -84,28 +77,47 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
-    growth = _growth(size.world_size)
-    floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(kernel.name, 1.0)
     if size.num_nodes > 1:
-        floor_us += _NETWORK_FLOOR_US * math.log2(2 * size.num_nodes)
-    bandwidth = link_bandwidth_gbps(gpu, world_size=size.world_size, num_nodes=size.num_nodes)
-    is_direct = kernel.name in _DIRECT
-    if is_direct:
-        bandwidth *= _DIRECT_LINK_SHARE / _LINK_SHARE
-    wire_us = wire_bytes(kernel) / (bandwidth * 1e3)
-    share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
-    pipeline_us = share * gpu.link_floor_us * growth
-    start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
+        time_us = _between_hosts_us(kernel.name, size, gpu)
+    else:
+        time_us = _inside_us(kernel.name, size.world_size, size.num_bytes, gpu)
     launch = geometry_of(
         KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
     )
     return PhysicalTime(
-        time_us=smooth_maximum(floor_us, wire_us) + start_us,
+        time_us=time_us,
         bound="communication",
         spread=_SPREAD if _is_switched(size, gpu) else _HOST_SPREAD,
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
+    )
+
+
+def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU) -> float:
+    """A collective on one host."""
+    growth = _growth(world_size)
+    floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(name, 1.0)
+    bandwidth = link_bandwidth_gbps(gpu, world_size=world_size)
+    is_direct = name in _DIRECT
+    if is_direct:
+        bandwidth *= _DIRECT_LINK_SHARE / _LINK_SHARE
+    wire_us = sent_bytes(name, num_bytes, world_size) / (bandwidth * 1e3)
+    share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
+    pipeline_us = share * gpu.link_floor_us * growth
+    start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
+    return smooth_maximum(floor_us, wire_us) + start_us
+
+
+def _between_hosts_us(name: str, size: CollectiveSize, gpu: GPU) -> float:
+    return network_us(
+        name,
+        size.num_bytes,
+        world_size=size.world_size,
+        num_nodes=size.num_nodes,
+        link_gbps=link_bandwidth_gbps(gpu, world_size=size.world_size // size.num_nodes),
+        network_gbps=card_gbps(gpu),
+        inside=lambda kind, ranks, num_bytes: _inside_us(kind, ranks, num_bytes, gpu),
     )
 
 

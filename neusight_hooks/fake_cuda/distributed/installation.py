@@ -17,6 +17,7 @@ from neusight.fake_cuda.distributed.process_groups import (
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.distributed.wrappers import install_wrappers, synchronized_norm_handlers
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.recording import RANK_OPTION
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
@@ -28,6 +29,10 @@ def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None)
     """The program is this rank; None: that of the group that is open already, else it is alone."""
     own = rank or _rank_of_open_group() or Rank()
     recorder.devices.count = own.local_world_size
+    if own.world_size > 1:
+        recorder.options[RANK_OPTION] = (
+            f"rank {own.index} of {own.world_size}, {own.local_world_size} a node"
+        )
     if rank is not None:
         install_environment(patches, rank)
     communication = Communication(recorder, Groups(own))

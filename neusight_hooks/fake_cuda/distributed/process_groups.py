@@ -49,7 +49,10 @@ def install_environment(patches: Patches, rank: Rank) -> None:
     os.environ.update(rank.environment())
 
 
-class _Store(dist.HashStore):
+_HashStore: Any = vars(dist)["HashStore"]
+
+
+class _Store(_HashStore):  # type: ignore[misc]
     """A key-value store of the program's own; nobody else will ever set a key."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -57,7 +60,8 @@ class _Store(dist.HashStore):
 
     def get(self, key: str) -> bytes:
         self._require([key])
-        return super().get(key)
+        value: bytes = super().get(key)
+        return value
 
     def wait(self, keys: list[str], timeout: object = None) -> None:
         self._require(keys)

@@ -39,7 +39,8 @@ def install_wrappers(patches: Patches) -> None:
     for module in (parallel, dist):
         patches.set(module, "_verify_param_shape_across_processes", verified)
     patches.set(dist, "Logger", _Logger)
-    patches.set(dist.Reducer, "set_logger", lambda self, logger: None)
+    reducer: Any = vars(dist)["Reducer"]
+    patches.set(reducer, "set_logger", lambda self, logger: None)
     when_imported(
         patches,
         "torch.distributed.checkpoint.default_planner",
