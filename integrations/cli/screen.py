@@ -88,7 +88,7 @@ def _places(screen: Screen, first: Forecast) -> list[str]:
         lines.append(f"  open with tensorboard --logdir {screen.trace}")
     if screen.html:
         lines.append(f"  report    {screen.html}")
-    if first.recording.num_ops:
+    if first.recording.num_ops and screen.options.rank is None:  # a check knows no ranks
         lines.append(f"  in CI     {check_command(screen.program, screen.gpu_names)}")
     return lines
 

@@ -78,6 +78,18 @@ def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
     assert compiled["peak_memory_bytes"] <= eager["peak_memory_bytes"]
 
 
+@pytest.mark.parametrize("how", [(), ("--shard",)])
+def test_one_rank_of_many_is_forecast_behind_torchrun(how: tuple[str, ...], tmp_path: Path) -> None:
+    script = (str(EXAMPLES / "train_ddp.py"), "--layers", "2", "--width", "256", *how)
+    run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "2", "--json", "o.json",
+        "torchrun", "--nnodes", "2", "--nproc-per-node", "4", *script, cwd=tmp_path)  # fmt: skip
+
+    document = json.loads((tmp_path / "o.json").read_text())
+
+    assert document["unmapped"] == []
+    assert document["steps"][-1]["communication_us"] > 0
+
+
 def test_gpus_are_compared_with_their_costs(tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "compare_gpus.py"), cwd=tmp_path)
 
