@@ -28,7 +28,8 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.relu(self.up(x)))
+        hidden: Tensor = self.down(torch.relu(self.up(x)))
+        return x + hidden
 
 
 def join() -> None:

@@ -207,7 +207,7 @@ def test_what_a_capture_allocates_comes_from_the_pool_that_it_was_given() -> Non
         graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
         kept = []
         for graph, pool in zip(graphs, (None, graphs[0], None), strict=True):
-            with torch.cuda.graph(graph, pool=pool and pool.pool()):
+            with torch.cuda.graph(graph, pool=None if pool is None else pool.pool()):
                 kept.append(data + 1)
             graph.replay()
         kept.append(data + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,8 @@ def test_what_a_functional_collective_returns_is_waited_for_where_it_is_used() -
     with neusight.forecast_on("H100", world_size=8) as forecast:
         join()
         x = torch.randn(1024, device="cuda")
-        y = functional.all_reduce(x, "sum", dist.group.WORLD)
+        everyone: Any = dist.group.WORLD
+        y = functional.all_reduce(x, "sum", everyone)
         x.relu_()
         y + 1
 

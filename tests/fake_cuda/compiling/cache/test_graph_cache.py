@@ -161,7 +161,7 @@ def test_an_op_of_the_programs_own_is_kept_by_what_it_becomes(own_folder: Path) 
     def _(x: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(x)
 
-    for _ in range(2):
+    for _round in range(2):
         with neusight.forecast_on("H100"):
             torch_compile(lambda x: double(x) + 1)(torch.ones(4, device="cuda"))
 
