@@ -184,8 +184,9 @@ def main() -> int:
                 with neusight.forecast_on(options.gpu) as forecast:
                     run(WORKLOADS[name](), mode)
             figures = forecast.to_json()
+            step_ms = figures["step_latency_us"]["median"] / 1e3
             print(
-                f"{name:12} {mode or 'eager':16} {figures['step_latency_us']['median'] / 1e3:>8.2f} "
+                f"{name:12} {mode or 'eager':16} {step_ms:>8.2f} "
                 f"{figures['peak_memory_bytes'] / 2**30:>9.2f} {figures['num_kernels']:>8} "
                 f"{time.process_time() - begin:>6.1f}",
                 flush=True,

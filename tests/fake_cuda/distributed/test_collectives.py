@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,7 +11,7 @@ from ranks import WIDTH, Block, communication, join, moved_bytes, train, trainin
 from torch import nn
 
 import neusight
-from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
+from neusight.recording.recording import FIRST_COMMUNICATION_STREAM, OpCall
 
 #: Bytes of a block's parameters in FP32.
 BLOCK_BYTES = 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
@@ -160,3 +162,30 @@ def test_what_is_recorded_does_not_depend_on_the_world(world_size: int) -> None:
 
     ops = [call.signature.op for call in communication(training_step(forecast))]
     assert ops == ["c10d::_allgather_base_", "c10d::_reduce_scatter_base_"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_ranks_fuse_and_reduce_the_same() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    compile_: Any = torch.compile
+    with neusight.forecast_on("H100", world_size=8) as replicated:
+        join()
+        model = nn.Sequential(Block(), Block()).cuda()
+        train(compile_(nn.parallel.DistributedDataParallel(model)))
+    with neusight.forecast_on("H100", world_size=8) as sharded:
+        join()
+        model = nn.Sequential(Block(), Block()).cuda()
+        for block in model:
+            block.compile()
+            fully_shard(block)
+        fully_shard(model)
+        train(model)
+
+    assert moved_bytes(training_step(replicated)) == {("all_reduce", "backward"): 2 * BLOCK_BYTES}
+    assert moved_bytes(training_step(sharded))["reduce_scatter", "backward"] == 2 * BLOCK_BYTES
+    for forecast in (replicated, sharded):
+        ops = [e.signature.op for e in training_step(forecast).entries if isinstance(e, OpCall)]
+        assert any(op.startswith("inductor::triton_") for op in ops)
+        assert not forecast.recording.warnings
