@@ -341,6 +341,10 @@ def test_gpus_lists_all_and_shows_one(capsys: pytest.CaptureFixture[str]) -> Non
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line}
     peak, burst, sustained = map(float, rows["bf16"][1:4])
     assert peak > burst > sustained > 0.5 * peak
+    assert rows["fp32"][4:] == []
+
+    assert main(["gpus", "h200"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
     assert rows["fp32"][4:] == ["by", "the", "power", "limit"]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda import session
 from neusight.integrations.cli import main as cli
+from neusight.recording.recorder import Recorder
 
 NET = """
 import torch
@@ -78,7 +80,9 @@ def test_an_error_in_the_depths_is_neusights_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
-    monkeypatch.setattr(session, "HANDLERS", None)
+    nobody: Any = None
+    broken = dict.fromkeys(session.HANDLERS, lambda *call: Recorder.wait(nobody, "copy"))
+    monkeypatch.setattr(session, "HANDLERS", broken)
 
     assert run(SHAPES, tmp_path, monkeypatch) == ExitCode.NEUSIGHT_FAILED
 
