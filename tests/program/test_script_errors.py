@@ -10,6 +10,7 @@ import pytest
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda import session
 from neusight.integrations.cli import main as cli
+from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder
 
 NET = """
@@ -81,7 +82,7 @@ def test_an_error_in_the_depths_is_neusights_own(
 ) -> None:
     monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)
     nobody: Any = None
-    broken = dict.fromkeys(session.HANDLERS, lambda *call: Recorder.wait(nobody, "copy"))
+    broken = dict.fromkeys(HANDLERS, lambda *call: Recorder.wait(nobody, "copy"))
     monkeypatch.setattr(session, "HANDLERS", broken)
 
     assert run(SHAPES, tmp_path, monkeypatch) == ExitCode.NEUSIGHT_FAILED
