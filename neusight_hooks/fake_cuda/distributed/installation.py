@@ -15,6 +15,7 @@ from neusight.fake_cuda.distributed.process_groups import (
     install_process_groups,
 )
 from neusight.fake_cuda.distributed.rank import Rank
+from neusight.fake_cuda.distributed.spawning import install_spawning
 from neusight.fake_cuda.distributed.wrappers import install_wrappers, synchronized_norm_handlers
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import RANK_OPTION
@@ -44,6 +45,7 @@ def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None)
     install_process_groups(patches, communication, own, is_stated=rank is not None)
     install_objects(patches)
     install_wrappers(patches)
+    install_spawning(patches, own)
 
 
 def _rank_of_open_group() -> Rank | None:

@@ -1,0 +1,43 @@
+"""A program that starts its ranks itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import neusight
+
+
+def work(rank: int, world_size: int, found: list[int]) -> None:
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    torch.cuda.set_device(rank)
+    x = torch.ones(8, device=rank)
+    dist.all_reduce(x)
+    found.append(rank)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_function_runs_once_as_the_rank(rank: int) -> None:
+    found: list[int] = []
+    spawn: Any = mp.spawn
+    with neusight.forecast_on("H100", world_size=4, rank=rank) as forecast:
+        mp.spawn(work, args=(4, found), nprocs=4)  # type: ignore[attr-defined, unused-ignore]
+
+    assert found == [rank]
+    assert any(step.entries for step in forecast.recording.steps)
+    assert mp.spawn is spawn  # type: ignore[attr-defined, unused-ignore]
+
+
+def test_who_does_not_wait_gets_something_to_wait_for() -> None:
+    found: list[int] = []
+    with neusight.forecast_on("H100", world_size=2):
+        start: Any = mp.start_processes  # type: ignore[attr-defined, unused-ignore]
+        context = start(work, args=(2, found), nprocs=2, join=False, start_method="fork")
+        assert context.join()
+
+    assert found == [0]
