@@ -40,6 +40,11 @@ def install_frames(patches: Patches, recorder: Recorder) -> None:
     patches.set(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
 
 
+#: How torch words the borders between graphs that let DistributedDataParallel reduce a bucket while
+#: the next one computes (torch/_dynamo/backends/distributed.py, 2.13): nobody is to mend them.
+_INTENDED = "DDPOptimizer intentional graph-break"
+
+
 class _Place(NamedTuple):
     """A line of some file; torch's stacks and code objects say which."""
 
@@ -75,6 +80,7 @@ class _Notes:
             breaks = [
                 self._break(reason.reason, reason.user_stack, code)
                 for reason in output_graph.graph_break_reasons[known:]
+                if not reason.reason.startswith(_INTENDED)
             ]
             if failed is not None:
                 stack = getattr(failed, "real_stack", None) or ()

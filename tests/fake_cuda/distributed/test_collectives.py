@@ -172,8 +172,9 @@ def test_compiled_ranks_fuse_and_reduce_the_same() -> None:
     compile_: Any = torch.compile
     with neusight.forecast_on("H100", world_size=8) as replicated:
         join()
-        model = nn.Sequential(Block(), Block()).cuda()
-        train(compile_(nn.parallel.DistributedDataParallel(model)))
+        model = nn.Sequential(Block(256), Block(256)).cuda()
+        parallel = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)  # several buckets
+        train(compile_(parallel), width=256)
     with neusight.forecast_on("H100", world_size=8) as sharded:
         join()
         model = nn.Sequential(Block(), Block()).cuda()
@@ -183,9 +184,11 @@ def test_compiled_ranks_fuse_and_reduce_the_same() -> None:
         fully_shard(model)
         train(model)
 
-    assert moved_bytes(training_step(replicated)) == {("all_reduce", "backward"): 2 * BLOCK_BYTES}
+    num_bytes = sum(4 * parameter.numel() for parameter in Block(256).parameters())
+    assert moved_bytes(training_step(replicated)) == {("all_reduce", "backward"): 2 * num_bytes}
     assert moved_bytes(training_step(sharded))["reduce_scatter", "backward"] == 2 * BLOCK_BYTES
     for forecast in (replicated, sharded):
         ops = [e.signature.op for e in training_step(forecast).entries if isinstance(e, OpCall)]
         assert any(op.startswith("inductor::triton_") for op in ops)
         assert not forecast.recording.warnings
+        assert not [stop for frame in forecast.recording.compiled for stop in frame.breaks]
