@@ -24,7 +24,7 @@ def work(rank: int, world_size: int, found: list[int]) -> None:
 @pytest.mark.parametrize("rank", [0, 3])
 def test_the_function_runs_once_as_the_rank(rank: int) -> None:
     found: list[int] = []
-    spawn: Any = mp.spawn
+    spawn: Any = mp.spawn  # type: ignore[attr-defined, unused-ignore]
     with neusight.forecast_on("H100", world_size=4, rank=rank) as forecast:
         mp.spawn(work, args=(4, found), nprocs=4)  # type: ignore[attr-defined, unused-ignore]
 
