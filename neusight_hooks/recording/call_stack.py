@@ -131,7 +131,7 @@ def file_name(filename: str, folder: str) -> str:
     """How the file of some code is named in a stack, `folder` with a slash at its end; "" where it
     is not the program's.
 
-    >>> file_name("/work/net/model.py", "/work/")
+    >>> file_name("/home/ada/net/model.py", "/home/ada/")
     'net/model.py'
     """
     if cell := _cell_of(filename):
