@@ -49,4 +49,7 @@ def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None)
 
 
 def _rank_of_open_group() -> Rank | None:
-    return Rank(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else None
+    if not dist.is_initialized():
+        return None
+    world_size = dist.get_world_size()
+    return Rank(dist.get_rank(), world_size, world_size)  # on how many hosts nobody says

@@ -70,6 +70,19 @@ def test_a_group_that_was_open_stays_usable(tmp_path: object) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("world_size", [4, 12])
+def test_a_group_of_any_size_may_be_open(world_size: int) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=world_size)
+    try:
+        with neusight.forecast_on("H100") as forecast:
+            dist.all_reduce(torch.ones(8, device="cuda"))
+        assert forecast.recording.options["rank"].startswith(f"rank 1 of {world_size}")
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_script_alone_is_told_what_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with (
