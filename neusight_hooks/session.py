@@ -302,6 +302,7 @@ class Session:
     def _recording_of(self, recorder: Recorder) -> Recording:
         import torch
 
+        rank = self.options.rank
         return Recording(
             steps=tuple(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
@@ -309,7 +310,9 @@ class Session:
             questions=tuple(sorted(self._questions.items())),
             warnings=tuple(_warnings_of(recorder)),
             script=self.options.script,
-            world_size=1 if self.options.rank is None else self.options.rank.world_size,
+            world_size=1 if rank is None else rank.world_size,
+            rank=0 if rank is None else rank.index,
+            gpus_per_node=1 if rank is None else rank.gpus_per_node,
             options={
                 **self.options.stated,
                 **recorder.options,

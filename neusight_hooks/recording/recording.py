@@ -384,7 +384,8 @@ class Recording:
     `questions` maps what the script or PyTorch asked of the target ("get_device_capability(0)")
     to the answer it got; a recording can be priced for another GPU if the answers are the same.
     `made` holds the program's lines that made each module, by its path, where they were recorded.
-    `compiled` are the functions that torch.compile compiled, in that order.
+    `compiled` are the functions that torch.compile compiled, in that order. It is what rank `rank`
+    of `world_size` processes did, `gpus_per_node` of them on each host.
     """
 
     steps: tuple[Step, ...]
@@ -394,6 +395,8 @@ class Recording:
     warnings: tuple[str, ...] = ()
     script: str = ""
     world_size: int = 1
+    rank: int = 0
+    gpus_per_node: int = 1
     options: dict[str, str] = field(default_factory=dict)
     made: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     compiled: tuple[CompiledFrame, ...] = ()

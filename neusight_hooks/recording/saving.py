@@ -57,6 +57,9 @@ _VERSION_FIELD = "neusight_recording"
 #: What of a call's `MathMode` is its own; the release of torch is the whole recording's.
 _SWITCHES = tuple(field.name for field in fields(MathMode) if field.name != "torch")
 
+#: Which of how many processes it is, and how many of them are on a host.
+_RANK_FIELDS = ("world_size", "rank", "gpus_per_node")
+
 #: Elements of a tensor: a petabyte of floats is in no GPU.
 _MOST_ELEMENTS = 2**48
 
@@ -172,6 +175,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "gpu": recording.gpu,
         "torch_version": recording.torch_version,
         "script": recording.script,
+        **{name: getattr(recording, name) for name in _RANK_FIELDS},
         "questions": [list(question) for question in recording.questions],
         "warnings": list(recording.warnings),
         "options": dict(sorted(recording.options.items())),
@@ -353,10 +357,22 @@ def _decode(document: Fields) -> Recording:
         ),
         warnings=document.texts("warnings"),
         script=document.text("script", default=""),
+        **_decode_rank(document),
         options=document.text_by_name("options", default={}),
         made={module: _at(stacks, number) for module, number in made.items()},
         compiled=tuple(map(_decode_frame, document.items("compiled", default=[]))),
     )
+
+
+def _decode_rank(document: Fields) -> dict[str, int]:
+    least = {"world_size": 1, "rank": 0, "gpus_per_node": 1}
+    found = {name: document.count(name, default=least[name]) for name in _RANK_FIELDS}
+    for name, number in found.items():
+        if number < least[name]:
+            document.refuse(name, f"at least {least[name]}")
+    if found["rank"] >= found["world_size"]:
+        document.refuse("rank", "below the world size")
+    return found
 
 
 def _decode_frame(row: Any) -> CompiledFrame:

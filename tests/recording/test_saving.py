@@ -181,6 +181,14 @@ def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
     assert loaded.made == {"Net.0": stack}
 
 
+def test_which_of_how_many_processes_it_was_is_kept(tmp_path: Path) -> None:
+    recording = replace(recording_of(CALL), world_size=16, rank=11, gpus_per_node=8)
+
+    save_recording(recording, tmp_path / "a.json")
+
+    assert load_recording(tmp_path / "a.json")[0] == recording
+
+
 def test_the_private_pool_of_an_allocation_is_kept(tmp_path: Path) -> None:
     recording = recording_of(Alloc(0, 512, "Net", pool=2), Alloc(1, 512))
 
@@ -218,6 +226,8 @@ def damaged(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d["stacks"].append(["a", 1]), r"no list of lines of code"),
         (lambda d: d.update(questions=[["a"]]), r"no row of the kind 'question'"),
         (lambda d: d.update(made={"Net": 9}), r"it names row 9 of"),
+        (lambda d: d.update(rank=1), r"'rank' is 1; it must be below the world size"),
+        (lambda d: d.update(world_size=0), r"'world_size' is 0; it must be at least 1"),
         (lambda d: d.update(extra={"gpu": 1}), r"'extra' is .* an object of texts"),
         (lambda d: d.update(gpu=""), r"'gpu' is ''; it must be a text"),
     ],

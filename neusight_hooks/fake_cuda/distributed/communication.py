@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
-from neusight.recording.call_stack import call_site
+from neusight.recording.call_stack import CallStack, call_site
+from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Communication:
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
+        self._stacks: dict[str, CallStack] = {}  # equal lines are one object
         self._forget_the_dead()
 
     def _note(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
@@ -108,14 +111,25 @@ class Communication:
             batch.held += held
             return self._kept(PendingWork(self, (), None, batch.stream))
         if not is_asynchronous:  # since torch 2.8 on the stream that is current
-            record()
+            self._record(record)
             return self._kept(PendingWork(self, (), None, self._recorder.current_stream))
         stream = self.groups.stream_of(group, None if transfer is None else transfer.peer)
         with self.on_stream(stream):
-            record()
+            self._record(record)
         work = PendingWork(self, held, self._recorder.tape.record_event(stream), stream)
         self._own(written, work, op)
         return self._kept(work)
+
+    def _record(self, record: Callable[[], object]) -> None:
+        """Puts a collective on the tape, always with the program's line: what ranks do not agree
+        about is told by it."""
+        entries = self._recorder.tape.entries
+        first = len(entries)
+        record()
+        for entry in entries[first:]:
+            if isinstance(entry, TapedOp) and not entry.stack:
+                site = call_site()
+                entry.stack = self._stacks.setdefault(site, (site,))
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
@@ -141,10 +155,10 @@ class Communication:
         tape = self._recorder.tape
         with self.on_stream(batch.stream):
             if batch.is_of_transfers:
-                self._record_transfers(batch)
+                self._record(partial(self._record_transfers, batch))
             else:
                 for record in batch.records:
-                    record()
+                    self._record(record)
         work = PendingWork(self, batch.held, tape.record_event(batch.stream), batch.stream)
         self._own(batch.written, work, "batch of transfers")
         return self._kept(work)

@@ -129,3 +129,19 @@ def test_a_callback_runs_behind_the_collective_on_a_stream_of_its_own() -> None:
     )
     assert reduced.end_ns <= halved_at.start_ns < halved_at.end_ns <= after.start_ns
     assert len({reduced.stream, halved_at.stream, after.stream}) == 3
+
+
+def test_every_collective_keeps_its_line_and_the_rank_that_it_is_of() -> None:
+    with neusight.forecast_on("H100", world_size=16, rank=11) as forecast:
+        join()
+        x = torch.randn(1024, device="cuda")
+        dist.all_reduce(x)
+        for _ in range(2):
+            dist.all_reduce(x, async_op=True).wait()
+
+    recording = forecast.recording
+    assert (recording.rank, recording.world_size, recording.gpus_per_node) == (11, 16, 8)
+    first, *others = [call.stack for step in recording.steps for call in communication(step)]
+    assert first[0].startswith("test_communication.py:")
+    assert len(set(others)) == 1
+    assert others[0] != first
