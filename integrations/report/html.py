@@ -219,9 +219,10 @@ def _cards(forecast: Forecast) -> str:
         (f"{verdict.num_kernels:,}", f"kernels a step of {verdict.num_ops:,} ops"),
         (f"{verdict.num_synchronizations}", "waits of the host for the GPU a step"),
     ]
-    rate = verdict.batch.per_second(verdict.step_latency.median)
+    rate = verdict.whole_batch.per_second(verdict.step_latency.median)
     if rate is not None:
-        cards.append((f"{rate[0]:,.0f}", f"{rate[1]} a second; {verdict.batch.known_by}"))
+        ranks = f" on {verdict.replicas.words}" if verdict.replicas.world_size > 1 else ""
+        cards.append((f"{rate[0]:,.0f}", f"{rate[1]} a second{ranks}; {verdict.batch.known_by}"))
     cards.append((coverage or "-", "how the kernel time was priced"))
     return (
         '<div class="cards">'

@@ -33,7 +33,8 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class SideBySideRow:
-    """A steady step on one GPU. Costs are in the currency of the price; None: not known.
+    """A steady step on one GPU. Costs are in the currency of the price; None: not known. Where it
+    is that of one rank of `world_size`, rates and costs are those of all ranks, all else its own.
 
     `trained` is the share of the kernel time that a trained model priced; `used_bytes` is what the
     caching allocator reserves and the CUDA context takes.
@@ -56,11 +57,12 @@ class SideBySideRow:
     cost_per_million_samples: float | None
     cost_per_million_tokens: float | None
     memory_verdict: MemoryVerdict
+    world_size: int
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The rows in the order asked for."""
+    """The rows in the order asked for, all of as many ranks."""
 
     rows: tuple[SideBySideRow, ...]
 
@@ -91,11 +93,16 @@ class SideBySide:
         return [asdict(row) for row in self.rows]
 
     def words(self) -> str:
-        """The fastest and the cheapest, in a line; empty where there is nothing to choose."""
-        if len(self.rows) < 2 or self.fastest is None:
-            return ""
-        said = f"fastest: {self.fastest.gpu}"
-        return said if self.cheapest is None else f"{said}; cheapest a step: {self.cheapest.gpu}"
+        """The fastest and the cheapest, in a line; empty where there is nothing to choose. For
+        several ranks also whose the rates and the costs are."""
+        said = []
+        if len(self.rows) > 1 and self.fastest is not None:
+            said.append(f"fastest: {self.fastest.gpu}")
+            if self.cheapest is not None:
+                said.append(f"cheapest a step: {self.cheapest.gpu}")
+        if self.rows and self.rows[0].world_size > 1 and self._known_columns():
+            said.append(f"rates and costs are those of all {self.rows[0].world_size} ranks")
+        return "; ".join(said)
 
     def header(self) -> list[str]:
         """Titles of the columns."""
@@ -177,9 +184,9 @@ def lay_side_by_side(
 
 def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     latency = forecast.step_latency_us
-    batch = forecast.verdict.batch
+    batch, world_size = forecast.verdict.whole_batch, forecast.verdict.replicas.world_size
     rate = 1e6 / latency.median if latency.median else 0.0
-    cost = None if price is None else price * latency.median / _US_PER_HOUR
+    cost = None if price is None else world_size * price * latency.median / _US_PER_HOUR
     return SideBySideRow(
         gpu=forecast.gpu.name,
         latency_us=latency.median,
@@ -198,6 +205,7 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
         cost_per_million_samples=_cost_of_a_million(cost, batch.samples),
         cost_per_million_tokens=_cost_of_a_million(cost, batch.tokens),
         memory_verdict=forecast.memory_verdict,
+        world_size=world_size,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec, stepped_optimizer
 
@@ -36,6 +36,18 @@ class Batch:
         """
         count, unit = (self.samples, "samples") if self.tokens is None else (self.tokens, "tokens")
         return None if count is None or latency_us <= 0 else (count / latency_us * 1e6, unit)
+
+    def times(self, count: int) -> Batch:
+        """What so many take in together.
+
+        >>> Batch(samples=8, tokens=8192).times(4)
+        Batch(samples=32, tokens=32768, known_by='')
+        """
+        return replace(
+            self,
+            samples=None if self.samples is None else self.samples * count,
+            tokens=None if self.tokens is None else self.tokens * count,
+        )
 
 
 def stated_batch(options: Mapping[str, str]) -> Batch:

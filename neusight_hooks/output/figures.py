@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from neusight.output.batch import Batch, batch_of, stated_batch
+from neusight.output.replicas import Replicas, replicas_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import OpCall, Recording, Synchronize
@@ -63,7 +64,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The steady step in figures; times in microseconds. Without arguments: of nothing."""
+    """The steady step in figures; times in microseconds. Without arguments: of nothing. `batch` is
+    what this rank takes in, `replicas` says how many others take in as much."""
 
     kind: str = "setup"
     step_latency: StepLatency = _NO_LATENCY
@@ -80,9 +82,16 @@ class Verdict:
     num_synchronizations: int = 0
     num_steps: int = 0
     batch: Batch = field(default_factory=Batch)
+    replicas: Replicas = field(default_factory=Replicas)
     by_kernel_class: list[Row] = field(default_factory=list)
     by_module: list[Row] = field(default_factory=list)
     by_op: list[Row] = field(default_factory=list)
+
+    @property
+    def whole_batch(self) -> Batch:
+        """What all ranks take in; nothing where that is not known."""
+        count = self.replicas.count
+        return Batch() if count is None else self.batch.times(count)
 
 
 def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU, host: HostProfile) -> Verdict:
@@ -108,6 +117,7 @@ def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU, host: HostPro
         num_synchronizations=sum(isinstance(entry, Synchronize) for entry in entries),
         num_steps=sum(s.represents for s in steady_steps_of(timeline)),
         batch=stated_batch(recording.options) or batch_of(entries),
+        replicas=replicas_of(recording, entries),
         by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
         by_module=_rows((s.call.module or f"({s.call.phase})", s) for s in kernels),
         by_op=_rows((s.call.signature.op, s) for s in kernels),

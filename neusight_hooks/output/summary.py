@@ -32,6 +32,7 @@ __all__ = [
 SCHEMA_VERSION = 1
 
 _ROWS_SHOWN = 5
+_US_PER_S = 1e6
 #: Less of a category of memory is not shown.
 _SHOWN_BYTES = 2**20 // 10
 _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "block"}
@@ -95,8 +96,11 @@ def headline(verdict: Verdict) -> str:
         f"{time_text(latency)} per {_STEP_WORDS[verdict.kind]} "
         f"({time_text(low)} to {time_text(high)}), {verdict.bound}-bound"
     )
-    rate = verdict.batch.per_second(latency)
-    return words if rate is None else f"{words}, {rate[0]:,.0f} {rate[1]}/s"
+    rate = verdict.whole_batch.per_second(latency)
+    if rate is None:
+        return words
+    ranks = f" on {verdict.replicas.words}" if verdict.replicas.world_size > 1 else ""
+    return f"{words}, {rate[0]:,.0f} {rate[1]}/s{ranks}"
 
 
 def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
@@ -143,9 +147,10 @@ def _premises(found: Findings) -> Iterator[str]:
         yield f"  measured  {found.calibration.headline()}"
     if found.verdict.batch:
         yield f"  batch     {_batch_words(found.verdict.batch)}"
+        yield from _replica_words(found.verdict)
     rank = found.recording.options.get(RANK_OPTION)
     if rank:
-        yield f"  rank      {rank}; all figures are of this one"
+        yield f"  rank      {rank}; all figures but those of all ranks are of this one"
     taken = found.recording.options.get(STEP_OPTION)
     if taken:
         yield f"  step      {taken}; {_counted_steps(found.verdict.steps)}"
@@ -254,12 +259,26 @@ def _host_words(found: Findings) -> list[str]:
 
 
 def _batch_words(batch: Batch) -> str:
+    return f"{_counts(batch)} a step ({batch.known_by})"
+
+
+def _counts(batch: Batch) -> str:
     counts = [
         f"{count:,} {unit}"
         for count, unit in ((batch.samples, "samples"), (batch.tokens, "tokens"))
         if count is not None
     ]
-    return f"{', '.join(counts)} a step ({batch.known_by})"
+    return ", ".join(counts)
+
+
+def _replica_words(verdict: Verdict) -> list[str]:
+    """What all ranks take in, where there are several."""
+    replicas = verdict.replicas
+    if replicas.world_size == 1:
+        return []
+    if replicas.count is None:
+        return ["            of this rank; a stage does not tell what all ranks take in"]
+    return [f"            x {replicas.words} = {_counts(verdict.whole_batch)}, all ranks"]
 
 
 def to_json(found: Findings) -> dict[str, Any]:
@@ -295,12 +314,30 @@ def to_json(found: Findings) -> dict[str, Any]:
         "samples_per_step": verdict.batch.samples,
         "tokens_per_step": verdict.batch.tokens,
         "batch_known_by": verdict.batch.known_by,
+        "all_ranks": _all_ranks_json(verdict),
         "trace": found.trace_path,
         "compiled": compiled_json(found.compiled),
         "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],
         "by_module": [asdict(row) for row in verdict.by_module],
         "by_op": [asdict(row) for row in verdict.by_op],
         "warnings": found.warnings,
+    }
+
+
+def _all_ranks_json(verdict: Verdict) -> dict[str, Any]:
+    """What all ranks take in together; the same as this one where it is alone."""
+    whole, latency_us = verdict.whole_batch, verdict.step_latency.median
+    rates = {
+        name: count / latency_us * _US_PER_S if count is not None and latency_us else None
+        for name, count in (("samples", whole.samples), ("tokens", whole.tokens))
+    }
+    return {
+        "world_size": verdict.replicas.world_size,
+        "num_replicas": verdict.replicas.count,
+        "samples_per_step": whole.samples,
+        "tokens_per_step": whole.tokens,
+        "samples_per_second": rates["samples"],
+        "tokens_per_second": rates["tokens"],
     }
 
 

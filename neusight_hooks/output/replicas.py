@@ -1,0 +1,83 @@
+"""How many ranks take in samples of their own, read off what a rank's forward sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from neusight.recording.recording import RANK_OPTION, Entry, OpCall, Recording
+
+__all__ = ["Replicas", "replicas_of"]
+
+#: What a recording keeps of its rank: "rank 0 of 16, 8 a node".
+_WORLD_SIZE = re.compile(r"^rank \d+ of (\d+)\b")
+#: What it keeps of a process group: "size=4 nodes=1 name=21 ranks=0..3".
+_GROUP = re.compile(r"\bsize=(\d+) .*\branks=\S+")
+#: Sums over ranks that each hold a part of a layer: in a forward they join activations.
+_SUMS = ("allreduce", "all_reduce", "reduce_scatter")
+_TRANSFERS = ("send", "recv", "p2p")
+#: Dimensions from which on a tensor is activations: metrics and flat parameters have fewer.
+_ACTIVATION_DIMENSIONS = 2
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """`count` replicas among `world_size` ranks: the ranks of a replica take in the same samples.
+    None: this rank alone does not tell, for it is a stage of a pipeline."""
+
+    world_size: int = 1
+    count: int | None = 1
+
+    @property
+    def words(self) -> str:
+        """The ranks, as a factor.
+
+        >>> Replicas(16, 16).words, Replicas(16, 4).words
+        ('16 ranks', '4 replicas of 4 ranks')
+        """
+        if self.count is None or self.count == self.world_size:
+            return f"{self.world_size} ranks"
+        replicas = "replica" if self.count == 1 else "replicas"
+        return f"{self.count} {replicas} of {self.world_size // self.count} ranks"
+
+
+def replicas_of(recording: Recording, entries: Iterable[Entry]) -> Replicas:
+    """The replicas among the ranks, by the entries of one rank's step.
+
+    Ranks that sum activations in a forward (all-reduce, reduce-scatter) share a layer, and so
+    their samples; all others have samples of their own. Ranks that share a sequence (context
+    parallel) count as replicas, each with its tokens.
+    """
+    found = _WORLD_SIZE.match(recording.options.get(RANK_OPTION, ""))
+    world_size = int(found.group(1)) if found else 1
+    if world_size == 1:
+        return Replicas()
+    shared: dict[str, int] = {}
+    for call in _activations(entries):
+        op = call.signature.op.partition("::")[2]
+        if any(word in op for word in _TRANSFERS):
+            return Replicas(world_size, None)
+        group = _group(call) if any(word in op for word in _SUMS) else None
+        if group is not None:
+            shared[group[0]] = int(group[1])
+    ranks = 1
+    for size in shared.values():
+        ranks *= size
+    return Replicas(world_size, max(1, world_size // ranks))
+
+
+def _activations(entries: Iterable[Entry]) -> Iterator[OpCall]:
+    """What a forward sends of activations."""
+    for entry in entries:
+        if not isinstance(entry, OpCall) or "c10d" not in entry.signature.op:
+            continue
+        shapes = (spec.shape for spec in entry.signature.input_tensors)
+        if entry.phase == "forward" and any(len(s) >= _ACTIVATION_DIMENSIONS for s in shapes):
+            yield entry
+
+
+def _group(call: OpCall) -> re.Match[str] | None:
+    """The text of its process group."""
+    texts = (value for value in call.signature.by_name.values() if isinstance(value, str))
+    return next(filter(None, map(_GROUP.search, texts)), None)
