@@ -44,8 +44,8 @@ from neusight.timeline.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.timeline.scheduler import schedule
 from neusight.timeline.spans import Timeline
+from neusight.timeline.steps import schedule
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import (
     Alloc,
     Entry,
@@ -14,10 +13,7 @@ from neusight.recording.recording import (
     HostWork,
     Mark,
     OpCall,
-    Recording,
-    Replay,
     Synchronize,
-    replays,
 )
 from neusight.timeline.compiled_calls import begin_compiled, end_compiled
 from neusight.timeline.host import HostProfile
@@ -29,13 +25,12 @@ from neusight.timeline.launches import (
     graph_call_ns,
     nanoseconds,
 )
-from neusight.timeline.spans import KernelSpan, SpanKind, StepSpan, Timeline
+from neusight.timeline.spans import KernelSpan, SpanKind
 from neusight.timeline.streams import Streams
 
 __all__ = [
     "GRAPH_LAUNCH",
     "Scheduler",
-    "schedule",
 ]
 
 #: The runtime call that launches all kernels of a CUDA graph.
@@ -49,15 +44,23 @@ class Scheduler:
     """Runs entries through time: the clock of a live forecast, and the maker of a `Timeline`.
 
     With `keep_spans=False` it only knows what time it is: `host_ns`, `device_ns`, `event_ns`.
+    `stretch_ns` is what the kernels, in order of launch, take beyond their estimates.
     """
 
-    def __init__(self, price: Pricing, host: HostProfile, *, keep_spans: bool = False) -> None:
+    def __init__(
+        self,
+        price: Pricing,
+        host: HostProfile,
+        *,
+        keep_spans: bool = False,
+        streams: Streams | None = None,
+        stretch_ns: Sequence[int] = (),
+    ) -> None:
         self.waited_ns = 0
         self.kernels: list[KernelSpan] = []
         self.lane = HostLane(keep=keep_spans, node_ns=nanoseconds(host.node_us))
-        self.streams = Streams(
-            latency_ns=nanoseconds(host.launch_latency_us), gap_ns=nanoseconds(host.kernel_gap_us)
-        )
+        self.streams = streams or Streams.of(host)
+        self._stretch_ns = stretch_ns
         self._host = host
         self._plans = OpPlans(price, host)
         self._captured: list[Entry] | None = None  # what lies in a graph's launch, while it is read
@@ -161,29 +164,38 @@ class Scheduler:
         self.waited_ns += accepts_ns - begin_ns
         lane.now_ns = end_ns = accepts_ns + launch.call_ns
         lane.correlation += 1
-        start_ns = self._execute(launch, call, position)
-        done_ns = start_ns + launch.duration_ns
-        streams.enqueue(call.stream, done_ns)
+        start_ns = self._execute(launch, call, position, is_queued=True)
         if launch.is_staged:
             self.waited_ns += max(0, start_ns - end_ns - streams.latency_ns)
-            lane.now_ns = end_ns = max(end_ns, done_ns)
+            lane.now_ns = end_ns = max(end_ns, streams.free_ns(call.stream))
         if lane.keep:
             thread = AUTOGRAD if call.phase == "backward" else MAIN
             lane.call_within(
                 "launch", launch.name, position, begin_ns, end_ns - begin_ns, thread=thread
             )
 
-    def _execute(self, launch: Launch, call: OpCall, position: int) -> int:
+    def _execute(
+        self, launch: Launch, call: OpCall, position: int, *, is_queued: bool = False
+    ) -> int:
         """Runs a kernel that was launched just now on its stream; returns when it starts."""
-        start_ns = self.streams.run(launch, stream=call.stream, launched_ns=self.lane.now_ns)
+        streams, stream, kernels = self.streams, call.stream, self.kernels
+        if len(kernels) < len(self._stretch_ns):
+            longer_ns = launch.duration_ns + self._stretch_ns[len(kernels)]
+            launch = launch._replace(duration_ns=longer_ns)
+        start_ns = streams.run(launch, stream=stream, launched_ns=self.lane.now_ns)
+        if is_queued:
+            streams.enqueue(stream, start_ns + launch.duration_ns)
         if self.lane.keep:
-            self.kernels.append(
-                KernelSpan(
-                    launch.kernel, launch.estimate, call.stream, start_ns, launch.duration_ns,
-                    self.lane.correlation, position, call,
-                )
-            )  # fmt: skip
+            self._keep(launch, call, position, start_ns)
         return start_ns
+
+    def _keep(self, launch: Launch, call: OpCall, position: int, start_ns: int) -> None:
+        self.kernels.append(
+            KernelSpan(
+                launch.kernel, launch.estimate, call.stream, start_ns, launch.duration_ns,
+                self.lane.correlation, position, call,
+            )
+        )  # fmt: skip
 
     def _launch_graph(self, captured: list[Entry]) -> None:
         """One call of the host; kernels, events and waits follow as they were captured."""
@@ -273,73 +285,3 @@ class Scheduler:
         if entry.stream is not None:
             return "cudaStreamSynchronize", self.streams.free_ns(entry.stream)
         return "cudaDeviceSynchronize", self.device_ns
-
-
-def schedule(recording: Recording, price: Pricing, host: HostProfile) -> Timeline:
-    """The recording placed in time: what the host does when, and which kernel runs when.
-
-    >>> from neusight.timeline.host import PLAIN
-    >>> from neusight.recording.recording import Step
-    >>> step = Step("eval", (HostWork("load", 2.5),))
-    >>> program = Recording((step,), gpu="H100", torch_version="2.13")
-    >>> schedule(program, lambda call: (), PLAIN).end_ns
-    2500
-    """
-    scheduler = Scheduler(price, host, keep_spans=True)
-    steps: list[StepSpan] = []
-    for replay in replays(recording):
-        steps.append(_run_step(scheduler, replay, first_host=steps[-1].last_host if steps else 0))
-        scheduler.cut()
-    scheduler.lane.close_all()
-    return Timeline(
-        host=tuple(scheduler.lane.spans),
-        kernels=tuple(scheduler.kernels),
-        steps=tuple(steps),
-        end_ns=steps[-1].done_ns if steps else 0,
-        memory_ns=tuple(scheduler.lane.memory_ns),
-    )
-
-
-def _run_step(scheduler: Scheduler, replay: Replay, *, first_host: int) -> StepSpan:
-    """Lets a step happen; spans that the step before left open are its own from `first_host` on."""
-    start_ns, was_done_ns = scheduler.host_ns, scheduler.device_ns
-    waited_ns, gaps_ns = scheduler.waited_ns, scheduler.streams.gaps_ns
-    first_kernel = len(scheduler.kernels)
-    scheduler.feed(replay.step.entries)
-    end_ns, done_ns = scheduler.host_ns, scheduler.device_ns
-    busy_ns, communication_ns, exposed_ns = _busy(scheduler.kernels[first_kernel:])
-    return StepSpan(
-        replay=replay,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        done_ns=done_ns,
-        latency_ns=done_ns - was_done_ns,
-        gpu_busy_ns=busy_ns,
-        communication_ns=communication_ns,
-        exposed_communication_ns=exposed_ns,
-        stream_gaps_ns=scheduler.streams.gaps_ns - gaps_ns,
-        host_ns=end_ns - start_ns - (scheduler.waited_ns - waited_ns),
-        first_host=first_host,
-        last_host=len(scheduler.lane.spans),
-        first_kernel=first_kernel,
-        last_kernel=len(scheduler.kernels),
-    )
-
-
-def _busy(kernels: list[KernelSpan]) -> tuple[int, int, int]:
-    """Union of all kernels, union of the collectives, and what only collectives cover."""
-    collectives = [k for k in kernels if k.kernel.kernel_class is KernelClass.COLLECTIVE]
-    busy_ns = _union_ns(kernels)
-    if not collectives:
-        return busy_ns, 0, 0
-    others = [k for k in kernels if k.kernel.kernel_class is not KernelClass.COLLECTIVE]
-    return busy_ns, _union_ns(collectives), busy_ns - _union_ns(others)
-
-
-def _union_ns(kernels: list[KernelSpan]) -> int:
-    total_ns = reached_ns = 0
-    for start_ns, end_ns in sorted((k.start_ns, k.start_ns + k.duration_ns) for k in kernels):
-        if end_ns > reached_ns:
-            total_ns += end_ns - max(start_ns, reached_ns)
-            reached_ns = end_ns
-    return total_ns

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from neusight.timeline.launches import Launch
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Launch, nanoseconds
 
 __all__ = ["LAUNCH_QUEUE_DEPTH", "Streams"]
 
@@ -30,6 +31,13 @@ class Streams:
         self._events: dict[int, int] = {}
         self._past_events: list[dict[int, int]] = []  # those of the steps before
 
+    @classmethod
+    def of(cls, host: HostProfile) -> Streams:
+        """Those that a host of these costs feeds."""
+        return cls(
+            latency_ns=nanoseconds(host.launch_latency_us), gap_ns=nanoseconds(host.kernel_gap_us)
+        )
+
     def done_ns(self) -> int:
         """When all that was queued so far has run; 0 where nothing was."""
         return max(self._free_ns.values(), default=0)
@@ -52,6 +60,12 @@ class Streams:
 
     def run(self, launch: Launch, *, stream: int, launched_ns: int) -> int:
         """Runs a kernel on a stream; returns when it starts."""
+        start_ns = self.start_ns(stream, launched_ns=launched_ns)
+        self.occupy(stream, start_ns + launch.duration_ns)
+        return start_ns
+
+    def start_ns(self, stream: int, *, launched_ns: int) -> int:
+        """When a kernel starts that is the next on a stream; counts the gap before it."""
         free_ns = self._free_ns
         start_ns = launched_ns + self.latency_ns
         last_end_ns = self._last_end.get(stream, -1)
@@ -62,8 +76,11 @@ class Streams:
         waits_ns = free_ns.get(stream, 0)
         if waits_ns > start_ns:
             start_ns = waits_ns
-        free_ns[stream] = self._last_end[stream] = start_ns + launch.duration_ns
         return start_ns
+
+    def occupy(self, stream: int, end_ns: int) -> None:
+        """The stream is busy until then."""
+        self._free_ns[stream] = self._last_end[stream] = end_ns
 
     # -- events
 
@@ -73,7 +90,7 @@ class Streams:
 
     def record_event(self, event: int, *, stream: int, host_ns: int) -> None:
         """An event that happens once the stream has run what it holds."""
-        self._events[event] = max(self._free_ns.get(stream, 0), host_ns + self.latency_ns)
+        self._events[event] = self._reached_ns(stream, host_ns)
 
     def wait_for_event(self, event: int, *, stream: int) -> None:
         """Lets a stream go on only after an event."""
@@ -82,18 +99,27 @@ class Streams:
     def happens_ns(self, event: int) -> int:
         """When an event of this step or, numbered below 1, of an earlier one happens; one that was
         never recorded is done."""
-        events = self._events
-        for earlier in reversed(self._past_events):
-            if event >= 1:
-                break
-            events = earlier
-            event += max(earlier, default=0)
+        events, event = self._home_of(event)
         return events.get(event, 0)
 
     def end_step(self) -> None:
         """Begins a step whose events are numbered anew."""
         self._past_events.append(self._events)
         self._events = {}
+
+    def _home_of(self, event: int) -> tuple[dict[int, int], int]:
+        """The events of the step in which one is recorded, and its number there."""
+        events = self._events
+        for earlier in reversed(self._past_events):
+            if event >= 1:
+                break
+            events = earlier
+            event += max(earlier, default=0)
+        return events, event
+
+    def _reached_ns(self, stream: int, host_ns: int) -> int:
+        """When a stream reaches what the host has queued just now."""
+        return max(self._free_ns.get(stream, 0), host_ns + self.latency_ns)
 
     def _hold(self, stream: int, until_ns: int) -> None:
         self._free_ns[stream] = max(self._free_ns.get(stream, 0), until_ns)

@@ -34,8 +34,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import schedule
 from neusight.timeline.spans import KernelSpan, Timeline
+from neusight.timeline.steps import schedule
 from places import ROOT
 from timelines import on_communicator
 

@@ -38,8 +38,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import schedule
 from neusight.timeline.spans import Timeline
+from neusight.timeline.steps import schedule
 from places import SHARED
 from timelines import COMMUNICATION, on_communicator
 

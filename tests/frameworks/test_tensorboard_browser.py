@@ -39,7 +39,7 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import schedule
+from neusight.timeline.steps import schedule
 from places import SHARED, TESTS
 
 CHARTS = SHARED / "tools" / "google_charts_stub.js"

@@ -35,7 +35,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.launches import compiled_call_ns
-from neusight.timeline.scheduler import schedule
+from neusight.timeline.steps import schedule
 
 INFERENCE, FORWARD, BACKWARD = COMPILED_CODE
 FUSED = OpCall(OpSignature("inductor::triton_poi_fused_0", "default", (), ()), MathMode())

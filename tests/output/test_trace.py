@@ -35,7 +35,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
-from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
+from neusight.timeline.scheduler import GRAPH_LAUNCH
+from neusight.timeline.steps import schedule
 from places import SHARED
 from timelines import COMMUNICATION, on_communicator
 

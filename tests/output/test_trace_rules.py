@@ -42,7 +42,8 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN, PROFILED
-from neusight.timeline.scheduler import GRAPH_LAUNCH, schedule
+from neusight.timeline.scheduler import GRAPH_LAUNCH
+from neusight.timeline.steps import schedule
 from places import GOLDEN_FILES, SHARED
 
 SCHEMA = GOLDEN_FILES / "trace_schema.json"

@@ -31,9 +31,10 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN, HostProfile
-from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler, schedule
+from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.steady import bound_of
+from neusight.timeline.steps import schedule
 from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH
 from timelines import COMMUNICATION, on_communicator
 
