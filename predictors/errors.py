@@ -26,6 +26,8 @@ __all__ = [
     "CalibrationError",
     "DataError",
     "ForecastStateError",
+    "HangError",
+    "MismatchError",
     "NeusightError",
     "OptionError",
     "RecordingError",
@@ -33,6 +35,7 @@ __all__ = [
     "RegressionError",
     "SlowMachineError",
     "TraceError",
+    "UnansweredRankError",
     "UnknownGPUError",
     "UnknownPredictorError",
     "UnmappedOpError",
@@ -92,6 +95,14 @@ class OptionError(NeusightError, ValueError):
 
 class UnansweredRankError(NeusightError, RuntimeError):
     """A program waits for what another rank would send it, and that rank is not run."""
+
+
+class MismatchError(NeusightError, RuntimeError):
+    """Ranks of a process group do not agree on what they do together; a cluster would hang."""
+
+
+class HangError(NeusightError, RuntimeError):
+    """Ranks wait for each other and none can go on; a cluster would hang."""
 
 
 class BaselineError(NeusightError, ValueError):

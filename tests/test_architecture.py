@@ -74,6 +74,7 @@ ORDER = (
     "neusight.interrupts",
     "neusight.ops",
     "neusight.timeline",
+    "neusight.timeline.ranks",
     "neusight.memory",
     "neusight.output",
     "neusight.fake_cuda",

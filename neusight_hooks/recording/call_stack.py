@@ -30,18 +30,25 @@ def _foreign_folders() -> tuple[str, ...]:
 
 
 def call_site() -> str:
-    """The innermost line that is neither torch's nor neusight's own, as "file.py:12"; in a notebook
-    or IPython as "In[3]:12"."""
+    """The innermost line that is neither torch's nor neusight's own nor Python's, as "file.py:12";
+    in a notebook or IPython as "In[3]:12"."""
     foreign = (*_foreign_folders(), "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         if cell := _cell_of(filename):
             return f"{cell}:{frame.f_lineno}"
-        if not filename.startswith(foreign):
+        if not filename.startswith(foreign) and not _is_of_python(filename):
             return f"{Path(filename).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _is_of_python(filename: str) -> bool:
+    """Whether it is a file of the standard library, or of what brings newer parts of it."""
+    if any(packages in filename for packages in _PACKAGES):
+        return filename.endswith("/typing_extensions.py")
+    return filename.startswith(_STANDARD_LIBRARY)
 
 
 def _cell_of(filename: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Union
@@ -44,6 +44,7 @@ __all__ = [
     "release_of",
     "replays",
     "stepped_optimizer",
+    "tensors_of",
 ]
 
 #: The name in `Recording.options` of which of many ranks was recorded, in words.
@@ -149,20 +150,21 @@ class OpSignature:
     @cached_property
     def input_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the arguments, lists flattened, in order."""
-        return tuple(_tensors_of(tuple(value for _, value in self.arguments)))
+        return tuple(tensors_of(tuple(value for _, value in self.arguments)))
 
     @cached_property
     def output_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the outputs, lists flattened, in order."""
-        return tuple(_tensors_of(self.outputs))
+        return tuple(tensors_of(self.outputs))
 
 
-def _tensors_of(value: Argument) -> Iterator[TensorSpec]:
+def tensors_of(value: Argument) -> Iterator[TensorSpec]:
+    """Every tensor in an argument, lists flattened, in order."""
     if isinstance(value, TensorSpec):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _tensors_of(item)
+            yield from tensors_of(item)
 
 
 #: The release of torch where none is known: as new as can be.
@@ -453,8 +455,9 @@ class Replay:
 STEADY_REPLAYS = 3
 
 
-def replays(recording: Recording) -> Iterator[Replay]:
-    """Unfolds a recording just as far as schedules and memory need: each folded step a few times.
+def replays(recording: Recording, also: Collection[int] = ()) -> Iterator[Replay]:
+    """Unfolds a recording just as far as schedules and memory need: each folded step a few times,
+    and the steps whose numbers are in `also`.
 
     The last run of a folded step represents all that are left out, which are equal to it.
     """
@@ -465,20 +468,22 @@ def replays(recording: Recording) -> Iterator[Replay]:
         oldest = max(ages)
         # Ages that reach far beyond the fold are storages of a step before it.
         reach = oldest if oldest < step.count else 0
-        num_runs = min(step.count, STEADY_REPLAYS + reach)
+        end = index + step.count
+        early = min(step.count, STEADY_REPLAYS + reach) - 1
+        numbers = [*range(index, index + early), end - 1]
+        if also:
+            numbers[early:early] = sorted(n for n in also if index + early <= n < end - 1)
         block = _Block(index, step.count, [])
         blocks.append(block)
-        for run in range(num_runs):
-            last = run == num_runs - 1
-            number = index + (step.count - 1 if last else run)
+        for number in numbers:
             block.runs.append(number)
             yield Replay(
                 step=step,
                 index=number,
-                represents=step.count - num_runs + 1 if last else 1,
+                represents=step.count - len(numbers) + 1 if number == end - 1 else 1,
                 home_of_age={age: _home(number - age, blocks) for age in ages},
             )
-        index += step.count
+        index = end
 
 
 class _Block(NamedTuple):

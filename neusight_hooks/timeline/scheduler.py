@@ -88,6 +88,15 @@ class Scheduler:
         """When all kernels launched so far have run; never before `host_ns`."""
         return max(self.lane.now_ns, self.streams.done_ns())
 
+    @property
+    def is_capturing(self) -> bool:
+        """Whether entries are read that a graph launches as one."""
+        return self._captured is not None
+
+    def launches_of(self, call: OpCall) -> tuple[Launch, ...]:
+        """The kernels that a call launches."""
+        return self._plans.plan_of(call).launches
+
     def event_ns(self, event: int) -> int:
         """When the event happens on its stream; KeyError if it was not recorded."""
         return self.streams.event_ns(event)
@@ -178,16 +187,22 @@ class Scheduler:
         self, launch: Launch, call: OpCall, position: int, *, is_queued: bool = False
     ) -> int:
         """Runs a kernel that was launched just now on its stream; returns when it starts."""
-        streams, stream, kernels = self.streams, call.stream, self.kernels
-        if len(kernels) < len(self._stretch_ns):
-            longer_ns = launch.duration_ns + self._stretch_ns[len(kernels)]
-            launch = launch._replace(duration_ns=longer_ns)
+        streams, stream = self.streams, call.stream
+        launch = self._stretched(launch)
         start_ns = streams.run(launch, stream=stream, launched_ns=self.lane.now_ns)
         if is_queued:
             streams.enqueue(stream, start_ns + launch.duration_ns)
         if self.lane.keep:
             self._keep(launch, call, position, start_ns)
         return start_ns
+
+    def _stretched(self, launch: Launch) -> Launch:
+        """The next kernel, as long as it takes."""
+        number = len(self.kernels)
+        if number >= len(self._stretch_ns):
+            return launch
+        longer_ns = launch.duration_ns + self._stretch_ns[number]
+        return launch._replace(duration_ns=longer_ns)
 
     def _keep(self, launch: Launch, call: OpCall, position: int, start_ns: int) -> None:
         self.kernels.append(

@@ -49,7 +49,8 @@ class HostSpan(NamedTuple):
 
 class KernelSpan(NamedTuple):
     """A kernel on a stream. `call` is the op it is part of, `op` the position in `Timeline.host` of
-    that op's span; kernels of a CUDA graph have no such span, but that of the graph's launch."""
+    that op's span; kernels of a CUDA graph have no such span, but that of the graph's launch. Of
+    `duration_ns` a collective waits `waited_ns` for other ranks."""
 
     kernel: Kernel
     estimate: Estimate
@@ -59,6 +60,7 @@ class KernelSpan(NamedTuple):
     correlation: int
     op: int
     call: OpCall
+    waited_ns: int = 0
 
     @property
     def end_ns(self) -> int:

@@ -1,0 +1,1 @@
+"""Several ranks placed in time together: each waits in its collectives for the others."""

@@ -1,0 +1,96 @@
+"""Where ranks meet: the calls that several take part in, and when each of them came."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple
+
+from neusight.predictors.errors import MismatchError
+from neusight.recording.recording import OpCall
+from neusight.timeline.ranks.groups import Part, parts_of
+
+__all__ = ["Appointment", "Meetings"]
+
+
+class Appointment(NamedTuple):
+    """A part of a rank's call that others take part in: the `number`-th of its key on every one of
+    them, at the program's line `site`. `ranks` are those that are run."""
+
+    part: Part
+    number: int
+    rank: int
+    ranks: tuple[int, ...]
+    site: str
+
+    def __str__(self) -> str:
+        """What the rank does, where.
+
+        >>> part = Part(("0", "0..7"), (0, 1), (), "all_reduce of 8 float32")
+        >>> print(Appointment(part, 3, 0, (0, 1), "train.py:8"))
+        all_reduce of 8 float32 at train.py:8
+        """
+        return f"{self.part.words} at {self.site or 'a line that was not recorded'}"
+
+    @property
+    def place(self) -> str:
+        """The group and which of its calls it is, in words."""
+        return f"process group {self.part.group!r}, call {self.number}"
+
+
+class Meetings:
+    """Ranks come to their appointments, each once; who has come waits there for the others.
+
+    `ranks` are those that are run. One that is not is stood for by those that are, so nobody waits
+    for it.
+    """
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self._ranks = frozenset(ranks)
+        self._numbers: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        self._came: dict[tuple[tuple[str, ...], int], list[tuple[Appointment, int]]] = {}
+
+    def appointments(self, call: OpCall, rank: int) -> tuple[Appointment, ...]:
+        """With whom the rank's call, the next one that it makes, has to meet."""
+        found: list[Appointment] = []
+        for part in parts_of(call, rank):
+            ranks = tuple(other for other in part.ranks if other in self._ranks)
+            if len(ranks) < 2 or rank not in ranks:
+                continue
+            self._numbers[rank, part.key] += 1
+            number = self._numbers[rank, part.key]
+            site = call.stack[0] if call.stack else ""
+            found.append(Appointment(part, number, rank, ranks, site))
+        return tuple(found)
+
+    def come(self, appointment: Appointment, now_ns: int) -> None:
+        """The rank is there from now on; MismatchError where it came for something else than those
+        who are there."""
+        key = (appointment.part.key, appointment.number)
+        came = self._came.setdefault(key, [])
+        for other, _ in came:
+            if other.part.what != appointment.part.what:
+                raise _mismatch(other, appointment)
+        came.append((appointment, now_ns))
+
+    def complete_ns(self, appointment: Appointment) -> int | None:
+        """When the last one came; None while somebody is missing."""
+        came = self._came.get((appointment.part.key, appointment.number), ())
+        if len(came) < len(appointment.ranks):
+            return None
+        return max(now_ns for _, now_ns in came)
+
+    def missing(self, appointment: Appointment) -> list[int]:
+        """Who has not come."""
+        came = self._came.get((appointment.part.key, appointment.number), ())
+        there = {other.rank for other, _ in came}
+        return [rank for rank in appointment.ranks if rank not in there]
+
+
+def _mismatch(first: Appointment, second: Appointment) -> MismatchError:
+    one, other = sorted((first, second), key=lambda found: found.rank)
+    return MismatchError(
+        f"{first.place}: rank {one.rank} calls {one}, rank {other.rank} calls {other}. All its "
+        "ranks must make the same calls in the same order; a cluster would hang here, or mix up "
+        "the data."
+    )

@@ -1,0 +1,101 @@
+"""Ranks of one program placed in time together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neusight.predictors.errors import HangError, MismatchError
+from neusight.recording.recording import Entry, OpCall, Recording, Replay, Synchronize
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
+from neusight.timeline.ranks.alignment import aligned, unfolded
+from neusight.timeline.ranks.meetings import Meetings
+from neusight.timeline.ranks.rank_schedule import RankSchedule
+from neusight.timeline.spans import Timeline
+
+__all__ = ["schedule_together"]
+
+#: The time limit of a process group after which a cluster gives up (torch.distributed, NCCL), and
+#: how many waiting calls an error names.
+_LIMIT = "its time limit (by default 10 minutes)"
+_MOST_TOLD = 20
+
+
+def schedule_together(
+    recordings: Sequence[Recording],
+    price: Pricing,
+    host: HostProfile,
+    *,
+    stretch_ns: Sequence[Sequence[int]] = (),
+) -> tuple[Timeline, ...]:
+    """The timeline of each rank, where a collective lasts until the last of those that are run has
+    come. Ranks that are not run are stood for by those that are.
+
+    `stretch_ns` is what each rank's kernels, in order of launch, take beyond their estimates.
+    MismatchError where ranks do not agree on a call, HangError where none can go on; both name the
+    ranks, what they call, and the program's lines.
+    """
+    runs = aligned(recordings)
+    try:
+        return _scheduled(recordings, runs, price, host, stretch_ns)
+    except (HangError, MismatchError):
+        # Steps that are folded away may have been other steps on other ranks.
+        all_runs = unfolded(recordings)
+        if [*map(len, all_runs)] == [*map(len, runs)]:
+            raise
+        return _scheduled(recordings, all_runs, price, host, ())
+
+
+def _scheduled(
+    recordings: Sequence[Recording],
+    runs: Sequence[tuple[Replay, ...]],
+    price: Pricing,
+    host: HostProfile,
+    stretch_ns: Sequence[Sequence[int]],
+) -> tuple[Timeline, ...]:
+    meetings = Meetings([recording.rank for recording in recordings])
+    ranks = [
+        RankSchedule(
+            recording.rank,
+            replays,
+            price,
+            host,
+            meetings,
+            stretch_ns=stretch_ns[place] if stretch_ns else (),
+        )
+        for place, (recording, replays) in enumerate(zip(recordings, runs, strict=True))
+    ]
+    while sum(rank.advance() for rank in ranks):
+        continue
+    if not all(rank.is_done for rank in ranks):
+        raise HangError(_hang_text(ranks, meetings))
+    return tuple(rank.timeline() for rank in ranks)
+
+
+def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
+    """Who waits for whom, in which call, and where."""
+    lines: list[str] = []
+    for rank in ranks:
+        for appointment in rank.waiting():
+            missing = ", ".join(map(str, meetings.missing(appointment)))
+            plural = "s" if "," in missing else ""
+            lines.append(
+                f"rank {rank.rank} waits in {appointment} ({appointment.place}) for rank{plural} "
+                f"{missing}"
+            )
+    for rank in ranks:
+        if rank.is_done:
+            lines.append(f"rank {rank.rank} has come to its end and makes no such call")
+        elif rank.blocked_at is not None and not rank.waiting():
+            lines.append(f"rank {rank.rank} waits for its GPU{_site_of(rank.blocked_at)}")
+    told = "; ".join(lines[:_MOST_TOLD])
+    more = f"; and {len(lines) - _MOST_TOLD} more" if len(lines) > _MOST_TOLD else ""
+    return f"no rank can go on, and a cluster would hang here until {_LIMIT}: {told}{more}"
+
+
+def _site_of(entry: Entry) -> str:
+    if isinstance(entry, Synchronize):
+        return f" at {entry.source}" if entry.source else ""
+    if isinstance(entry, OpCall) and entry.stack:
+        return f" at {entry.stack[0]}"
+    return ""
