@@ -34,16 +34,21 @@ _CPP_TYPE = {
 }
 #: cuBLAS names operands as columns: a Linear (our "nt", B stored [n, k]) is its "tn".
 _CUBLAS_LAYOUT = {"nt": "tn", "nn": "nn", "tn": "nt", "tt": "tt"}
-_NCCL_OP = {
-    "all_reduce": "AllReduce_Sum_{type}",
-    "reduce_scatter": "ReduceScatter_Sum_{type}",
-    "all_gather": "AllGather",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce_Sum_{type}",
-    "all_to_all": "SendRecv",
-    "send_recv": "SendRecv",
+#: NCCL has a kernel of its own for each reduction and type, as a ring or as a tree, and one for all
+#: transfers. Other protocols (LL128, Simple) and algorithms (NVLS, NVLS_TREE) run inside these and
+#: leave no mark in the name (best_kernel, src/device/generate.py of NCCL since 2.19).
+_NCCL_REDUCTIONS = {
+    "all_reduce": "AllReduce",
+    "reduce_scatter": "ReduceScatter",
+    "reduce": "Reduce",
 }
-_NCCL_TYPE = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+_NCCL_COPIES = {"all_gather": "AllGather_RING_LL", "broadcast": "Broadcast_RING_LL"}
+#: Signed integers are added as unsigned ones; a bool travels as a byte.
+_NCCL_TYPE = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "int64": "u64", "int32": "u32",
+    "int8": "u8", "uint8": "u8", "bool": "u8",
+}  # fmt: skip
 _FUNCTORS = {
     "add": "at::native::CUDAFunctor_add<{t}>",
     "sub": "at::native::CUDAFunctor_add<{t}>",
@@ -115,9 +120,7 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if isinstance(kernel.size, AttentionSize):
         return _attention(kernel, kernel.size)
     if kernel.kernel_class is KernelClass.COLLECTIVE:
-        operation = _NCCL_OP.get(kernel.name, "AllReduce_Sum_{type}")
-        operation = operation.format(type=_NCCL_TYPE.get(kernel.dtype, "f32"))
-        return f"ncclDevKernel_{operation}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        return f"ncclDevKernel_{_nccl_function(kernel)}(ncclDevKernelArgsStorage<4096ul>)"
     return _native(kernel)
 
 
@@ -125,6 +128,13 @@ def launched_name(name: str, span: KernelSpan) -> str:
     """The name of a kernel, or that of a copy from or to pinned memory, where the span is one."""
     is_pinned = span.kernel.name in HOST_COPIES and is_pinned_copy(span.call.signature)
     return name.replace("Pageable", "Pinned") if is_pinned else name
+
+
+def _nccl_function(kernel: Kernel) -> str:
+    if kernel.name in _NCCL_REDUCTIONS:
+        kind = _NCCL_TYPE.get(kernel.dtype, "f32")
+        return f"{_NCCL_REDUCTIONS[kernel.name]}_Sum_{kind}_RING_LL"
+    return _NCCL_COPIES.get(kernel.name, "SendRecv")  # so all-to-all, gather and scatter
 
 
 def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:

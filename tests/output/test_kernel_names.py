@@ -151,16 +151,21 @@ def test_flash_attention_names_head_type_and_mask() -> None:
 @pytest.mark.parametrize(
     ("operation", "dtype", "name"),
     [
-        ("all_reduce", "bfloat16", "AllReduce_Sum_bf16"),
-        ("reduce_scatter", "float32", "ReduceScatter_Sum_f32"),
-        ("all_gather", "float16", "AllGather"),
+        ("all_reduce", "bfloat16", "AllReduce_Sum_bf16_RING_LL"),
+        ("all_reduce", "int64", "AllReduce_Sum_u64_RING_LL"),
+        ("reduce_scatter", "float32", "ReduceScatter_Sum_f32_RING_LL"),
+        ("reduce", "bool", "Reduce_Sum_u8_RING_LL"),
+        ("all_gather", "float16", "AllGather_RING_LL"),
+        ("broadcast", "float16", "Broadcast_RING_LL"),
         ("all_to_all", "float32", "SendRecv"),
+        ("send_recv", "bfloat16", "SendRecv"),
+        ("scatter", "float32", "SendRecv"),
     ],
 )
 def test_a_collective_is_named_as_nccl_names_it(operation: str, dtype: str, name: str) -> None:
     kernel = Kernel.collective(operation, 2**20, 8, dtype=dtype)
 
-    assert name_of(kernel) == (f"ncclDevKernel_{name}_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    assert name_of(kernel) == f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def test_copies_are_named_by_their_way() -> None:

@@ -476,6 +476,8 @@ OURS = {
 #: What torch's profiler notes of Triton's launches, as far as a forecast knows it (in torch,
 #: _inductor/runtime/triton_heuristics.py, get_profiler_kwargs); the profiles here are eager.
 OF_TRITON = {"args.kernel_backend"}
+#: What newer profilers note of collectives (torch/csrc/profiler/util.h) than made those here.
+OF_NCCL = {"args.Seq", "args.Src Rank", "args.Dst Rank"}
 #: Keys of the file that a forecast does not write: it has no CUDA, no profiler run and no host.
 NOT_OURS = {
     "cuda_runtime_version", "cuda_driver_version", "cupti_version", "trace_id", "with_stack",
@@ -534,7 +536,7 @@ def violations(trace: dict[str, Any], schema: Schema) -> Counter[str]:
         for key in set(known["required"]) - set(keys):
             found[f"{kind}: {key} is missing"] += 1
         for key, name in keys.items():
-            if key in OURS | OF_TRITON and kind.startswith("X "):
+            if key in OURS | OF_TRITON | OF_NCCL and kind.startswith("X "):
                 continue
             if key not in known["allowed"]:
                 found[f"{kind}: no profile has {key}"] += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
-    CollectiveSize,
     Kernel,
     RowsSize,
 )
@@ -16,10 +15,8 @@ from neusight.recording.recording import Argument, OpSignature, TensorSpec
 __all__ = [
     "CPP_TYPES",
     "REGISTERS_PER_BLOCK",
-    "collective_arguments",
     "forecast_arguments",
     "launch_arguments",
-    "num_elements",
     "shape_arguments",
 ]
 
@@ -45,23 +42,9 @@ _SCALAR_TYPES = {
     "float64": 7, "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
     "float8_e5m2": 23, "float8_e4m3fn": 24,
 }  # fmt: skip
-_COLLECTIVES = {
-    "all_reduce": "allreduce",
-    "all_gather": "_allgather_base",
-    "reduce_scatter": "_reduce_scatter_base",
-    "all_to_all": "all_to_allv",
-    "send_recv": "send",
-}
-_NCCL_TYPES = {"float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float64": "Double"}
 REGISTERS_PER_BLOCK = 65536
 #: Elements of a thread's work in PyTorch's vectorized kernels.
 _ELEMENTS_PER_THREAD = 4
-
-
-def num_elements(kernel: Kernel) -> int:
-    """Elements that a collective carries."""
-    num_bytes = kernel.size.num_bytes if isinstance(kernel.size, CollectiveSize) else 0
-    return int(num_bytes / DTYPE_BYTES.get(kernel.dtype, 4))
 
 
 def launch_arguments(kernel: Kernel, estimate: Estimate, gpu: GPU) -> dict[str, object]:
@@ -166,23 +149,3 @@ def _concrete(value: Argument) -> str:
         return str(_SCALAR_TYPES.get(value, value))
     text = f"{value:.17g}"  # as C++ prints a double: 0.1 is 0.10000000000000001, 1.0 is "1."
     return text if any(mark in text for mark in ".einf") else text + "."
-
-
-def collective_arguments(kernel: Kernel) -> dict[str, object]:
-    """The parameters of a collective, as `record_param_comms` notes them."""
-    world = kernel.size.world_size if isinstance(kernel.size, CollectiveSize) else 1
-    elements = num_elements(kernel)
-    received = elements // world if kernel.name == "reduce_scatter" else elements
-    sent = elements // world if kernel.name == "all_gather" else elements
-    return {
-        "Collective name": _COLLECTIVES.get(kernel.name, kernel.name),
-        "In msg nelems": sent,
-        "Out msg nelems": received,
-        "Group size": world,
-        "dtype": _NCCL_TYPES.get(kernel.dtype, "Float"),
-        "In split size": "[]",
-        "Out split size": "[]",
-        "Process Group Name": "0",
-        "Process Group Description": "default_pg",
-        "Process Group Ranks": str(list(range(world))),
-    }

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neusight.output.kernel_names import kernel_display_name, launched_name
-from neusight.output.trace.arguments import (
-    collective_arguments,
-    forecast_arguments,
-    launch_arguments,
-)
+from neusight.output.trace.arguments import forecast_arguments, launch_arguments
+from neusight.output.trace.collectives import Collectives, is_collective
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel
 from neusight.timeline.spans import KernelSpan, Timeline
 
 __all__ = ["DEFAULT_STREAM", "DeviceLanes"]
@@ -27,9 +24,12 @@ _MAX_ANNOTATION_DEPTH = 64
 class DeviceLanes:
     """Writes what runs on the GPU."""
 
-    def __init__(self, log: EventLog, timeline: Timeline, gpu: GPU) -> None:
+    def __init__(
+        self, log: EventLog, timeline: Timeline, gpu: GPU, collectives: Collectives
+    ) -> None:
         self._log = log
         self._timeline = timeline
+        self._collectives = collectives
         self._gpu = gpu
         self._stream_end: dict[int, int] = {}
         self._known: dict[tuple[int, int], tuple[str, dict[str, object], Kernel]] = {}
@@ -55,6 +55,8 @@ class DeviceLanes:
             "correlation": span.correlation,
             **fixed,
         }
+        if is_collective(span.kernel):
+            args.update(self._collectives.arguments(span))
         category = "kernel"
         if span.kernel.name in COPY_ENGINE_KERNELS:
             category = "gpu_memset" if span.kernel.name == "memset" else "gpu_memcpy"
@@ -100,8 +102,6 @@ class DeviceLanes:
                 }
             else:
                 args = launch_arguments(span.kernel, span.estimate, self._gpu)
-                if span.kernel.kernel_class is KernelClass.COLLECTIVE:
-                    args.update(collective_arguments(span.kernel))
             args.update(forecast_arguments(span.kernel, span.estimate))
             known = self._known[key] = (name, args, span.kernel)
         return known

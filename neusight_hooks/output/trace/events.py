@@ -19,12 +19,12 @@ APART_NS = 1
 class EventLog:
     """Events in the order they are written; times are nanoseconds from the block's start.
 
-    `device` is the GPU's number, which is the rank's.
+    `device` is the GPU's number on its host.
     """
 
-    def __init__(self, *, rank: int, base_ns: int) -> None:
+    def __init__(self, *, rank: int, device: int, base_ns: int) -> None:
         self.events: list[Event] = []
-        self.device = rank
+        self.device = device
         self.process = PROCESS_ID + rank
         self.threads: dict[Thread, int] = {"main": self.process, "autograd": self.process + 1}
         self._base_ns = base_ns

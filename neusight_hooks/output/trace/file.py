@@ -13,14 +13,10 @@ from typing_extensions import Unpack
 
 from neusight._version import __version__
 from neusight.memory.placement import MemoryTimeline
+from neusight.output.trace.collectives import Collectives, distributed_info
 from neusight.output.trace.device import DeviceLanes
 from neusight.output.trace.events import Event, EventLog
-from neusight.output.trace.frame import (
-    device_properties,
-    distributed_info,
-    frame_of,
-    names_of_lanes,
-)
+from neusight.output.trace.frame import device_properties, frame_of, names_of_lanes
 from neusight.output.trace.host import HostLanes
 from neusight.output.trace.memory import write_memory_events
 from neusight.predictors.errors import TraceError
@@ -43,6 +39,7 @@ class TraceOptions(TypedDict, total=False):
 
     rank: int
     world_size: int
+    gpus_per_node: int
     max_steps: int
     record_shapes: bool
     profile_memory: bool
@@ -56,6 +53,7 @@ def trace_events(
     *,
     rank: int = 0,
     world_size: int = 1,
+    gpus_per_node: int = 0,
     max_steps: int = MAX_STEPS,
     record_shapes: bool = True,
     profile_memory: bool = True,
@@ -66,16 +64,22 @@ def trace_events(
 
     Shown are the last `max_steps` replayed train or eval steps (all steps where there are
     neither); equal steps that were folded away leave a hole in the numbers of `ProfilerStep#N`.
+    The GPU bears the number that it has on its host, where there are `gpus_per_node` (0: as many as
+    there are ranks).
     `notes` joins the key "neusight", which says that this is a forecast.
     """
     shown_memory = memory if profile_memory else None
     steps = _shown_steps(timeline, max_steps)
+    collectives = Collectives(timeline, rank)
+    local_rank = rank % (gpus_per_node or world_size)
     trace: dict[str, object] = {
         "schemaVersion": 1,
-        "deviceProperties": [device_properties(gpu, device) for device in range(rank + 1)],
+        "deviceProperties": [device_properties(gpu, device) for device in range(local_rank + 1)],
     }
     if world_size > 1:
-        trace["distributedInfo"] = distributed_info(rank, world_size)
+        trace["distributedInfo"] = distributed_info(
+            rank, world_size, collectives.groups(world_size)
+        )
     trace["record_shapes"] = int(record_shapes)
     trace["profile_memory"] = int(shown_memory is not None)
     trace["with_modules"] = int(with_modules)
@@ -88,9 +92,12 @@ def trace_events(
     }
     trace["displayTimeUnit"] = "ms"
     trace["baseTimeNanoseconds"] = BASE_TIME_NS
-    log = EventLog(rank=rank, base_ns=(steps[0].start_ns if steps else 0) - LEAD_NS)
-    device = DeviceLanes(log, timeline, gpu)
-    host = HostLanes(log, device, timeline, record_shapes=record_shapes, with_modules=with_modules)
+    base_ns = (steps[0].start_ns if steps else 0) - LEAD_NS
+    log = EventLog(rank=rank, device=local_rank, base_ns=base_ns)
+    device = DeviceLanes(log, timeline, gpu, collectives)
+    host = HostLanes(
+        log, device, timeline, collectives, record_shapes=record_shapes, with_modules=with_modules
+    )
     trace["traceEvents"] = _events(log, device, host, steps, shown_memory)
     return trace
 

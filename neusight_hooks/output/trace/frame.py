@@ -9,7 +9,7 @@ from neusight.output.trace.events import Event, EventLog
 from neusight.predictors.gpu import GPU
 from neusight.predictors.physics.launch_geometry import MOST_THREADS_PER_CTA
 
-__all__ = ["device_properties", "distributed_info", "frame_of", "names_of_lanes"]
+__all__ = ["device_properties", "frame_of", "names_of_lanes"]
 
 #: Sort position of GPU processes and of the profiler's own, as Kineto writes them.
 GPU_SORT_INDEX, SPANS_SORT_INDEX = 5_000_000, 536_870_912
@@ -97,24 +97,4 @@ def device_properties(gpu: GPU, device: int) -> dict[str, object]:
         "regsPerMultiprocessor": gpu.registers_per_sm,
         "sharedMemPerBlockOptin": gpu.shared_memory_per_block_optin_bytes,
         "sharedMemPerMultiprocessor": gpu.shared_memory_per_sm_bytes,
-    }
-
-
-def distributed_info(rank: int, world_size: int) -> dict[str, object]:
-    """The process group, as the profiler describes it."""
-    return {
-        "backend": "nccl",
-        "rank": rank,
-        "world_size": world_size,
-        "pg_count": 1,
-        "pg_config": [
-            {
-                "pg_name": "0",
-                "pg_desc": "default_pg",
-                "backend_config": "cuda:nccl",
-                "pg_size": world_size,
-                "ranks": list(range(world_size)),
-            }
-        ],
-        "nccl_version": "2.27.5",
     }

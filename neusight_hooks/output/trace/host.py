@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from neusight.output.trace.arguments import (
-    CPP_TYPES,
-    collective_arguments,
-    num_elements,
-    shape_arguments,
-)
+from neusight.output.trace.arguments import shape_arguments
+from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.device import DeviceLanes
 from neusight.output.trace.events import APART_NS, EventLog
-from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import COMPILED_CODE, OpSignature
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.scheduler import GRAPH_LAUNCH
@@ -49,6 +44,7 @@ class HostLanes:
         log: EventLog,
         device: DeviceLanes,
         timeline: Timeline,
+        collectives: Collectives,
         *,
         record_shapes: bool,
         with_modules: bool,
@@ -58,11 +54,13 @@ class HostLanes:
         self._log = log
         self._device = device
         self.timeline = timeline
+        self._collectives = collectives
         self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
         self._sequence_base = 0
         self._shapes: dict[int, dict[str, object]] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
+        self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
         # Of the step that is written: its external id, its kernels by the correlation of their
         # launch, and where the forward op of each sequence number starts (None once it is tied).
@@ -96,7 +94,7 @@ class HostLanes:
         elif span.kind == "module":
             self._module(position, span, start, end)
         elif span.kind in ("launch", "event", "sync"):
-            self._runtime(span, start, end)
+            self._runtime(position, span)
         elif span.kind == "compiled":
             self._compiled(position, span, start, end)
         else:
@@ -144,7 +142,8 @@ class HostLanes:
         self._complete("cpu_op", span, start, end, external, args)
         collective = self._collective_of(position)
         if collective is not None:
-            self._communication(position, span, start, end, collective)
+            self._communication(position, span, collective)
+            self._announced.add(position)
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> dict[str, object]:
         """What ties what runs in forward to its autograd node."""
@@ -199,33 +198,48 @@ class HostLanes:
 
     # -- collectives
 
-    def _collective_of(self, position: int) -> Kernel | None:
-        host = self.timeline.host
-        if position + 1 >= len(host) or host[position + 1].parent != position:
-            return None
-        for span in self._launched.get(host[position + 1].correlation, ()):
-            if span.kernel.kernel_class is KernelClass.COLLECTIVE:
-                return span.kernel
-        return None
+    def _collective_of(self, position: int) -> KernelSpan | None:
+        """What an op launches, if that is a collective and nothing else."""
+        found = None
+        for index in range(position + 1, len(self.timeline.host)):
+            inside = self.timeline.host[index]
+            if inside.parent != position:
+                break
+            for kernel in self._launched.get(inside.correlation, ()):
+                if found is not None or not is_collective(kernel.kernel):
+                    return None
+                found = kernel
+        return found
 
-    def _communication(
-        self, position: int, span: HostSpan, start: int, end: int, kernel: Kernel
-    ) -> None:
-        """The annotation around NCCL's launch, whose id the kernel bears, and its parameters."""
+    def _communication(self, position: int, around: HostSpan, kernel: KernelSpan) -> None:
+        """The annotation around NCCL's launch, whose id the kernel bears, and its parameters.
+
+        It lies in what was written of the span at `position`, and what follows inside of it.
+        """
         external = self._external[position] = self._log.new_id()
-        around = span._replace(name=f"nccl:{kernel.name}")
-        shapes: dict[str, object] = {
-            "Input Dims": [[num_elements(kernel)]],
-            "Input type": [CPP_TYPES.get(kernel.dtype, "float")],
-        }
+        start, end = self.written[position]
+        name, shapes = self._collectives.annotation(kernel)
         self._complete(
-            "user_annotation", around, start + APART_NS, end - APART_NS, external, shapes
+            "user_annotation",
+            around._replace(name=name),
+            start + APART_NS,
+            end - APART_NS,
+            external,
+            shapes,
         )
-        noted = span._replace(name="record_param_comms")
-        parameters = {**collective_arguments(kernel), "Rank": self._log.device}
-        inner = (start + 2 * APART_NS, end - 2 * APART_NS)
-        self._complete("cpu_op", noted, *inner, self._log.new_id(), parameters)
-        self.written[position] = (start + 3 * APART_NS, end - 3 * APART_NS)
+        noted = around._replace(name="record_param_comms")
+        messages, number = self._collectives.messages(kernel), self._collectives.number(kernel)
+        start, end = start + 2 * APART_NS, end - 2 * APART_NS
+        for message in messages[:-1]:  # those of a batch that are only noted, one after the other
+            facts = parameters(message, self._collectives.rank, number)
+            self._noted(noted, start, start + APART_NS, facts)
+            start += 2 * APART_NS
+        self._noted(noted, start, end, parameters(messages[-1], self._collectives.rank, number))
+        self.written[position] = (start + APART_NS, end - APART_NS)
+
+    def _noted(self, span: HostSpan, start: int, end: int, facts: dict[str, object]) -> None:
+        facts = {**facts, "Rank": self._collectives.rank}
+        self._complete("cpu_op", span, start, end, self._log.new_id(), facts)
 
     # -- modules and runtime calls
 
@@ -242,9 +256,14 @@ class HostLanes:
         }
         self._log.complete("python_function", name, span.thread, start, end, args)
 
-    def _runtime(self, span: HostSpan, start: int, end: int) -> None:
+    def _runtime(self, position: int, span: HostSpan) -> None:
         """A call of the runtime, and what it launched."""
-        enclosing = self._enclosing(span.parent, self._external)
+        kernels = self._launched.get(span.correlation, ())
+        is_noted = span.parent in self._announced
+        if len(kernels) == 1 and is_collective(kernels[0].kernel) and not is_noted:
+            self._communication(position, span, kernels[0])  # beside copies of its op
+        start, end = self.written[position]
+        enclosing = self._enclosing(position, self._external)
         external = self._step_id if enclosing is None else enclosing
         args: dict[str, object] = {
             "External id": external,
@@ -253,7 +272,6 @@ class HostLanes:
         }
         category = "cuda_driver" if span.name == DRIVER_LAUNCH else "cuda_runtime"
         self._log.complete(category, span.name, span.thread, start, end, args)
-        kernels = self._launched.get(span.correlation, ())
         if kernels:
             self._log.arrow_start("ac2g", span.correlation, start, span.thread)
         for kernel in kernels:
