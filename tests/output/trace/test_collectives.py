@@ -13,7 +13,7 @@ from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Entry, MathMode, OpCall, OpSignature, Recording, Step
 from neusight.timeline.host import PLAIN
 from neusight.timeline.launches import Pricing
-from neusight.timeline.scheduler import schedule
+from neusight.timeline.steps import schedule
 from op_calls import call, spec
 
 WORLD = "size=4 nodes=2 name=0 ranks=0..3"
