@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neusight.output.trace.ranks import RankForecast, worker_of, write_rank_traces
 from neusight.predictors.errors import TraceError
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
 __all__ = ["trace_handler", "write_summary"]
-
-#: The plugin reads worker and span from `<worker>.<digits>.pt.trace.json`; a forecast is one span.
-_SPAN = "1"
 
 #: How our event files end, so that those of an earlier forecast can be told and replaced.
 _SUFFIX = ".neusight"
@@ -34,14 +32,11 @@ def trace_handler(
     is replaced.
     """
     folder = Path(logdir)
-    suffix = ".gz" if use_gzip else ""
 
     def handle(forecast: Forecast) -> Path:
-        worker = worker_name or f"{_host_name()}_0"
-        path = folder / f"{worker}.{_SPAN}.pt.trace.json{suffix}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            forecast.export_chrome_trace(path)
+            path = _write_traces(folder, forecast, worker_name, use_gzip=use_gzip)
             write_summary(forecast, folder)
         except OSError as error:
             raise TraceError(
@@ -52,6 +47,24 @@ def trace_handler(
         return path
 
     return handle
+
+
+def _write_traces(
+    folder: Path, forecast: Forecast, worker_name: str | None, *, use_gzip: bool
+) -> Path:
+    """The trace of the forecast's rank, and those of others that were run with it."""
+    ranks = [RankForecast(forecast.recording, forecast.timeline, forecast.memory)]
+    worker = worker_name or worker_of(forecast.recording, _host_name())
+    return write_rank_traces(
+        folder,
+        ranks,
+        forecast.gpu,
+        worker=worker,
+        use_gzip=use_gzip,
+        record_shapes=forecast.options.record_shapes,
+        profile_memory=forecast.options.profile_memory,
+        with_modules=forecast.options.with_modules,
+    )[0]
 
 
 def write_summary(forecast: Forecast, logdir: str | Path) -> None:

@@ -30,9 +30,25 @@ def figures(folder: str) -> dict[str, Any]:
         "annotations": rows(analysis.get_gpu_user_annotation_breakdown(visualize=False)),
         "bandwidth": rows(analysis.get_memory_bw_time_series(ranks=[0]).get(0)),
         "ranks": sorted(analysis.t.traces),
+        "stragglers": stragglers(analysis),
         "critical_path_found": bool(found),
         "critical_path": dict(graph.summary()) if found else {},
     }
+
+
+def stragglers(analysis: Any) -> list[int]:
+    """The rank that comes last to its collectives; none of a rank alone.
+
+    HTA 0.5 knows the names of NCCL before 2.19 only, in real profiles too.
+    """
+    if len(analysis.t.traces) == 1:
+        return []
+    names = analysis.t.symbol_table.sym_table
+    for number, name in enumerate(names):
+        if name.startswith("ncclDevKernel"):
+            names[number] = name.replace("ncclDevKernel", "ncclKernel", 1)
+            analysis.t.symbol_table.sym_index[names[number]] = number
+    return [int(rank) for rank in analysis.get_potential_stragglers(num_candidates=1)]
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import compiled_net
 import pytest
 import torch
+from unequal_ranks import unequal_ranks
 
 import neusight
 from neusight.output.trace.file import save_trace, trace_events
+from neusight.output.trace.ranks import RankForecast, write_rank_traces
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -82,13 +84,19 @@ def analysis_of(timeline: Timeline, folder: Path, *, num_ranks: int = 1) -> Anal
     for rank in range(num_ranks):
         trace = trace_events(timeline, None, find_gpu("H100"), rank=rank, world_size=num_ranks)
         save_trace(folder / f"host_{rank}.1.pt.trace.json.gz", trace)
+    return Analysis(figures_of(folder), timeline)
+
+
+def figures_of(folder: Path) -> dict[str, Any]:
+    """What HTA finds in the traces of a folder."""
     run = subprocess.run(
         [python_with_hta(), str(HERE / "hta_figures.py"), str(folder)],
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    return Analysis(json.loads(run.stdout), timeline)
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
 
 
 def train() -> None:
@@ -149,6 +157,21 @@ def distributed(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     recording = Recording((step,), gpu="H100", torch_version="2")
     timeline = schedule(recording, price, PLAIN)
     return analysis_of(timeline, tmp_path_factory.mktemp("distributed"), num_ranks=2)
+
+
+class RanksAnalysis(NamedTuple):
+    """What HTA found of two ranks of which the second is slower, and what it was given."""
+
+    found: dict[str, Any]
+    ranks: list[RankForecast]
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory: pytest.TempPathFactory) -> RanksAnalysis:
+    python_with_hta()
+    folder, ranks = tmp_path_factory.mktemp("ranks"), unequal_ranks()
+    write_rank_traces(folder, ranks, find_gpu("H100"))
+    return RanksAnalysis(figures_of(folder), ranks)
 
 
 def union_us(kernels: Iterable[KernelSpan]) -> float:
@@ -280,3 +303,36 @@ def test_the_critical_path_is_found(name: str, request: pytest.FixtureRequest) -
     shares = analysis.found["critical_path"]
     assert sum(shares.values()) == pytest.approx(100)
     assert shares["gpu_compute_bound"] > 50
+
+
+def test_the_slower_rank_is_the_straggler(unequal: RanksAnalysis) -> None:
+    assert unequal.found["stragglers"] == [1]
+
+
+def test_waiting_for_a_slower_rank_is_communication_that_nothing_covers(
+    unequal: RanksAnalysis,
+) -> None:
+    rows = {row["rank"]: row for row in unequal.found["overlap"]}
+
+    assert sorted(rows) == unequal.found["ranks"] == [0, 1]
+    for rank, given in enumerate(unequal.ranks):
+        steps = given.timeline.steps[:-1]
+        whole = sum(step.communication_ns for step in steps)
+        exposed = sum(step.exposed_communication_ns for step in steps)
+        overlap = rows[rank]["comp_comm_overlap_pctg"]
+        assert overlap == pytest.approx(100 * (1 - exposed / whole), abs=0.1)
+    assert rows[0]["comp_comm_overlap_pctg"] < rows[1]["comp_comm_overlap_pctg"] - 10
+
+
+def test_kernels_are_summed_over_all_ranks(unequal: RanksAnalysis) -> None:
+    kinds = {row["kernel_type"]: row["sum"] for row in unequal.found["kernels"]}
+
+    told = sum(us for kind, us in kinds.items() if "COMMUNICATION" in kind)
+    given = [
+        kernel
+        for rank in unequal.ranks
+        for step in rank.timeline.steps[:-1]
+        for kernel in rank.timeline.kernels[step.first_kernel : step.last_kernel]
+        if is_collective(kernel)
+    ]
+    assert told == pytest.approx(sum(kernel.duration_ns for kernel in given) / 1000, rel=0.02)

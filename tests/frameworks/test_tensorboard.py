@@ -18,11 +18,14 @@ import compiled_net
 import pytest
 import torch
 from torch import nn
+from unequal_ranks import COLLECTIVE_US, NUM_BYTES, NUM_COLLECTIVES, unequal_ranks
 
 import neusight
 from neusight.integrations.frameworks.tensorboard_repair import mapped_events, repair
 from neusight.integrations.profiles.reading.reading import read_profile
+from neusight.output.trace.collectives import is_collective
 from neusight.output.trace.file import write_trace
+from neusight.output.trace.ranks import RankForecast, write_rank_traces
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -44,7 +47,7 @@ from places import SHARED
 from timelines import COMMUNICATION, on_communicator
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"
-COMPILED_RUN = "compiled"
+COMPILED_RUN, RANKS_RUN, ALONE_RUN = "compiled", "unequal-ranks", "one-rank-of-two"
 Event = dict[str, Any]
 
 
@@ -102,9 +105,19 @@ def compiled() -> neusight.Forecast:
 
 
 @pytest.fixture(scope="module")
-def logdir(forecast: neusight.Forecast, compiled: neusight.Forecast, distributed: Timeline) -> Path:
-    """A forecast, the same on another GPU, one of two ranks, and one of a compiled program, as runs
-    beside each other."""
+def ranks() -> list[RankForecast]:
+    return unequal_ranks()
+
+
+@pytest.fixture(scope="module")
+def logdir(
+    forecast: neusight.Forecast,
+    compiled: neusight.Forecast,
+    distributed: Timeline,
+    ranks: list[RankForecast],
+) -> Path:
+    """A forecast, the same on another GPU, those of two equal ranks, of two unequal ones and of one
+    of these alone, and one of a compiled program, as runs beside each other."""
     assert forecast.trace_path is not None
     folder = Path(forecast.trace_path).parents[1]
     neusight.trace_handler(folder / COMPILED_RUN, worker_name="host_0")(compiled)
@@ -119,6 +132,9 @@ def logdir(forecast: neusight.Forecast, compiled: neusight.Forecast, distributed
             rank=rank,
             world_size=2,
         )
+    for run, shown in ((RANKS_RUN, ranks), (ALONE_RUN, ranks[:1])):
+        (folder / run).mkdir()
+        write_rank_traces(folder / run, shown, forecast.gpu)
     return folder
 
 
@@ -188,7 +204,7 @@ def of_run(view: str, run: str = RUN) -> dict[str, str]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_views_are_there(client: Client) -> None:
-    runs = {RUN, OTHER_RUN, DISTRIBUTED_RUN, COMPILED_RUN}
+    runs = {RUN, OTHER_RUN, DISTRIBUTED_RUN, COMPILED_RUN, RANKS_RUN, ALONE_RUN}
     assert set(client("/runs")["runs"]) == runs
     assert client("/views", run=RUN) == [
         "Overview", "Operator", "Kernel", "Trace", "Memory", "Module",
@@ -329,6 +345,45 @@ def test_ranks_are_laid_beside_each_other(client: Client, distributed: Timeline)
     rows = ops["host_1"]["rows"]
     assert [row[0] for row in rows] == ["nccl:all_reduce"]
     assert rows[0][1] == sum(k.stream == COMMUNICATION for k in distributed.kernels)
+
+
+def of_everyone(run: str) -> dict[str, str]:
+    return {"run": run, "worker": "All", "span": "1", "view": "Distributed"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_faster_rank_is_seen_to_wait_for_the_slower(
+    client: Client, ranks: list[RankForecast]
+) -> None:
+    cards = client("/distributed/gpuinfo", **of_everyone(RANKS_RUN))["data"]
+    waits = client("/distributed/waittime", **of_everyone(RANKS_RUN))["data"]["1"]
+    ops = client("/distributed/commops", **of_everyone(RANKS_RUN))["data"]
+
+    assert {host: list(processes) for host, processes in cards.items()} == {
+        "node0": ["Process 0"],
+        "node1": ["Process 1"],
+    }
+    collectives = [kernel for kernel in ranks[0].timeline.kernels if is_collective(kernel.kernel)]
+    step = collectives[NUM_COLLECTIVES : 2 * NUM_COLLECTIVES]
+    # What lies under the host's call of a collective it takes for communication of that one.
+    waited_us = sum(kernel.waited_ns for kernel in step) / 1000
+    assert waits["node0_0"][1] == pytest.approx(waited_us, rel=0.05)
+    assert waits["node1_1"][1] == 0
+    assert waits["node0_0"][0] == waits["node1_1"][0] >= NUM_COLLECTIVES * COLLECTIVE_US
+    shown = 3  # of five equal steps the first two and the last
+    for worker in ("node0_0", "node1_1"):
+        (row,) = ops[worker]["rows"]
+        num_calls = shown * NUM_COLLECTIVES
+        assert row[:3] == ["nccl:all_reduce", num_calls, num_calls * NUM_BYTES]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_rank_alone_has_the_view_of_ranks_and_waits_for_nobody(client: Client) -> None:
+    waits = client("/distributed/waittime", **of_everyone(ALONE_RUN))["data"]["all"]
+    everyone = client("/distributed/waittime", **of_everyone(RANKS_RUN))["data"]["all"]
+
+    assert list(waits) == ["node0_0"]
+    assert waits["node0_0"] == [pytest.approx(sum(everyone["node0_0"]), abs=1), 0]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -471,6 +471,7 @@ OURS = {
     for key in (
         "forecast by", "forecast origin", "forecast low us", "forecast high us", "in trained range",
         "bound by", "kernel class", "waves", "FLOPs", "bytes moved", "tile", "split k",
+        "waited for ranks us",
     )
 }  # fmt: skip
 #: What torch's profiler notes of Triton's launches, as far as a forecast knows it (in torch,

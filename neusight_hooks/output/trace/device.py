@@ -57,6 +57,7 @@ class DeviceLanes:
         }
         if is_collective(span.kernel):
             args.update(self._collectives.arguments(span))
+            args["waited for ranks us"] = span.waited_ns / 1000
         category = "kernel"
         if span.kernel.name in COPY_ENGINE_KERNELS:
             category = "gpu_memset" if span.kernel.name == "memset" else "gpu_memcpy"

@@ -24,7 +24,7 @@ from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.timeline.spans import StepSpan, Timeline
 
-__all__ = ["TraceOptions", "save_trace", "trace_events", "write_trace"]
+__all__ = ["TraceOptions", "begins_of", "save_trace", "trace_events", "write_trace"]
 
 #: Fixed, so that equal forecasts are equal files: 2024-01-01 00:00:00 UTC.
 BASE_TIME_NS = 1_704_067_200_000_000_000
@@ -40,6 +40,7 @@ class TraceOptions(TypedDict, total=False):
     rank: int
     world_size: int
     gpus_per_node: int
+    begins_ns: int | None
     max_steps: int
     record_shapes: bool
     profile_memory: bool
@@ -54,6 +55,7 @@ def trace_events(
     rank: int = 0,
     world_size: int = 1,
     gpus_per_node: int = 0,
+    begins_ns: int | None = None,
     max_steps: int = MAX_STEPS,
     record_shapes: bool = True,
     profile_memory: bool = True,
@@ -65,7 +67,8 @@ def trace_events(
     Shown are the last `max_steps` replayed train or eval steps (all steps where there are
     neither); equal steps that were folded away leave a hole in the numbers of `ProfilerStep#N`.
     The GPU bears the number that it has on its host, where there are `gpus_per_node` (0: as many as
-    there are ranks).
+    there are ranks). Times count from `begins_ns`, which ranks that are read together share; None:
+    from before the first step shown.
     `notes` joins the key "neusight", which says that this is a forecast.
     """
     shown_memory = memory if profile_memory else None
@@ -92,7 +95,7 @@ def trace_events(
     }
     trace["displayTimeUnit"] = "ms"
     trace["baseTimeNanoseconds"] = BASE_TIME_NS
-    base_ns = (steps[0].start_ns if steps else 0) - LEAD_NS
+    base_ns = begins_of([timeline], max_steps=max_steps) if begins_ns is None else begins_ns
     log = EventLog(rank=rank, device=local_rank, base_ns=base_ns)
     device = DeviceLanes(log, timeline, gpu, collectives)
     host = HostLanes(
@@ -100,6 +103,12 @@ def trace_events(
     )
     trace["traceEvents"] = _events(log, device, host, steps, shown_memory)
     return trace
+
+
+def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> int:
+    """When the traces of these begin: a moment before the first of their steps shown."""
+    shown = [_shown_steps(timeline, max_steps) for timeline in timelines]
+    return min((steps[0].start_ns for steps in shown if steps), default=0) - LEAD_NS
 
 
 def _events(
