@@ -213,7 +213,7 @@ def test_a_mismatch_in_a_folded_step_is_found_at_its_own_step() -> None:
     """Rank 1 makes another call in its fifth step only, which rank 0 has folded away."""
     first = program(0, [reduce(line=3)], count=9)
     plain: list[list[Entry]] = [[reduce(line=3)]] * 4
-    steps = [*plain, [gather(line=5)], *plain]
+    steps: list[list[Entry]] = [*plain, [gather(line=5)], *plain]
     second = program(1, *steps)
 
     with pytest.raises(MismatchError, match="call 5: rank 0 calls all_reduce"):
