@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neusight.predictors.errors import RecordingError as RecordingError
     from neusight.predictors.errors import RegistrationError as RegistrationError
     from neusight.predictors.errors import RegressionError as RegressionError
+    from neusight.predictors.errors import TopologyError as TopologyError
     from neusight.predictors.errors import TraceError as TraceError
     from neusight.predictors.errors import UnknownGPUError as UnknownGPUError
     from neusight.predictors.errors import UnmappedOpError as UnmappedOpError
@@ -52,6 +53,7 @@ _HOME = {
     "RecordingError": "neusight.predictors.errors",
     "RegistrationError": "neusight.predictors.errors",
     "RegressionError": "neusight.predictors.errors",
+    "TopologyError": "neusight.predictors.errors",
     "TraceError": "neusight.predictors.errors",
     "UnknownGPUError": "neusight.predictors.errors",
     "UnmappedOpError": "neusight.predictors.errors",
@@ -80,6 +82,7 @@ __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the 
     "RecordingError",
     "RegistrationError",
     "RegressionError",
+    "TopologyError",
     "TraceError",
     "UnknownGPUError",
     "UnmappedOpError",

@@ -15,11 +15,15 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
+from neusight.output.system import unstated_network
+from neusight.predictors.clusters.named import find_topology
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
@@ -55,14 +59,20 @@ _HOSTS = {host.name: host for host in (PLAIN, CLOUD, OLDER, PROFILED, PROFILED_O
 @dataclass(frozen=True)
 class ForecastOptions:
     """On which GPU, priced by whom (calibration included), with which host; and what a trace and
-    the events of it show."""
+    the events of it show. `topology` is the system that the GPU is in, where that is stated."""
 
     gpu: GPU
     predictor: Predictor
     host: HostProfile
+    topology: Topology | None = None
     record_shapes: bool = True
     profile_memory: bool = True
     with_modules: bool = True
+
+    @property
+    def system(self) -> Topology:
+        """How the GPU is joined with others: as stated, else as in its reference system."""
+        return system_of(self.gpu) if self.topology is None else self.topology
 
 
 def forecast_options(
@@ -71,18 +81,20 @@ def forecast_options(
     predictor: str | Predictor | None = None,
     calibration: Calibration | str | Path | None = None,
     host: str | HostProfile | None = None,
+    topology: str | Topology | None = None,
     record_shapes: bool = True,
     profile_memory: bool = True,
     with_modules: bool = True,
 ) -> ForecastOptions:
-    """What names and files stand for; UnknownGPUError, CalibrationError (of another GPU, predictor
-    or version), ValueError for a predictor or host that nobody knows."""
+    """What names and files stand for; UnknownGPUError, TopologyError, CalibrationError (of another
+    GPU, predictor or version), ValueError for a predictor or host that nobody knows."""
     target = find_gpu(gpu)
     learnt = read_calibration(calibration)
     return ForecastOptions(
         target,
         calibrated(find_predictor(predictor), target, learnt),
         host_profile(host, target, learnt),
+        None if topology is None else find_topology(topology),
         record_shapes=record_shapes,
         profile_memory=profile_memory,
         with_modules=with_modules,
@@ -98,7 +110,7 @@ class Forecast:
     ) -> None:
         self.options = options
         self.trace_path: str | None = None
-        self.pricer = pricer or Pricer(options.gpu, options.predictor)
+        self.pricer = pricer or Pricer(options.gpu, options.predictor, options.topology)
         self._recording = recording
 
     def step(self) -> None:
@@ -114,6 +126,11 @@ class Forecast:
     def gpu(self) -> GPU:
         """The GPU it is for."""
         return self.options.gpu
+
+    @property
+    def topology(self) -> Topology | None:
+        """The system that the GPU is in; None where that is not stated: its reference system."""
+        return self.options.topology
 
     @property
     def host(self) -> HostProfile:
@@ -242,7 +259,7 @@ class Forecast:
     @property
     def warnings(self) -> list[str]:
         """What to know before believing the figures."""
-        return list(self.recording.warnings)
+        return self.findings.warnings
 
     # -- elsewhere ------------------------------------------------------------------------------
 
@@ -253,10 +270,13 @@ class Forecast:
         predictor: str | Predictor | None = None,
         host: str | HostProfile | None = None,
         calibration: Calibration | str | Path | None = None,
+        topology: str | Topology | None = None,
     ) -> Forecast:
-        """The same recording on another GPU, or on this one with another predictor or calibration.
+        """The same recording on another GPU, or on this one with another predictor or calibration,
+        or in another system.
 
-        The calibration of this forecast stays where GPU and predictor do.
+        The calibration of this forecast stays where GPU and predictor do, a topology that was
+        stated stays whatever the GPU.
         ForecastStateError where the program ended because this GPU's memory did not suffice, or
         asked the GPU something that the other one answers differently (its attention kernel, its
         compute capability): record it there again.
@@ -278,6 +298,7 @@ class Forecast:
             gpu=target,
             predictor=calibrated(uncalibrated(chosen), target, learnt),
             host=host_profile(host, target, learnt),
+            topology=self.topology if topology is None else find_topology(topology),
         )
         return Forecast(self.recording, there)
 
@@ -287,7 +308,7 @@ class Forecast:
 
     def save(self, path: str | Path) -> None:
         """Writes the recording, to be priced again later: JSON, gzip where the name ends in .gz."""
-        learnt = self.calibration
+        learnt, topology = self.calibration, self.topology
         save_recording(
             self.recording,
             path,
@@ -295,27 +316,13 @@ class Forecast:
             predictor=uncalibrated(self.predictor).name,
             host=self.host.name,
             **({} if learnt is None else {"calibration": json.dumps(learnt.to_json())}),
+            **({} if topology is None else {"topology": json.dumps(topology.to_json())}),
         )
 
     @staticmethod
     def load(path: str | Path) -> Forecast:
         """A forecast from what `save` wrote; RecordingError where that cannot be read."""
-        recording, extra = load_recording(path)
-        try:
-            target = find_gpu(extra.get("gpu", recording.gpu))
-            priced_by = find_predictor(extra.get("predictor"))
-        except ValueError as error:
-            raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
-        host = _HOSTS.get(extra.get("host", "").removesuffix(CALIBRATED_HOST), PLAIN)
-        if "calibration" in extra:
-            try:
-                learnt = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
-                priced_by = calibrated(priced_by, target, learnt)
-                host = measured_host(host, learnt)
-            except (CalibrationError, ValueError) as error:
-                told = f"priced without the calibration it was saved with: {error}"
-                recording = replace(recording, warnings=(*recording.warnings, told))
-        return Forecast(recording, ForecastOptions(target, priced_by, host))
+        return _loaded(path)
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
@@ -367,6 +374,8 @@ class Forecast:
             calibration=self.calibration,
             trace_path=self.trace_path,
             compiled=self.compiled,
+            topology=self.topology,
+            notes=_notes_of(self),
         )
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:
@@ -398,6 +407,46 @@ def host_profile(
     else:
         chosen = profiled_host_of(gpu) if host == PROFILED.name else _HOSTS[host]
     return chosen if calibration is None else measured_host(chosen, calibration)
+
+
+def _notes_of(forecast: Forecast) -> tuple[str, ...]:
+    """What the figures rest on that nobody stated."""
+    if forecast.topology is not None:
+        return ()
+    kernels = (span.kernel for span in forecast.timeline.kernels)
+    note = unstated_network(kernels, forecast.gpu)
+    return (note,) if note else ()
+
+
+def _loaded(path: str | Path) -> Forecast:
+    """What `Forecast.save` wrote, priced; RecordingError where that cannot be."""
+    recording, extra = load_recording(path)
+    try:
+        target = find_gpu(extra.get("gpu", recording.gpu))
+        priced_by = find_predictor(extra.get("predictor"))
+    except ValueError as error:
+        raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
+    host = _HOSTS.get(extra.get("host", "").removesuffix(CALIBRATED_HOST), PLAIN)
+    if "calibration" in extra:
+        try:
+            learnt = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
+            priced_by = calibrated(priced_by, target, learnt)
+            host = measured_host(host, learnt)
+        except (CalibrationError, ValueError) as error:
+            told = f"priced without the calibration it was saved with: {error}"
+            recording = replace(recording, warnings=(*recording.warnings, told))
+    topology = _saved_topology(extra.get("topology"), path)
+    return Forecast(recording, ForecastOptions(target, priced_by, host, topology))
+
+
+def _saved_topology(text: str | None, path: str | Path) -> Topology | None:
+    """What `Forecast.save` wrote of a topology; RecordingError where that is damaged."""
+    if text is None:
+        return None
+    try:
+        return Topology.from_json(json_value(text), source=str(path))
+    except ValueError as error:
+        raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
 
 
 def _require_same_answers(recording: Recording, target: GPU) -> None:

@@ -17,6 +17,8 @@ from neusight.failure import failure_options
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.forecast import Forecast, ForecastOptions, forecast_options
 from neusight.interrupts import Interrupts, runs_the_program
+from neusight.predictors.clusters.placement import require_joined
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
@@ -91,6 +93,8 @@ class SessionOptions:
             raise ValueError(
                 f'on_out_of_memory is {self.on_out_of_memory!r}; it must be "report" or "raise".'
             )
+        if self.rank is not None and self.forecast.topology is not None:
+            require_joined(self.forecast.topology, self.rank.world_size, self.rank.gpus_per_node)
 
 
 class OpenForecast(Forecast):
@@ -343,10 +347,12 @@ class forecast_on:  # a context manager reads as a verb
     With `world_size` the block is one process of many, `rank` (default: 0) with `gpus_per_node` of
     them on each host (default: up to 8): torch.distributed finds the others there, and what they
     would send is answered. Without it the variables RANK and WORLD_SIZE count, as torchrun sets
-    them.
+    them. `topology` says how GPUs and nodes are joined: a name (`neusight gpus --topologies` lists
+    them), a JSON file, or a `Topology` (default: the GPU's reference system).
 
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
-    CalibrationError (of another GPU, predictor or version), OptionError (ranks that mean nothing).
+    CalibrationError (of another GPU, predictor or version), OptionError (ranks that mean nothing),
+    TopologyError.
     """
 
     def __init__(
@@ -356,6 +362,7 @@ class forecast_on:  # a context manager reads as a verb
         predictor: str | Predictor | None = None,
         calibration: Calibration | str | Path | None = None,
         host: str | HostProfile | None = None,
+        topology: str | Topology | None = None,
         on_trace_ready: Callable[[Forecast], object] | None = None,
         on_out_of_memory: Literal["report", "raise"] = "report",
         record_shapes: bool = True,
@@ -369,22 +376,29 @@ class forecast_on:  # a context manager reads as a verb
         gpus_per_node: int | None = None,
         rank: int | None = None,
     ) -> None:
+        made_with = forecast_options(
+            gpu,
+            predictor=predictor,
+            calibration=calibration,
+            host=host,
+            topology=topology,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_modules=with_modules,
+        )
         self._options = SessionOptions(
-            forecast_options(
-                gpu,
-                predictor=predictor,
-                calibration=calibration,
-                host=host,
-                record_shapes=record_shapes,
-                profile_memory=profile_memory,
-                with_modules=with_modules,
-            ),
+            made_with,
             on_out_of_memory=on_out_of_memory,
             strict=strict,
             with_stack=with_stack,
             allow_writes=allow_writes,
             keep_writes=keep_writes,
-            rank=stated_rank(index=rank, world_size=world_size, gpus_per_node=gpus_per_node),
+            rank=stated_rank(
+                index=rank,
+                world_size=world_size,
+                gpus_per_node=gpus_per_node,
+                system=made_with.system,
+            ),
         )
         self._on_trace_ready = on_trace_ready
         self._session: Session | None = None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from neusight.predictors.clusters.named import find_topology, topologies
+from neusight.predictors.clusters.topology import Level, Topology
 from neusight.predictors.errors import (
     CalibrationError,
     NeusightError,
     RegistrationError,
+    TopologyError,
     UnknownGPUError,
     UnknownPredictorError,
     UnsupportedKernelError,
@@ -41,6 +44,7 @@ __all__ = [
     "GemmSize",
     "Kernel",
     "KernelClass",
+    "Level",
     "Measurement",
     "NeusightError",
     "Predictor",
@@ -48,15 +52,19 @@ __all__ = [
     "Roofline",
     "RowsSize",
     "Tiled",
+    "Topology",
+    "TopologyError",
     "UnknownGPUError",
     "UnknownPredictorError",
     "UnsupportedKernelError",
     "find_gpu",
     "find_predictor",
+    "find_topology",
     "gpus",
     "predict",
     "register_gpu",
     "register_predictor",
+    "topologies",
 ]
 
 

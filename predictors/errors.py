@@ -12,6 +12,7 @@ NeusightError
 ├── DataError              (ValueError)           a measurement table that cannot be read
 ├── CalibrationError       (ValueError)           a calibration that cannot be made or used here
 ├── OptionError            (ValueError)           an option of a command that means nothing
+├── TopologyError          (ValueError)           a topology unknown, damaged or too small
 ├── BaselineError          (ValueError)           a baseline that is missing, damaged or foreign
 ├── RegressionError        (AssertionError)       a forecast worse than its baseline or budget
 ├── SlowMachineError       (TimeoutError)         a check did not end in time: it proves nothing
@@ -34,6 +35,7 @@ __all__ = [
     "RegistrationError",
     "RegressionError",
     "SlowMachineError",
+    "TopologyError",
     "TraceError",
     "UnansweredRankError",
     "UnknownGPUError",
@@ -91,6 +93,10 @@ class CalibrationError(NeusightError, ValueError):
 
 class OptionError(NeusightError, ValueError):
     """An option of a command means nothing: a price that is no number, a sweep over nothing."""
+
+
+class TopologyError(NeusightError, ValueError):
+    """A topology could not be used: unknown, damaged, or without a level that joins a group."""
 
 
 class UnansweredRankError(NeusightError, RuntimeError):

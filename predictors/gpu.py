@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import (
     RegistrationError,
     UnknownGPUError,
@@ -35,8 +36,8 @@ class GPU:
     "fp32_matrix" are the matrix units' rates where they differ. `matrix_units` names those that
     tensor (matrix) cores compute; left out, it follows from the architecture and the peaks
     (`matrix_units_of_architecture`), and an empty list says that there are none. `link_gbps` is
-    one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link, `network_gbps`
-    that of the network between hosts, for each GPU (0: as its reference system has it).
+    one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link. `topology` is
+    the system that it is in (None: its reference system).
 
     `max_clock_mhz` is what the SMs run at where power allows, if that is above the datasheet's
     boost clock (0: it is not).
@@ -74,7 +75,6 @@ class GPU:
     link_kind: str = ""
     link_gbps: float = 0.0
     pcie_gbps: float = 0.0
-    network_gbps: float = 0.0
     aliases: tuple[str, ...] = ()
     cudnn_version: int = 92000
     gcn_arch_name: str = ""
@@ -92,6 +92,7 @@ class GPU:
     sources: dict[str, str] = field(default_factory=dict)
     unverified: tuple[str, ...] = ()
     matrix_units: tuple[str, ...] | None = None
+    topology: Topology | None = None
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -148,6 +149,8 @@ class GPU:
                 value = list(value)
             elif isinstance(value, dict):
                 value = dict(value)
+            elif isinstance(value, Topology):
+                value = value.to_json()
             plain[item.name] = value
         return plain
 
@@ -176,6 +179,8 @@ class GPU:
                         f"GPU {_label(data['name'])}: field '{name}' must be a list."
                     )
                 plain[name] = tuple(plain[name])
+        if plain.get("topology") is not None:
+            plain["topology"] = Topology.from_json(plain["topology"], source=_label(data["name"]))
         made = cls(**plain)
         _check(made)
         return made
@@ -258,7 +263,7 @@ _SHARE_FIELDS = (
     "stream_utilization",
 )
 _NON_NEGATIVE_FIELDS = (
-    *("link_gbps", "pcie_gbps", "network_gbps", "gemm_floor_us", "context_bytes", "cudnn_version"),
+    *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version"),
     "max_clock_mhz",
 )
 

@@ -169,11 +169,17 @@ class RowsSize(NamedTuple):
 
 
 class CollectiveSize(NamedTuple):
-    """A collective of `world_size` GPUs on `num_nodes` hosts; `num_bytes`: a rank's full buffer."""
+    """A collective of `world_size` GPUs on `num_nodes` hosts; `num_bytes`: a rank's full buffer.
+
+    `ranks` says which, as a text ("0..7", "0..24/8", "3,5"; "" where only their number is known),
+    and `gpus_per_node` how many ranks of the program each host holds (0 where nobody says).
+    """
 
     num_bytes: int
     world_size: int
     num_nodes: int
+    ranks: str = ""
+    gpus_per_node: int = 0
 
 
 Size = GemmSize | ConvolutionSize | AttentionSize | RowsSize | CollectiveSize
@@ -222,7 +228,8 @@ class Kernel:
     @property
     def key(self) -> str:
         """A stable, readable text that identifies the kernel, for sorting and files."""
-        size = "x".join(str(part) for part in self.size)
+        is_placed = not isinstance(self.size, CollectiveSize) or bool(self.size.ranks)
+        size = "x".join(str(part) for part in (self.size if is_placed else self.size[:3]))
         types = f"{self.dtype}>{self.out_dtype}/{self.compute}"
         moved = f"{self.bytes_read}+{self.bytes_written}"
         return f"{self.kernel_class.value}:{self.name}[{size}]{types}:{self.layout}:{moved}"
@@ -439,14 +446,23 @@ class Kernel:
         *,
         dtype: str = "bfloat16",
         num_nodes: int = 1,
+        ranks: str = "",
+        gpus_per_node: int = 0,
     ) -> Kernel:
         """A collective: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast" or
-        "send_recv"."""
+        "send_recv".
+
+        `ranks` are those of the group among all of the program ("0..24/8" for every eighth of 32),
+        of which a host holds `gpus_per_node`; without them `num_nodes` hosts share the ranks.
+
+        >>> Kernel.collective("all_reduce", 2**20, 4, num_nodes=4, ranks="0..24/8").size.ranks
+        '0..24/8'
+        """
         _require_sizes(op, num_bytes=num_bytes, world_size=world_size)
         return cls(
             kernel_class=KernelClass.COLLECTIVE,
             name=op,
-            size=CollectiveSize(num_bytes, world_size, num_nodes),
+            size=CollectiveSize(num_bytes, world_size, num_nodes, ranks, gpus_per_node),
             dtype=dtype,
             out_dtype=dtype,
             compute="fp32",

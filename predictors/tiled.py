@@ -13,7 +13,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.learned.correction import Adjustment, shipped
 from neusight.predictors.physics.attention import attention_timing
-from neusight.predictors.physics.collective import collective_timing
+from neusight.predictors.physics.communication.collective import collective_timing
 from neusight.predictors.physics.convolution import convolution_timings
 from neusight.predictors.physics.gemm import bias_us, gemm_timings, is_unaligned, unaligned_us
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing

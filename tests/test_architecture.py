@@ -46,6 +46,7 @@ ORDER = (
     "neusight.predictors.words",
     "neusight.predictors.files",
     "neusight.predictors.kernel",
+    "neusight.predictors.clusters",
     "neusight.predictors.gpu",
     "neusight.predictors.physics",
     "neusight.predictors.learned",

@@ -10,10 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from ranks import join
 from torch import nn
 
 import neusight
-from neusight.predictors.errors import ForecastStateError, UnknownGPUError, UnmappedOpError
+from neusight.predictors.errors import (
+    ForecastStateError,
+    RecordingError,
+    TopologyError,
+    UnknownGPUError,
+    UnmappedOpError,
+)
 
 
 def train(steps: int = 3, width: int = 64) -> nn.Module:
@@ -253,3 +261,56 @@ def test_a_verdict_that_the_gpu_decides_names_no_host() -> None:
 
     assert forecast.bound != "host"
     assert "  host " not in forecast.summary()
+
+
+# -- many ranks ----------------------------------------------------------------------------------
+
+
+def of_ranks(topology: str | None = None, world_size: int = 16) -> neusight.Forecast:
+    with neusight.forecast_on("H100", world_size=world_size, topology=topology) as forecast:
+        join()
+        total = torch.zeros(2**24, device="cuda")
+        for _ in range(3):
+            dist.all_reduce(total)
+            forecast.step()
+    return forecast
+
+
+def test_a_topology_is_kept_wherever_the_forecast_goes(tmp_path: Path) -> None:
+    slow = of_ranks("p4d")
+    slow.save(tmp_path / "saved.json")
+
+    back = neusight.Forecast.load(tmp_path / "saved.json")
+
+    assert back.topology == slow.topology == slow.on("A100").topology
+    assert back.latency_us == slow.latency_us
+    assert slow.on("H100", topology="dgx-h100").latency_us < 0.3 * slow.latency_us
+    assert slow.to_json()["topology"] == "p4d"
+
+
+def test_a_damaged_topology_of_a_saved_forecast_is_told(tmp_path: Path) -> None:
+    of_ranks("p4d").save(tmp_path / "saved.json")
+    text = (tmp_path / "saved.json").read_text().replace('\\"gpus_per_node\\": 8', '\\"x\\": 8')
+    (tmp_path / "saved.json").write_text(text)
+
+    with pytest.raises(RecordingError, match=r"saved.json cannot be priced.*'x'"):
+        neusight.Forecast.load(tmp_path / "saved.json")
+
+
+def test_a_network_that_nobody_stated_is_told_and_its_interval_is_wider() -> None:
+    unstated, stated = of_ranks(), of_ranks("dgx-h100")
+
+    assert "dgx-h100 (8 cards of 50 GB/s a node)" in unstated.warnings[-1]
+    assert "  note      nobody stated the network" in unstated.summary()
+    assert "  topology  dgx-h100, 8 cards of 50 GB/s a node" in stated.summary()
+    assert stated.warnings == of_ranks(world_size=8).warnings == []
+    assert unstated.step_latency_us.median == stated.step_latency_us.median
+    assert unstated.step_latency_us.high > stated.step_latency_us.high
+
+
+def test_ranks_that_a_topology_does_not_join_are_told_before_anything_runs() -> None:
+    with (
+        pytest.raises(TopologyError, match="no level above it"),
+        neusight.forecast_on("L40S", world_size=16, topology="pcie-l40s"),
+    ):
+        raise AssertionError

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
+from neusight.forecast import forecast_options
 from neusight.integrations.cli.launchers import Launched
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
 from neusight.integrations.program.options import ProgramOptions
-from neusight.predictors.errors import OptionError
 
 __all__ = [
     "add_file_arguments",
     "add_rank_arguments",
     "file_options",
-    "network_gbps",
     "rank_options",
 ]
 
@@ -38,37 +36,23 @@ def add_rank_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpus-per-node", type=int, metavar="N",
                          help=f"how many of them share a host (up to {GPUS_PER_NODE})")  # fmt: skip
     command.add_argument("--rank", type=int, metavar="K", help="which of them (0)")
+    command.add_argument("--topology", metavar="NAME|FILE.json",
+                         help="how GPUs and hosts are joined (default: as in the GPU's reference "
+                         "system; `neusight gpus --topologies` lists all)")  # fmt: skip
     command.add_argument("--network-gbps", metavar="G[xN]",
-                         help="the network between hosts, one direction, 1e9 bytes per second: N "
-                         "cards of G for each host (default: a card a GPU, as reference systems "
-                         "have)")  # fmt: skip
-
-
-def network_gbps(text: str | None, gpus_per_node: int) -> float:
-    """What each GPU has of the network that is said so, 1e9 bytes per second; 0 where nothing is.
-    OptionError for what is no network.
-
-    >>> network_gbps("50x4", 8)
-    25.0
-    """
-    if text is None:
-        return 0.0
-    rate, _, count = text.partition("x")
-    try:
-        found = float(rate) * (int(count) if count else 1) / gpus_per_node
-    except ValueError:
-        found = 0.0
-    if not 0.0 < found < math.inf:
-        raise OptionError(f"--network-gbps is {text!r}; it must be like 50 or 50x8")
-    return found
+                         help="another network between hosts, one direction, 1e9 bytes per second: "
+                         "N cards of G for each host")  # fmt: skip
 
 
 def rank_options(options: argparse.Namespace, launched: Launched | None) -> Rank | None:
     """Which process of many; what the command line says goes before the launcher's, and that before
-    the variables RANK and WORLD_SIZE. OptionError."""
+    the variables RANK and WORLD_SIZE. OptionError, TopologyError."""
     index, world_size = options.rank, options.world_size
     if launched is None or world_size is not None:
-        return stated_rank(index=index, world_size=world_size, gpus_per_node=options.gpus_per_node)
+        system = forecast_options(options.gpu[0], topology=options.topology).system
+        return stated_rank(
+            index=index, world_size=world_size, gpus_per_node=options.gpus_per_node, system=system
+        )
     rank = launched.rank
     return Rank(
         rank.index if index is None else index,

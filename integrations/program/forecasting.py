@@ -45,7 +45,12 @@ class ProgramForecast:
         runs again, out of view. ForecastStateError where it would have to, but Ctrl-C ended it."""
         options = self.options
         try:
-            there = self.forecast.on(gpu, host=options.host, calibration=options.learnt_of(gpu))
+            there = self.forecast.on(
+                gpu,
+                host=options.host,
+                calibration=options.learnt_of(gpu),
+                topology=options.topology_for(gpu),
+            )
         except ForecastStateError:
             if self.outcome.is_interrupted:
                 raise

@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
+from neusight.predictors.clusters.named import find_topology, with_cards
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import CalibrationError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import require_predictor
 
 __all__ = [
@@ -45,9 +48,10 @@ class ProgramOptions:
     `samples` and `tokens` are what a step takes in, where its shapes do not tell. `is_guarded`
     lets it write only where nothing is the user's, in a process of its own. `compiles_models`
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
-    where it is one.
+    where it is one, `topology` how those are joined (None: as in the GPU's reference system), and
+    `network_gbps` with which network instead ("50x8").
 
-    OptionError for what means nothing, UnknownPredictorError.
+    OptionError for what means nothing, UnknownPredictorError, TopologyError.
     """
 
     steps: int | None = DEFAULT_STEPS
@@ -66,6 +70,8 @@ class ProgramOptions:
     is_guarded: bool = False
     compiles_models: bool = False
     rank: Rank | None = None
+    topology: str | Topology | None = None
+    network_gbps: str | None = None
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)
@@ -75,6 +81,19 @@ class ProgramOptions:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise OptionError(f"--{name} is {value}; it must be a number above 0")
+        if isinstance(self.topology, str):
+            object.__setattr__(self, "topology", find_topology(self.topology))
+
+    def topology_for(self, gpu: GPU) -> Topology | None:
+        """The system that is stated for that GPU; None where none is. OptionError for a network
+        that means nothing, or where nothing needs one."""
+        stated = None if self.topology is None else find_topology(self.topology)
+        if self.network_gbps is None:
+            return stated
+        if self.rank is None:
+            raise OptionError("--network-gbps means nothing without --world-size")
+        base = stated or system_of(gpu)
+        return with_cards(self.network_gbps, base, self.rank.gpus_per_node)
 
     @property
     def stated(self) -> dict[str, str]:

@@ -71,6 +71,7 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
         predictor=options.predictor,
         calibration=options.learnt_of(gpu),
         host=options.host,
+        topology=options.topology_for(gpu),
     )
 
 

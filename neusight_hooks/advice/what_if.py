@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from neusight.advice.optimizers import is_of_optimizer, with_optimizer_steps
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.predictors.predictor import Predictor
@@ -77,6 +78,10 @@ class Scheduled(Protocol):
         """Who priced its kernels."""
 
     @property
+    def topology(self) -> Topology | None:
+        """The system that the GPU is in, where it is stated."""
+
+    @property
     def host(self) -> HostProfile:
         """What its host costs."""
 
@@ -89,7 +94,7 @@ class WhatIf:
         step = steady_step_of(forecast.timeline)
         self.entries: Entries = () if step is None else step.replay.step.entries
         self._forecast = forecast
-        self._pricer = Pricer(forecast.gpu, forecast.predictor)
+        self._pricer = Pricer(forecast.gpu, forecast.predictor, forecast.topology)
         self._own: dict[int, Priced] = {}
         self._keep: list[OpCall] = []
         self.latency_us = self.latency_of(self.entries)

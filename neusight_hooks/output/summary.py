@@ -12,6 +12,8 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
 from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
+from neusight.output.system import network_words
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.terminal_text import printable_lines
@@ -43,7 +45,8 @@ class Findings:
     """What a forecast found, as far as it is told.
 
     `unmapped` are ops that nobody mapped to kernels; `trace_path` where its trace was written;
-    `compiled` what torch.compile made of it, if anything.
+    `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
+    and `notes` what the figures rest on that nobody stated.
     """
 
     recording: Recording
@@ -57,6 +60,8 @@ class Findings:
     calibration: Calibration | None = None
     trace_path: str | None = None
     compiled: Compilation | None = None
+    topology: Topology | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def failure(self) -> str:
@@ -71,7 +76,7 @@ class Findings:
     @property
     def warnings(self) -> list[str]:
         """What to know before believing the figures."""
-        return list(self.recording.warnings)
+        return [*self.recording.warnings, *self.notes]
 
 
 def memory_verdict(recording: Recording, memory: MemoryTimeline) -> MemoryVerdict:
@@ -151,6 +156,8 @@ def _premises(found: Findings) -> Iterator[str]:
     rank = found.recording.options.get(RANK_OPTION)
     if rank:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"
+    if found.topology is not None:
+        yield f"  topology  {found.topology.name}, {network_words(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)
     if taken:
         yield f"  step      {taken}; {_counted_steps(found.verdict.steps)}"
@@ -289,6 +296,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "gpu": gpu.name,
         "predictor": found.predictor,
         "host": found.host,
+        "topology": None if found.topology is None else found.topology.name,
         "torch_version": found.recording.torch_version,
         "steps": verdict.steps,
         "step_is": found.recording.options.get(STEP_OPTION),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.ops import map_op
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
@@ -52,11 +53,12 @@ Priced = tuple[tuple[Kernel, Estimate], ...]
 class Pricer:
     """Says for an op call which kernels it launches on `gpu` and how long each takes.
 
-    `unmapped` collects the ops that no registered function knows, with the reason.
+    `topology` is the system that the GPU is in (None: its reference system). `unmapped` collects
+    the ops that no registered function knows, with the reason.
     """
 
-    def __init__(self, gpu: GPU, predictor: Predictor) -> None:
-        self.gpu = gpu
+    def __init__(self, gpu: GPU, predictor: Predictor, topology: Topology | None = None) -> None:
+        self.gpu = gpu if topology is None else replace(gpu, topology=topology)
         self.predictor = predictor
         self.unmapped: dict[str, str] = {}
         self._kernels: dict[tuple[int, int], tuple[Kernel, ...]] = {}

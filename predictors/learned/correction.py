@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     RECURRENT,
@@ -39,6 +40,7 @@ from neusight.predictors.learned.features import (
     Features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
+from neusight.predictors.physics.communication.system import is_bridged, system_of
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.physical_time import PhysicalTime
 
@@ -137,11 +139,19 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     if isinstance(size, AttentionSize):
         return _attention_family(kernel, size, gpu)
     if isinstance(size, CollectiveSize):
-        switched = gpu.link_kind.startswith("NVLink") and "pair" not in gpu.link_kind
-        covered = kernel.name in _COLLECTIVES and switched and gpu.link_gbps > 0
-        measured = size.num_nodes == 1 and 2 <= size.world_size <= _MOST_RANKS
-        return "collective" if covered and measured and size.num_bytes > 0 else None
+        return "collective" if _is_switched(kernel.name, size, gpu) else None
     return None
+
+
+def _is_switched(name: str, size: CollectiveSize, gpu: GPU) -> bool:
+    """Whether a collective is one of those that were measured: among up to eight GPUs that a
+    switch joins at the full rate of their links."""
+    measured = name in _COLLECTIVES and 2 <= size.world_size <= _MOST_RANKS and size.num_bytes > 0
+    if not measured or not gpu.link_kind.startswith("NVLink") or is_bridged(gpu):
+        return False
+    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    level = place.inside
+    return place.network is None and level.kind == "switch" and level.gbps >= gpu.link_gbps > 0
 
 
 def _has_measured_ratio(gpu: GPU) -> bool:

@@ -511,12 +511,12 @@ def _collectives_of(
 ) -> _Collectives:
     table = np.array(
         [
-            (*kernel.size, wire_bytes(kernel), time.time_us)
+            (*kernel.size[:2], wire_bytes(kernel), time.time_us)
             for kernel, time in zip(kernels, times, strict=True)
         ],
         dtype=np.float64,
     )
-    moved, ranks, _, wire, time_us = table.T
+    moved, ranks, wire, time_us = table.T
     wire_us = np.maximum(wire, 1.0) / (gpu.link_gbps * 1e3)
     return _Collectives(kernels, moved, ranks, time_us, wire_us, gpu)
 

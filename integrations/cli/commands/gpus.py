@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.predictors.terminal_text import printable
+from neusight.predictors.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -22,12 +22,17 @@ _GIB = 2**30
 def add_arguments(gpus: argparse.ArgumentParser) -> None:
     """The options of `neusight gpus`."""
     gpus.add_argument("name", nargs="?", help="a GPU")
+    gpus.add_argument("--topologies", action="store_true",
+                      help="list the systems that --topology knows instead")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table, or all that is known of one GPU."""
     from neusight.predictors.gpu import find_gpu, gpus
 
+    if options.topologies:
+        print(printable_lines(_topology_lines()))
+        return ExitCode.OK
     if options.name is not None:
         found = find_gpu(options.name)
         for name, value in found.to_json().items():
@@ -43,6 +48,22 @@ def run(options: argparse.Namespace) -> int:
         for item in members:
             print(_row(item))
     return ExitCode.OK
+
+
+def _topology_lines() -> list[str]:
+    """A line for each system: its node, what joins GPUs there, and its network."""
+    from neusight.predictors.clusters.named import find_topology, topologies
+
+    lines = [f"{'name':<14} {'GPUs a node':>11}  {'joined by':<34} {'network cards of a node':<24}"]
+    for name in topologies():
+        found = find_topology(name)
+        links = ", ".join(
+            f"{level.kind} of {level.ranks} ({level.gbps:g} GB/s)" for level in found.inside[-1:]
+        )
+        network = found.network
+        cards = "none" if network is None else f"{network.nics_per_node} x {network.gbps:g} GB/s"
+        lines.append(f"{name:<14} {found.gpus_per_node:>11}  {links:<34} {cards:<24}")
+    return [*lines, "", "A file of your own: neusight run --topology cluster.json (README.md)."]
 
 
 def _what_large_work_reaches(gpu: GPU) -> str:

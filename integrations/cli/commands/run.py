@@ -16,7 +16,6 @@ from neusight.integrations.cli.arguments import (
     add_file_arguments,
     add_rank_arguments,
     file_options,
-    network_gbps,
     rank_options,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
@@ -117,7 +116,6 @@ class RunRequest:
     options: ProgramOptions
     prices: dict[str, float]
     max_memory: str | None
-    network_gbps: str | None
     sweep: str | None
     tries: bool
     trace: str | None
@@ -128,10 +126,7 @@ class RunRequest:
     @property
     def gpus(self) -> list[GPU]:
         """The GPUs, in the order asked for."""
-        gpus = [find_gpu(name) for name in self.gpu_names]
-        per_node = 1 if self.options.rank is None else self.options.rank.gpus_per_node
-        network = network_gbps(self.network_gbps, per_node)
-        return [replace(gpu, network_gbps=network or gpu.network_gbps) for gpu in gpus]
+        return [find_gpu(name) for name in self.gpu_names]
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -180,7 +175,6 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         options=_program_options(options, start),
         prices=parse_prices(options.price),
         max_memory=options.max_memory,
-        network_gbps=options.network_gbps,
         sweep=options.sweep,
         tries=options.tried is not None,
         trace=options.trace,
@@ -191,6 +185,8 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
     if options.max_memory is not None:
         limit_of(options.max_memory)
     checked_calibration(request.options, request.gpus)  # before minutes of recording
+    for target in request.gpus:
+        request.options.topology_for(target)
     _require_priced(request)
     return request
 
@@ -216,6 +212,8 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         tokens=options.tokens,
         with_stack=options.max_memory is not None,
         rank=rank_options(options, start),
+        topology=options.topology,
+        network_gbps=options.network_gbps,
     )
     return stated_options({name: getattr(options, name) for name in STATED}, others)
 

@@ -22,14 +22,18 @@ class Groups:
         self._streams: dict[tuple[str, int | None], int] = {}
 
     def text_of(self, group: Any, between: tuple[int, ...] | None = None) -> str:
-        """What a recording keeps of a group, or of two of its ranks: "size=8 nodes=1 name=0
-        ranks=0..7"."""
+        """What a recording keeps of a group, or of two of its ranks: "size=8 nodes=1 per_node=8
+        name=0 ranks=0..7"."""
         key = (group.group_name, between)
         text = self._texts.get(key)
         if text is None:
             ranks = between or tuple(dist.get_process_group_ranks(group))
-            nodes = len({rank // self._rank.gpus_per_node for rank in ranks})
-            text = f"size={len(ranks)} nodes={nodes} name={key[0]} ranks={ranks_text(ranks)}"
+            per_node = self._rank.gpus_per_node
+            nodes = len({rank // per_node for rank in ranks})
+            text = (
+                f"size={len(ranks)} nodes={nodes} per_node={per_node} name={key[0]} "
+                f"ranks={ranks_text(ranks)}"
+            )
             self._texts[key] = text
         return text
 

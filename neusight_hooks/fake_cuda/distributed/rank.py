@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import OptionError
 
 __all__ = ["GPUS_PER_NODE", "Rank", "stated_rank"]
@@ -98,9 +99,11 @@ def stated_rank(
     world_size: int | None = None,
     gpus_per_node: int | None = None,
     environment: Mapping[str, str] = os.environ,
+    system: Topology | None = None,
 ) -> Rank | None:
     """The rank that is asked for, else the one that RANK and WORLD_SIZE say; None where neither
-    says any. OptionError for numbers that mean nothing.
+    says any. Where nobody says how many a node holds, that is as many as a node of
+    `system` has. OptionError for numbers that mean nothing.
 
     >>> stated_rank(environment={"RANK": "3", "WORLD_SIZE": "4"})
     Rank(index=3, world_size=4, gpus_per_node=4)
@@ -115,7 +118,8 @@ def stated_rank(
         if index is None and gpus_per_node is None:
             return None
         raise OptionError("a rank, or GPUs per node, mean nothing without --world-size")
-    return Rank(index or 0, world_size, gpus_per_node or 0)
+    usual = 0 if system is None else min(world_size, system.gpus_per_node)
+    return Rank(index or 0, world_size, gpus_per_node or max(0, usual))
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -1,13 +1,14 @@
 """Collectives between GPUs: c10d, functional and symmetric-memory ops.
 
 The number of ranks is read off shapes where they show it, else from the op's own argument, else
-from the text that stands for the process group, which holds "size=8" (and "nodes=2" if there are
-several).
+from the text that stands for the process group, which holds "size=8", "nodes=2" if there are
+several, "per_node=8" for how many ranks a node holds, and "ranks=0..7" for those of the group.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from neusight.ops.operands import (
     copy_kernel,
@@ -23,6 +24,8 @@ __all__: list[str] = []
 
 _SIZE = re.compile(r"\bsize=(\d+)")
 _NODES = re.compile(r"\bnodes=(\d+)")
+_PER_NODE = re.compile(r"\bper_node=(\d+)")
+_RANKS = re.compile(r"\branks=([\d.,/]+)")
 
 
 def _group_text(call: OpSignature) -> str:
@@ -45,9 +48,14 @@ def _world_size(call: OpSignature) -> int:
     return int(found.group(1))
 
 
-def _num_nodes(call: OpSignature) -> int:
-    found = _NODES.search(_group_text(call))
-    return int(found.group(1)) if found else 1
+def _place(call: OpSignature, num_ranks: int) -> dict[str, Any]:
+    """Where that many ranks of the group lie, for `Kernel.collective`."""
+    text = _group_text(call)
+    nodes, per_node, ranks = (form.search(text) for form in (_NODES, _PER_NODE, _RANKS))
+    place: dict[str, Any] = {"num_nodes": min(num_ranks, int(nodes.group(1)) if nodes else 1)}
+    if ranks is not None and per_node is not None:
+        place |= {"ranks": ranks.group(1), "gpus_per_node": int(per_node.group(1))}
+    return place
 
 
 def _collective(
@@ -58,11 +66,8 @@ def _collective(
     moved = sum(spec.num_bytes for spec in tensors)
     if ranks <= 1 or not moved:
         return []
-    return [
-        Kernel.collective(
-            name, moved, ranks, dtype=tensors[0].dtype, num_nodes=min(ranks, _num_nodes(call))
-        )
-    ]
+    place = _place(call, ranks)
+    return [Kernel.collective(name, moved, ranks, dtype=tensors[0].dtype, **place)]
 
 
 #: Ops whose buffer is their tensors, as they are.

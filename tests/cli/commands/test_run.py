@@ -7,10 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.commands.run import _requested
 from neusight.integrations.cli.main import _parser
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
+from neusight.predictors.clusters.named import find_topology
+from neusight.predictors.clusters.topology import Level
+from neusight.predictors.errors import NeusightError
+from neusight.predictors.gpu import find_gpu
 
 TRAIN = Program("json.tool", (), is_module=True)
 
@@ -32,6 +39,46 @@ def test_every_option_of_the_command_line_becomes_a_value() -> None:
     assert [gpu.name for gpu in request.gpus] == ["H100-SXM5-80GB", "T4"]
     assert request.prices == {"H100-SXM5-80GB": 1.0}
     assert request.max_memory == "2"
+
+
+def test_a_topology_and_a_network_are_those_of_every_gpu() -> None:
+    options = _parser().parse_args(
+        ["run", "--gpu", "H100", "--gpu", "A100", "--world-size", "64", "--topology", "P4D",
+         "--network-gbps", "25x8"]
+    )  # fmt: skip
+    options.is_command_line = True
+
+    asked = _requested(options, TRAIN).options
+
+    topology = asked.topology_for(find_gpu("A100"))
+    assert topology is not None
+    assert topology.inside == find_topology("p4d").inside
+    assert topology.network == Level("network", 25.0, nics_per_node=8)
+
+
+def test_a_node_holds_as_many_ranks_as_its_topology_has_gpus() -> None:
+    options = _parser().parse_args(
+        ["run", "--gpu", "GB200", "--world-size", "64", "--topology", "gb200-nvl72"]
+    )
+    options.is_command_line = True
+
+    assert _requested(options, TRAIN).options.rank == Rank(0, 64, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--topology", "dgx-h10"], "Did you mean 'dgx-h100'"),
+        (["--topology", "none.json"], "none.json"),
+        (["--network-gbps", "fast"], "it must be like 50 or 50x8"),
+    ],
+)
+def test_what_is_no_topology_is_refused_before_the_script_runs(words: list[str], told: str) -> None:
+    options = _parser().parse_args(["run", "--gpu", "H100", "--world-size", "16", *words])
+    options.is_command_line = True
+
+    with pytest.raises(NeusightError, match=told):
+        _requested(options, TRAIN).options.topology_for(find_gpu("H100"))
 
 
 def test_advice_and_rates_are_in_the_json(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.physics.collective import collective_timing
-from neusight.predictors.physics.network import card_gbps, network_us
+from neusight.predictors.physics.communication.collective import collective_timing
+from neusight.predictors.physics.communication.network import Crossing, network_us
 from neusight.predictors.physics.roofline import sent_bytes
 
+#: One direction of a card of a DGX H100, 1e9 bytes per second.
+CARD_GBPS = 50.0
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 
 
@@ -39,18 +43,16 @@ def test_whole_hosts_have_all_their_cards(kind: str) -> None:
     whole = time_us(kind, 2**32, 64, 8)
     one_each = time_us(kind, 2**32, 8, 8)
 
-    cards = 8 * 0.8 * card_gbps(find_gpu("H100"))
+    cards = 8 * 0.8 * CARD_GBPS
     bus = sent_bytes(kind, 2**32, 64) / whole / 1e3
     assert 0.6 * cards < bus < cards
     assert one_each > 4 * whole
 
 
 def test_what_a_card_carries_bounds_one_rank_a_host() -> None:
-    gpu = find_gpu("H100")
-
     rate = sent_bytes("all_reduce", 2**34, 16) / time_us("all_reduce", 2**34, 16, 16) / 1e3
 
-    assert rate == pytest.approx(0.8 * card_gbps(gpu), rel=0.05)
+    assert rate == pytest.approx(0.8 * CARD_GBPS, rel=0.05)
 
 
 def test_small_messages_take_trees_over_many_hosts() -> None:
@@ -58,17 +60,44 @@ def test_small_messages_take_trees_over_many_hosts() -> None:
     assert time_us("all_reduce", 1024, 8192, 1024) < 1000.0
 
 
-def test_an_ampere_host_has_slower_cards() -> None:
-    assert card_gbps(find_gpu("A100")) == card_gbps(find_gpu("H100")) / 2
+def group(**changes: object) -> Crossing:
+    """32 ranks on 4 nodes; inside one, a rank reaches 300e9 bytes per second."""
+    return replace(GROUP, **changes)  # type: ignore[arg-type]
+
+
+GROUP = Crossing(
+    num_ranks=32, num_nodes=4, least=8, most=8, link_gbps=300.0, cards_gbps=320.0, card_gbps=40.0,
+    base_us=10.0, hop_us=5.0, inside=lambda kind, ranks, num_bytes: num_bytes / 300e3,
+)  # fmt: skip
 
 
 def test_a_better_network_is_never_slower() -> None:
     times = [
-        network_us(
-            "all_reduce", 2**28, world_size=32, num_nodes=4, link_gbps=300.0,
-            network_gbps=gbps, inside=lambda kind, ranks, num_bytes: num_bytes / 300e3,
-        )
+        network_us("all_reduce", 2**28, group(cards_gbps=8 * gbps))
         for gbps in (12.5, 25.0, 50.0, 100.0)
-    ]  # fmt: skip
+    ]
 
     assert times == sorted(times, reverse=True)
+
+
+def test_a_ring_is_latency_and_wire_bytes_over_the_cards() -> None:
+    """Two nodes with a GPU each: two crossings up and two down, no step inside."""
+    pair = group(num_ranks=2, num_nodes=2, least=1, most=1, cards_gbps=40.0)
+
+    assert network_us("all_reduce", 4e9, pair) == pytest.approx(10 + 4 * 5 + 4e9 / 40e3)
+
+
+def test_switches_that_add_up_halve_what_crosses() -> None:
+    slow = group(cards_gbps=40.0)
+
+    plain, reducing = (network_us("all_reduce", 2**32, replace(slow, reduces=r)) for r in (0, 1))
+
+    assert reducing < 0.72 * plain
+
+
+def test_the_emptiest_node_bounds_a_group() -> None:
+    """Nine ranks as 8 + 1 have one card between the nodes."""
+    uneven = group(num_ranks=9, num_nodes=2, least=1, most=8, cards_gbps=40.0)
+    rate = sent_bytes("all_reduce", 2**32, 9) / network_us("all_reduce", 2**32, uneven) / 1e3
+
+    assert rate == pytest.approx(40.0, rel=0.01)

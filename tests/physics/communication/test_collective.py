@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.physics.collective import collective_timing, link_bandwidth_gbps
-from neusight.predictors.physics.roofline import roofline_us
+from neusight.predictors.physics.communication.collective import collective_timing, inside_gbps
+from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.physics.roofline import roofline_us, sent_bytes
 
 OPS = st.sampled_from(
     ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "other"]
@@ -68,10 +69,40 @@ def test_large_messages_reach_most_of_the_link() -> None:
 
 
 def test_bridged_pairs_fall_back_to_the_host_beyond_two() -> None:
-    a100 = find_gpu("A100-PCIE-80GB")
+    bridge, host = system_of(find_gpu("A100-PCIE-80GB")).inside
+    gpu = find_gpu("A100-PCIE-80GB")
 
-    assert link_bandwidth_gbps(a100, world_size=2) > 150
-    assert link_bandwidth_gbps(a100, world_size=4) < 32
+    assert inside_gbps(gpu, bridge, world_size=2) > 150
+    assert inside_gbps(gpu, host, world_size=4) < 32
+
+
+def test_over_pcie_a_step_and_the_bytes_cost_what_was_fitted() -> None:
+    """Four L40S: six steps, and 1.5 times the bytes through the host's memory."""
+    expected = 6.5 + 6 * 0.9 + 1.5 * 2**20 / 4.75e3
+
+    assert time_us("all_reduce", "L40S", 2**20, 4) == pytest.approx(expected)
+
+
+def test_cards_whose_driver_has_no_direct_transfers_go_through_the_host() -> None:
+    server, geforce = (time_us("all_gather", name, 2**28, 2) for name in ("L40S", "RTX-4090"))
+
+    assert geforce > 3 * server
+
+
+def test_a_mesh_has_a_link_to_each_of_the_others() -> None:
+    two, eight = (
+        sent_bytes("all_gather", 2**30, ranks) / time_us("all_gather", "MI300X", 2**30, ranks)
+        for ranks in (2, 8)
+    )
+
+    assert eight == pytest.approx(7 * two, rel=0.1)
+
+
+def test_a_rack_of_one_switch_is_one_island() -> None:
+    """72 GB200 reach each other by NVLink, on hosts of four."""
+    rack = time_us("all_gather", "GB200", 2**30, 64, 16)
+
+    assert rack < 0.6 * time_us("all_gather", "B200", 2**30, 64, 8)
 
 
 def test_hosts_apart_are_slower() -> None:
@@ -82,7 +113,7 @@ def test_a_long_message_takes_its_bytes_over_the_links_rate_in_decimal_units() -
     gpu = find_gpu("H100")
     kernel = Kernel.collective("broadcast", 10**13, 8)
 
-    rate = link_bandwidth_gbps(gpu, world_size=8)
+    rate = inside_gbps(gpu, system_of(gpu).levels[0], world_size=8)
 
     assert collective_timing(kernel, gpu).time_us == pytest.approx(1e13 / (rate * 1e3), rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""How long a collective takes: a floor that grows with the ranks, and bytes over the link.
+"""How long a collective takes: a floor that grows with the ranks, and bytes over what joins them.
 
 Constants fitted on a sample of data/modern's nccl-tests rows on NVSwitch (1,440 rows, 6 GPUs):
 10-25 % per GPU and collective, with the floor of each GPU known.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 
+from neusight.predictors.clusters.placement import GroupPlacement, placement_of
+from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.physics.communication.network import Crossing, network_us
+from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.launch_geometry import geometry_of
-from neusight.predictors.physics.network import card_gbps, network_us
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes
 
-__all__ = ["collective_timing", "link_bandwidth_gbps"]
+__all__ = ["collective_timing", "inside_gbps"]
 
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
@@ -46,78 +49,95 @@ _DIRECT_PIPELINE_SHARE = 0.6
 _DIRECT_LINK_SHARE = 0.85
 _DIRECT = frozenset({"send_recv"})
 
-#: Over PCIe, and beyond two ranks of GPUs bridged in pairs, all share the host's bridges: this
-#: share of the host link for two, less in proportion for more. Hosts differ by 10 times.
-_PCIE_SHARE = 0.5
-
-#: Half width of the 80 % interval: on switched NVLink, and where the host decides.
+#: Half width of the 80 % interval on switched NVLink.
 _SPREAD = 0.25
-_HOST_SPREAD = 0.6
 
 
-def link_bandwidth_gbps(gpu: GPU, *, world_size: int) -> float:
-    """Bandwidth that a rank of a host gets, one direction, 1e9 bytes per second."""
-    paired = "pair" in gpu.link_kind and world_size > 2
-    if gpu.link_gbps and not paired and "PCIe" not in gpu.link_kind:
-        return gpu.link_gbps * _LINK_SHARE
-    return (gpu.pcie_gbps or _DEFAULT_PCIE_GBPS) * _PCIE_SHARE * 2.0 / max(2, world_size)
-
-
-#: PCIe 3.0 x16, one direction, where a GPU names no link at all.
-_DEFAULT_PCIE_GBPS = 16.0
+def inside_gbps(gpu: GPU, level: Level, *, world_size: int) -> float:
+    """Bandwidth that a rank gets of a level inside nodes, one direction, 1e9 bytes per second."""
+    if level.kind == "pcie":
+        return level.gbps * level.share
+    if level.kind == "mesh":  # a link to each of the others
+        return level.gbps * max(1, world_size - 1) * _LINK_SHARE
+    rate = min(level.gbps, gpu.link_gbps) if gpu.link_gbps else level.gbps
+    return rate * _LINK_SHARE
 
 
 def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The time of one collective on every rank, once all have arrived.
 
-    With one rank nothing crosses a link: the floor of a copy.
+    With one rank nothing crosses a link: the floor of a copy. TopologyError where no level of the
+    GPU's topology joins the group.
     """
     size = kernel.size
     assert isinstance(size, CollectiveSize)
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
-    if size.num_nodes > 1:
-        time_us = _between_hosts_us(kernel.name, size, gpu)
+    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    if place.network is None:
+        time_us = _inside_us(kernel.name, size.world_size, size.num_bytes, gpu, place.inside)
     else:
-        time_us = _inside_us(kernel.name, size.world_size, size.num_bytes, gpu)
+        time_us = _between_us(kernel.name, size, gpu, place, place.network)
     launch = geometry_of(
         KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
     )
     return PhysicalTime(
         time_us=time_us,
         bound="communication",
-        spread=_SPREAD if _is_switched(size, gpu) else _HOST_SPREAD,
+        spread=_spread_of(place),
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
     )
 
 
-def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU) -> float:
-    """A collective on one host."""
+def _spread_of(place: GroupPlacement) -> float:
+    if place.network is not None:
+        return place.network.spread
+    return _SPREAD if place.inside.kind == "switch" else place.inside.spread
+
+
+def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Level) -> float:
+    """A collective of ranks that a level inside nodes joins."""
+    bandwidth = inside_gbps(gpu, level, world_size=world_size)
+    wire_us = sent_bytes(name, num_bytes, world_size) / (bandwidth * 1e3)
+    if level.kind == "pcie":
+        steps = (2 if name == "all_reduce" else 1) * (world_size - 1)
+        return level.base_us + steps * level.hop_us + wire_us
     growth = _growth(world_size)
     floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(name, 1.0)
-    bandwidth = link_bandwidth_gbps(gpu, world_size=world_size)
     is_direct = name in _DIRECT
     if is_direct:
-        bandwidth *= _DIRECT_LINK_SHARE / _LINK_SHARE
-    wire_us = sent_bytes(name, num_bytes, world_size) / (bandwidth * 1e3)
+        wire_us *= _LINK_SHARE / _DIRECT_LINK_SHARE
     share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
     pipeline_us = share * gpu.link_floor_us * growth
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
     return smooth_maximum(floor_us, wire_us) + start_us
 
 
-def _between_hosts_us(name: str, size: CollectiveSize, gpu: GPU) -> float:
+def _between_us(
+    name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement, network: Level
+) -> float:
+    """A collective of ranks that only a network joins."""
+    reached = network.gbps * network.share / network.oversubscription
+    inside = place.inside
     return network_us(
         name,
         size.num_bytes,
-        world_size=size.world_size,
-        num_nodes=size.num_nodes,
-        link_gbps=link_bandwidth_gbps(gpu, world_size=size.world_size // size.num_nodes),
-        network_gbps=card_gbps(gpu),
-        inside=lambda kind, ranks, num_bytes: _inside_us(kind, ranks, num_bytes, gpu),
+        Crossing(
+            num_ranks=size.world_size,
+            num_nodes=place.num_islands,
+            least=place.least,
+            most=place.most,
+            link_gbps=inside_gbps(gpu, inside, world_size=place.most),
+            cards_gbps=reached * place.cards,
+            card_gbps=reached * place.cards_of_one,
+            base_us=network.base_us,
+            hop_us=network.hop_us,
+            inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
+            reduces=network.sharp,
+        ),
     )
 
 
@@ -129,12 +149,6 @@ def _growth(world_size: int) -> float:
     if world_size > _FLOOR_RANKS:
         growth *= 1.0 + 0.25 * math.log2(world_size / _FLOOR_RANKS)
     return growth
-
-
-def _is_switched(size: CollectiveSize, gpu: GPU) -> bool:
-    """Whether all ranks meet over NVLink on one host, and not in pairs."""
-    is_linked = size.num_nodes == 1 and gpu.link_kind.startswith("NVLink") and gpu.link_gbps > 0
-    return is_linked and "pair" not in gpu.link_kind
 
 
 #: CTAs and threads of an NCCL kernel on NVLink (NCCL 2.2x defaults).
