@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.live_memory import LiveMemory
@@ -87,6 +88,7 @@ def enter_fake_cuda(
             asked(question, answer)
 
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
+    install_accelerator(patches)
     wrappers = Wrappers()
     heard = wrappers.hearing(recorder.mode, asked)
     install_overrides(patches, recorder, gpu, heard)
