@@ -40,6 +40,9 @@ aten = torch.ops.aten
 CPU_OP_US = 1.5
 CPU_BYTES_PER_US = 10_000.0
 
+#: Ops that a tensor without data answers as one with data.
+_OF_PINNED_MEMORY = frozenset({aten._pin_memory.default, aten.is_pinned.default})
+
 #: Runs an op whose result depends on values, or which has no fake kernel.
 Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
 
@@ -137,7 +140,7 @@ class Recorder:
                     else:
                         lazy = True
         if not cuda:
-            if lazy:
+            if lazy and func not in _OF_PINNED_MEMORY:
                 return self.lazy.run(func, args, kwargs)
             return self._run_on_cpu(func, args, kwargs)
         with self.fake_kernels.lock:

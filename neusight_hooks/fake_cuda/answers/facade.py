@@ -255,6 +255,9 @@ class _Stream:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return bool(self._context.capturing)
+
     def __enter__(self) -> _Stream:
         recorder = self._context.recorder
         self._entered.append(recorder.current_stream)

@@ -282,6 +282,10 @@ class PendingWork(dist.Work):
         """Collectives of a forecast do not fail."""
         return True
 
+    def _source_rank(self) -> int:
+        """Who sent what was received from anyone: the first of the others."""
+        return int(dist.get_rank() == 0)
+
     def exception(self) -> None:
         """None: it did not fail."""
         return

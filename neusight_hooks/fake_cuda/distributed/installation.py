@@ -16,7 +16,11 @@ from neusight.fake_cuda.distributed.process_groups import (
 )
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.distributed.spawning import install_spawning
-from neusight.fake_cuda.distributed.wrappers import install_wrappers, synchronized_norm_handlers
+from neusight.fake_cuda.distributed.wrappers.caches import install_caches
+from neusight.fake_cuda.distributed.wrappers.checkpoints import install_sharded_checkpoints
+from neusight.fake_cuda.distributed.wrappers.norms import synchronized_norm_handlers
+from neusight.fake_cuda.distributed.wrappers.refusals import install_refusals
+from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import RANK_OPTION
 
@@ -44,7 +48,10 @@ def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None)
     }
     install_process_groups(patches, communication, own, is_stated=rank is not None)
     install_objects(patches)
-    install_wrappers(patches)
+    install_replicas(patches)
+    install_sharded_checkpoints(patches, recorder)
+    install_refusals(patches)
+    install_caches(patches)
     install_spawning(patches, own)
 
 

@@ -1,4 +1,4 @@
-"""What data-parallel wrappers ask of other ranks, or of CUDA itself, outside of any collective."""
+"""SyncBatchNorm's ops, which only a GPU has."""
 
 from __future__ import annotations
 
@@ -6,47 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
-import torch.nn.parallel.distributed as parallel
-
-from neusight.fake_cuda.import_hooks import when_imported
-from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Handler, Recorder
 
-__all__ = ["install_wrappers", "synchronized_norm_handlers"]
+__all__ = ["synchronized_norm_handlers"]
 
 aten = torch.ops.aten
-
-
-class _Logger:
-    """DistributedDataParallel's log, which times with events of CUDA."""
-
-    def __init__(self, reducer: object) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: None
-
-
-def install_wrappers(patches: Patches) -> None:
-    """DistributedDataParallel and distributed checkpoints do without other ranks."""
-
-    def verified(*args: object, **kwargs: object) -> None:
-        """The shapes of the others' parameters, which are those of this rank."""
-
-    for module in (parallel, dist):
-        patches.set(module, "_verify_param_shape_across_processes", verified)
-    patches.set(dist, "Logger", _Logger)
-    reducer: Any = vars(dist)["Reducer"]
-    patches.set(reducer, "set_logger", lambda self, logger: None)
-    when_imported(
-        patches,
-        "torch.distributed.checkpoint.default_planner",
-        # One rank's parts do not fill the tensors of a checkpoint.
-        lambda planner: patches.set(planner, "_validate_global_plan", lambda *args: []),
-    )
 
 
 def synchronized_norm_handlers() -> dict[Any, Handler]:
