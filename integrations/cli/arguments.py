@@ -28,9 +28,11 @@ def add_file_arguments(command: argparse.ArgumentParser) -> None:
                          help="let the script write, move and remove your files")  # fmt: skip
 
 
-def add_rank_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of whoever runs a script as one process of many."""
-    command.add_argument("--world-size", type=int, metavar="N",
+def add_rank_arguments(command: argparse.ArgumentParser, *, takes_several: bool = False) -> None:
+    """The options of whoever runs a script as one process of many; `takes_several` leaves a list of
+    numbers of them as text."""
+    command.add_argument("--world-size", type=str if takes_several else int,
+                         metavar="N[,N…]" if takes_several else "N",
                          help="run it as one of N processes, each with a GPU of its own; a script "
                          "behind torchrun or accelerate launch says it there")  # fmt: skip
     command.add_argument("--gpus-per-node", type=int, metavar="N",

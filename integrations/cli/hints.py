@@ -170,7 +170,7 @@ def script_problem(program: Program, own: Sequence[str]) -> str | None:
     path = Path(program.target)
     if path.is_dir():
         return f"{program.target} is a folder; name {_in_folder(path, program, own)}"
-    if own[0] == "run" and is_launcher(program):
+    if own[0] in ("run", "plan") and is_launcher(program):
         return None
     if path.name in _LAUNCHERS and not path.is_file():
         return _launched(program, own)

@@ -20,6 +20,7 @@ from neusight.integrations.cli.commands import (
     fit,
     gpus,
     measure,
+    plan,
     run,
     validate,
 )
@@ -82,7 +83,7 @@ class CommandWithoutProgram(Command, Protocol):
         ...
 
 
-_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {"run": run, "check": check}
+_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {"run": run, "plan": plan, "check": check}
 _WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "compare": compare,
     "gpus": gpus,
@@ -154,7 +155,7 @@ def _wrong_options(
     problem = option_hint(own, parser, program)
     if problem is not None or own[0] not in _WITH_PROGRAM:
         return problem
-    is_run = own[0] == "run"
+    is_run = own[0] in ("run", "plan")
     has_gpu = any(word.partition("=")[0] == "--gpu" for word in own)
     if program is None and is_run and (has_gpu or len(own) > 1):
         return missing_program_hint(own, parser)

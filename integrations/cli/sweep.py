@@ -20,10 +20,21 @@ from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["Sweep", "SweepPoint", "parse_sweep", "sweep_table", "swept", "with_argument"]
+__all__ = [
+    "FLAG_VALUES",
+    "Sweep",
+    "SweepPoint",
+    "parse_sweep",
+    "sweep_table",
+    "swept",
+    "with_argument",
+]
 
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
+
+#: What a flag takes in turn: not given, given.
+FLAG_VALUES = ("no", "yes")
 
 _GIB = 2**30
 _BAR_WIDTH = 24
@@ -32,10 +43,24 @@ _FULL, _EMPTY = "█", "·"
 
 @dataclass(frozen=True)
 class Sweep:
-    """An argument of the script by its name without dashes, and the values it takes in turn."""
+    """An argument of the script by its name without dashes, and the values it takes in turn; a flag
+    is left out and given: `FLAG_VALUES`."""
 
     argument: str
     values: tuple[str, ...]
+    is_flag: bool = False
+
+    def set_in(self, arguments: Sequence[str], value: str) -> tuple[str, ...]:
+        """The script's arguments with this one set.
+
+        >>> Sweep("fast", FLAG_VALUES, is_flag=True).set_in(["--fast", "--lr=1"], "no")
+        ('--lr=1',)
+        """
+        if not self.is_flag:
+            return with_argument(arguments, self.argument, value)
+        spellings = _spellings(self.argument)
+        others = tuple(word for word in arguments if word not in spellings)
+        return others if value == FLAG_VALUES[0] else (*others, f"--{self.argument}")
 
     def to_json(self, points: Sequence[SweepPoint]) -> dict[str, Any]:
         """The document of `neusight run --sweep --json`."""
@@ -80,13 +105,16 @@ class SweepPoint:
         return asdict(self)
 
 
-def parse_sweep(text: str) -> Sweep:
-    """An argument and its values, from "batch=1,2,4"; OptionError for anything else.
+def parse_sweep(text: str, *, takes_flags: bool = False) -> Sweep:
+    """An argument and its values, from "batch=1,2,4", or only its name where flags are taken;
+    OptionError for anything else.
 
-    >>> parse_sweep("--batch-size=8,16")
-    Sweep(argument='batch-size', values=('8', '16'))
+    >>> parse_sweep("--batch-size=8,16").values, parse_sweep("fast", takes_flags=True).values
+    (('8', '16'), ('no', 'yes'))
     """
-    name, equals, values = text.partition("=") if not text.startswith("-") else _dashed(text)
+    name, equals, values = text.lstrip("-").partition("=")
+    if takes_flags and name and not equals:
+        return Sweep(name, FLAG_VALUES, is_flag=True)
     found = tuple(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
     if not equals or not name or not found:
         raise OptionError(
@@ -94,10 +122,6 @@ def parse_sweep(text: str) -> Sweep:
             "--sweep batch=1,2,4,8"
         )
     return Sweep(name, found)
-
-
-def _dashed(text: str) -> tuple[str, str, str]:
-    return text.lstrip("-").partition("=")
 
 
 def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str, ...]:
@@ -110,9 +134,7 @@ def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str,
     >>> with_argument(["{batch}"], "batch", "2"), with_argument([], "batch", "2")
     (('2',), ('--batch', '2'))
     """
-    spellings = {f"--{name}", f"--{name.replace('-', '_')}", f"--{name.replace('_', '-')}"}
-    if len(name) == 1:
-        spellings.add(f"-{name}")
+    spellings = _spellings(name)
     found, is_set = list(arguments), False
     for position, word in enumerate(arguments):
         before, equals, _ = word.partition("=")
@@ -126,6 +148,11 @@ def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str,
             continue
         is_set = True
     return tuple(found) if is_set else (*found, f"--{name}", value)
+
+
+def _spellings(name: str) -> set[str]:
+    spellings = {f"--{name}", f"--{name.replace('-', '_')}", f"--{name.replace('_', '-')}"}
+    return spellings | {f"-{name}"} if len(name) == 1 else spellings
 
 
 def swept(

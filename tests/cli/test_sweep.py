@@ -72,6 +72,14 @@ def test_a_sweep_reads_as_written() -> None:
     assert parse_sweep("batch= 1, 2,2") == Sweep("batch", ("1", "2"))
 
 
+def test_a_flag_is_left_out_and_given_where_flags_are_taken() -> None:
+    flag = parse_sweep("--use-checkpoint", takes_flags=True)
+
+    assert [flag.set_in(["--use_checkpoint", "--lr=1"], value) for value in flag.values] == [
+        ("--lr=1",), ("--lr=1", "--use-checkpoint"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["batch", "batch=", "=1,2", "batch=,", ""])
 def test_what_is_no_sweep_is_told(text: str) -> None:
     with pytest.raises(OptionError, match="--sweep got"):

@@ -1,0 +1,227 @@
+"""`neusight plan`: forecasts a script for every combination of its arguments, best first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from neusight.exit_codes import ExitCode
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli.arguments import (
+    add_file_arguments,
+    add_rank_arguments,
+    file_options,
+    network_gbps,
+    rank_options,
+)
+from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.launchers import Launched, launched
+from neusight.integrations.cli.planning.candidates import Candidate, candidates_of
+from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated
+from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores, on_ray
+from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interim_words
+from neusight.integrations.cli.screen import coloured
+from neusight.integrations.cli.sweep import parse_sweep
+from neusight.integrations.program.options import (
+    DEFAULT_MAX_OPS,
+    HOSTS,
+    STATED,
+    checked_calibration,
+    stated_options,
+)
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.runner import hide_gpus
+from neusight.integrations.report.side_by_side import parse_prices
+from neusight.interrupts import raises_from_here
+from neusight.predictors.errors import OptionError
+from neusight.predictors.gpu import GPU, find_gpu
+
+__all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
+
+HELP = "choose a script's arguments: parallelism, batch, checkpoints"
+USAGE = (
+    "neusight plan --gpu GPU[,GPU…] [--world-size N[,N…]] [--sweep ARGUMENT=V1,V2,… …] [options] "
+    "SCRIPT.py|-m MODULE [args…]"
+)
+DESCRIPTION = (
+    "Forecast a script for every combination of the arguments named by --sweep, of numbers of "
+    "ranks and of GPUs, and rank those that fit. Exit codes: 0 ok, 2 wrong use, 3 every candidate "
+    "failed, 130 interrupted: what was done is shown."
+)
+
+#: Steady steps of a candidate: all steps of a plan's script are mostly alike.
+DEFAULT_STEPS = 1
+
+
+def add_arguments(plan: argparse.ArgumentParser) -> None:
+    """The options of `neusight plan`."""
+    plan.add_argument("--gpu", action="append", required=True, metavar="NAME[,NAME…]",
+                      help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    plan.add_argument("--sweep", action="append", default=[], metavar="ARGUMENT[=V1,V2,…]",
+                      help="an argument of the script's own and its values, or a flag, left out "
+                      "and given; several: every combination")  # fmt: skip
+    add_rank_arguments(plan, takes_several=True)
+    plan.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
+                      help="price of a GPU an hour; costs are GPU-hours without it")  # fmt: skip
+    plan.add_argument("--by", choices=("time", "cost"), default="time",
+                      help="what they are ranked by (time)")  # fmt: skip
+    plan.add_argument("--jobs", type=int, default=0, metavar="N",
+                      help="candidates at once (as many as there are cores)")  # fmt: skip
+    plan.add_argument("--ray", metavar="ADDRESS",
+                      help="run them on a Ray cluster (extra `ray`); auto: the one of this "
+                      "machine. The script lies at the same path on each machine")  # fmt: skip
+    plan.add_argument("--json", metavar="FILE", help="write all figures there")
+    plan.add_argument("--quiet", action="store_true", help="say nothing until the end")
+    _add_pricing(plan)
+    add_file_arguments(plan)
+
+
+def _add_pricing(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
+                      help=f"steady steps until a script is ended ({DEFAULT_STEPS})")  # fmt: skip
+    plan.add_argument("--samples", type=int, metavar="N",
+                      help="samples that each rank takes in a step, if its shapes do not "
+                      "tell")  # fmt: skip
+    plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
+    plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
+                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+    plan.add_argument("--host", choices=HOSTS, help="cost of the host")
+    plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
+                      help="end a loop that waits for an invented value after N ops")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a command line of `neusight plan` asks for."""
+
+    candidates: tuple[Candidate, ...]
+    request: PlanRequest
+    ranked_by: RankedBy
+    jobs: int
+    ray: str | None
+    json: str | None
+    is_quiet: bool
+
+
+def run(options: argparse.Namespace, program: Program | None) -> int:
+    """Forecasts every candidate, ranks them; the exit code."""
+    planned = _planned(options, program)
+    raises_from_here()
+    points: dict[int, list[PlanPoint]] = {}
+    is_interrupted = False
+    try:
+        with closing(_points(planned)) as done:
+            for position, found in done:
+                points[position] = found
+                if not planned.is_quiet:
+                    count = f"[{len(points)}/{len(planned.candidates)}]"
+                    print(f"neusight: {count} {interim_words(found)}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    in_order = tuple(point for position in sorted(points) for point in points[position])
+    ranking = Ranking(planned.candidates, in_order, planned.ranked_by)
+    print(coloured(ranking.text(), sys.stdout))
+    path = planned.json
+    problems = tried(lambda: write_json(path, ranking.to_json()), path) if path else []
+    tell_problems(problems)
+    if is_interrupted:
+        return ExitCode.INTERRUPTED
+    if all(point.row is None for point in in_order):
+        return ExitCode.SCRIPT_FAILED
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _points(planned: Planned) -> Iterator[tuple[int, list[PlanPoint]]]:
+    """The points of each candidate as it ends."""
+    work = partial(evaluated, planned.request)
+    if planned.ray is not None:
+        done = on_ray(work, planned.candidates, address=planned.ray)
+    else:
+        _load_once()
+        done = in_processes(work, planned.candidates, at_once=planned.jobs)
+    for position, found in done:
+        if isinstance(found, Lost):
+            candidate = planned.candidates[position]
+            yield position, [PlanPoint(candidate, problem=f"failed: {found.failure}")]
+        else:
+            yield position, found
+
+
+def _load_once() -> None:
+    """What each candidate needs, so that it is there when their processes are forked."""
+    hide_gpus()
+    import neusight.fake_cuda.session
+    import neusight.session  # noqa: F401
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+
+
+def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
+    """The command line as values; OptionError or UnknownGPUError for what cannot be planned."""
+    if program is None:
+        raise OptionError("give the script to plan: neusight plan --gpu H100 train.py")
+    start = launched(program)
+    program = program if start is None else start.program
+    if not program.is_module and not Path(program.target).is_file():
+        raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
+    if options.jobs < 0:
+        raise OptionError(f"--jobs is {options.jobs}; it must be above 0")
+    sweeps = [parse_sweep(text, takes_flags=True) for text in options.sweep]
+    ranks = _ranks(options, start)
+    return Planned(
+        candidates=tuple(candidates_of(program, sweeps, ranks)),
+        request=_request(options, ranks),
+        ranked_by=options.by,
+        jobs=options.jobs or num_cores(),
+        ray=options.ray,
+        json=options.json,
+        is_quiet=options.quiet,
+    )
+
+
+def _ranks(options: argparse.Namespace, start: Launched | None) -> list[Rank | None]:
+    """The rank that each number of ranks is run as."""
+    sizes = [None] if options.world_size is None else _numbers(options.world_size)
+    given = vars(options)
+    return [rank_options(argparse.Namespace(**{**given, "world_size": n}), start) for n in sizes]
+
+
+def _numbers(text: str) -> list[int | None]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(f"--world-size is {text!r}; it must be a number, or several: 8,16,32")
+    return [int(word) for word in words]
+
+
+def _request(options: argparse.Namespace, ranks: Sequence[Rank | None]) -> PlanRequest:
+    others = replace(
+        file_options(options),
+        quiet=True,
+        max_ops=options.max_ops,
+        samples=options.samples,
+        tokens=options.tokens,
+    )
+    program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
+    gpus = _gpus(options, ranks)
+    checked_calibration(program_options, gpus)
+    prices = parse_prices(options.price)
+    unasked = [name for name in prices if name not in [gpu.name for gpu in gpus]]
+    if unasked:
+        raise OptionError(f"--price names {unasked[0]}, which is not among the GPUs asked for")
+    return PlanRequest(tuple(gpus), program_options, prices)
+
+
+def _gpus(options: argparse.Namespace, ranks: Sequence[Rank | None]) -> list[GPU]:
+    names = [name.strip() for text in options.gpu for name in text.split(",")]
+    gpus = [find_gpu(name) for name in dict.fromkeys(names)]
+    per_node = {1 if rank is None else rank.gpus_per_node for rank in ranks}
+    network = network_gbps(options.network_gbps, max(per_node))
+    return [replace(gpu, network_gbps=network or gpu.network_gbps) for gpu in gpus]

@@ -1,0 +1,1 @@
+"""`neusight plan`: candidates of how a program may run, each forecast, laid in order."""

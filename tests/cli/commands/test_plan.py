@@ -1,0 +1,135 @@
+"""`neusight plan`: a command line becomes candidates, and they are shown best first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli.commands import plan
+from neusight.integrations.cli.commands.plan import _planned
+from neusight.integrations.cli.main import _parser, main
+from neusight.integrations.cli.planning.points import PlanPoint
+from neusight.integrations.program.program import Program
+from neusight.predictors.errors import OptionError
+
+JSON_TOOL = Program("json.tool", (), is_module=True)
+TRAIN = """
+import argparse, torch
+from torch import nn
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--fast", action="store_true")
+batch = parser.parse_args().batch
+model = nn.Conv2d(3, 64, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(batch, 3, 512, 512, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def planned(*words: str, program: Program = JSON_TOOL) -> plan.Planned:
+    options = _parser().parse_args(["plan", *words])
+    options.is_command_line = False
+    return _planned(options, program)
+
+
+def test_every_option_of_the_command_line_becomes_a_value() -> None:
+    found = planned(
+        "--gpu", "H100,B200", "--gpu", "L40S", "--world-size", "8,16", "--gpus-per-node", "4",
+        "--sweep=--tp=1,2", "--sweep", "fast", "--price", "H100=2.5", "--by", "cost",
+        "--jobs", "3", "--steps", "2", "--tokens", "7", "--network-gbps", "50x4",
+    )  # fmt: skip
+
+    assert len(found.candidates) == 8
+    assert found.candidates[-1].rank == Rank(0, 16, 4)
+    assert found.candidates[-1].program.arguments == ("--tp", "2", "--fast")
+    gpus = found.request.gpus
+    assert [gpu.name for gpu in gpus] == ["H100-SXM5-80GB", "B200-SXM-180GB", "L40S"]
+    assert {gpu.network_gbps for gpu in gpus} == {50.0}
+    assert (found.ranked_by, found.jobs, found.ray) == ("cost", 3, None)
+    assert (found.request.options.steps, found.request.options.tokens) == (2, 7)
+
+
+def test_a_launcher_says_the_ranks() -> None:
+    program = Program("torchrun", ("--nproc-per-node", "4", "-m", "json.tool"))
+
+    [candidate] = planned("--gpu", "H100", program=program).candidates
+
+    assert (candidate.program, candidate.rank) == (JSON_TOOL, Rank(0, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--world-size", "8,many"], "--world-size is '8,many'"),
+        (["--jobs", "-1"], "--jobs is -1"),
+        (["--price", "T4=1"], "--price names T4, which is not among the GPUs asked for"),
+        (["--sweep", "batch="], "--sweep got 'batch='"),
+        (["--world-size", "12"], "12 ranks do not fill nodes of 8 GPUs"),
+    ],
+)
+def test_what_cannot_be_planned_is_told(words: list[str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        planned("--gpu", "H100", *words)
+
+
+def test_a_script_is_planned_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "neusight", "plan", "--gpu", "H100,T4", "--price", "H100=3,T4=0.3",
+         "--sweep", "batch=1,8,few", "--json", "o.json", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "o.json").read_text())
+    order = [(item["settings"]["batch"], item["gpu"]) for item in document["points"]]
+    assert order[0] == ("8", "H100-SXM5-80GB")
+    assert len(order) == 4
+    rates = [item["samples_per_second"] for item in document["points"]]
+    assert rates == sorted(rates, reverse=True)
+    [failed] = document["excluded"]
+    assert "argument --batch: invalid int value: 'few'" in failed["problem"]
+    assert "[3/3] " in done.stderr
+    assert done.stdout.splitlines()[0].split()[:3] == ["rank", "batch", "GPU"]
+    assert "fastest: batch 8 on H100-SXM5-80GB; cheapest: " in done.stdout
+    assert f"  batch few: {failed['problem']}" in done.stdout
+
+
+def test_ctrl_c_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def interrupted(found: plan.Planned) -> Any:
+        yield 1, [PlanPoint(found.candidates[1], problem="failed: in some way")]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan, "_points", interrupted)
+
+    code = main(["plan", "--gpu", "H100", "--sweep", "batch=1,2", str(tmp_path / "train.py")])
+
+    assert code == 130
+    shown = capsys.readouterr().out
+    assert "batch 2: failed: in some way" in shown
+    assert "not done when it was interrupted\n  batch 1" in shown
+
+
+def test_a_plan_of_which_every_candidate_fails_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("raise ValueError('no luck')")
+
+    code = main(["plan", "--gpu", "H100", "--quiet", str(tmp_path / "train.py")])
+
+    assert code == 3
+    assert "as it is: failed: ValueError: no luck (train.py:1)" in capsys.readouterr().out

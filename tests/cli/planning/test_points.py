@@ -1,0 +1,97 @@
+"""A candidate is forecast for each GPU, or there is a line that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanRequest, evaluated
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.program import Program
+from neusight.predictors.gpu import find_gpu
+
+TRAIN = """
+import argparse, sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=64)
+width = parser.parse_args().width
+if width % 2:
+    raise ValueError("an odd width")
+dist.init_process_group("nccl")
+print("noise"); print("more noise", file=sys.stderr)
+with torch.device("cuda"):
+    model = nn.Sequential(nn.Embedding(100, width), nn.Linear(width, width))
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.zeros(4, 8, dtype=torch.long, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+GPUS = (find_gpu("H100"), find_gpu("T4"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return str(tmp_path / "train.py")
+
+
+def candidate(script: str, width: str) -> Candidate:
+    return Candidate((("width", width),), Program(script, ("--width", width)), Rank(0, 4))
+
+
+def request() -> PlanRequest:
+    return PlanRequest(GPUS, ProgramOptions(steps=1), {"T4": 0.5})
+
+
+def test_a_candidate_has_a_point_for_each_gpu(
+    script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    points = evaluated(request(), candidate(script, "128"))
+
+    assert [point.gpu for point in points] == ["H100-SXM5-80GB", "T4"]
+    assert [point.problem for point in points] == ["", ""]
+    row = points[1].row
+    assert row is not None
+    assert row.tokens_per_second == pytest.approx(4 * 32e6 / row.latency_us)
+    assert points[1].gpu_hours == pytest.approx(4 * row.latency_us / 3600e6)
+    assert row.cost_per_thousand_steps == pytest.approx(500 * (points[1].gpu_hours or 0))
+    assert points[1].exposed_communication_us > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_does_not_fit_says_how_much_is_needed(script: str) -> None:
+    points = evaluated(request(), candidate(script, str(2**16)))
+
+    assert points[1].problem.startswith("does not fit: ")
+    assert points[1].problem.endswith(" of 14.76 GiB")
+
+
+@pytest.mark.parametrize(
+    ("width", "problem"),
+    [
+        ("7", "failed: ValueError: an odd width (train.py:9)"),
+        ("few", "failed: train.py: error: argument --width: invalid int value: 'few'"),
+    ],
+)
+def test_a_script_that_fails_says_why_in_a_line(script: str, width: str, problem: str) -> None:
+    [point] = evaluated(request(), candidate(script, width))
+
+    assert point.problem == problem
+    assert (point.row, point.gpu, point.gpu_hours) == (None, "", None)
+    assert point.to_json()["exposed_communication_us"] is None
+
+
+def test_a_script_without_cuda_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\ntorch.zeros(3)\n")
+
+    [point] = evaluated(request(), Candidate((), Program(str(tmp_path / "train.py"), ())))
+
+    assert "put nothing on the GPU" in point.problem

@@ -1,0 +1,125 @@
+"""Candidates in order: by time, by cost, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanPoint
+from neusight.integrations.cli.planning.ranking import Ranking, interim_words
+from neusight.integrations.program.program import Program
+from neusight.integrations.report.side_by_side import SideBySideRow
+
+GIB = 2**30
+TRAIN = Program("train.py", ())
+SMALL, LARGE = (Candidate((("batch", batch),), TRAIN) for batch in ("1", "8"))
+
+
+def row(
+    gpu: str, ms: float, *, tokens: int | None = 1000, ranks: int = 4, price: float | None = None
+) -> SideBySideRow:
+    rate = None if tokens is None else tokens / ms * 1e3
+    cost = None if price is None else price * ranks * ms / 3600e3
+    return SideBySideRow(
+        gpu=gpu, latency_us=ms * 1e3, low_us=ms * 900, high_us=ms * 1100, bound="compute",
+        mfu=0.4, fits=True, used_bytes=10 * GIB, capacity_bytes=80 * GIB, trained=1.0,
+        samples_per_second=None, tokens_per_second=rate, price_per_hour=price,
+        cost_per_thousand_steps=None if cost is None else cost * 1e3,
+        cost_per_million_samples=None,
+        cost_per_million_tokens=None if cost is None or tokens is None else cost / tokens * 1e6,
+        memory_verdict="fits", world_size=ranks,
+    )  # fmt: skip
+
+
+def point(candidate: Candidate, found: SideBySideRow, problem: str = "") -> PlanPoint:
+    return PlanPoint(candidate, found.gpu, found, 500.0, problem)
+
+
+def test_candidates_of_other_batches_are_compared_by_what_they_take_in() -> None:
+    slow = point(SMALL, row("H100", 10))
+    fast = point(LARGE, row("H100", 40, tokens=8000))
+
+    ranking = Ranking((SMALL, LARGE), (slow, fast))
+
+    assert ranking.ranked == [fast, slow]
+    assert ranking.to_json()["unit"] == "tokens"
+
+
+def test_where_one_does_not_tell_its_batch_steps_are_compared() -> None:
+    quick = point(SMALL, row("H100", 10, tokens=None))
+    other = point(LARGE, row("H100", 40, tokens=8000))
+
+    ranking = Ranking((SMALL, LARGE), (other, quick))
+
+    assert ranking.ranked == [quick, other]
+    assert ranking.to_json()["unit"] == "steps"
+
+
+def test_without_prices_the_cost_is_gpu_hours() -> None:
+    four, sixteen = point(SMALL, row("H100", 10)), point(LARGE, row("H100", 4, ranks=16))
+
+    by_time = Ranking((SMALL, LARGE), (four, sixteen))
+    by_cost = Ranking((SMALL, LARGE), (four, sixteen), "cost")
+
+    assert by_time.ranked == [sixteen, four]
+    assert by_cost.ranked == [four, sixteen]
+    header, first, *_ = by_cost.text().splitlines()
+    assert header.endswith("GPU h, 1M tokens")
+    # 4 GPUs for 10 ms a thousand tokens: 40 s for a million.
+    assert float(first.split()[-1]) == pytest.approx(40 / 3600, rel=1e-2)
+
+
+def test_prices_decide_what_is_cheapest() -> None:
+    fast = point(SMALL, row("B200", 5, price=10.0))
+    cheap = point(SMALL, row("H100", 10, price=2.0))
+
+    ranking = Ranking((SMALL,), (fast, cheap))
+
+    assert "fastest: batch 1 on B200; cheapest: batch 1 on H100" in ranking.text()
+    assert "cost, 1M tokens" in ranking.text()
+
+
+def test_what_does_not_fit_or_failed_is_left_out_with_the_reason() -> None:
+    fits = point(SMALL, row("H100", 10))
+    large = point(LARGE, row("H100", 1), "does not fit: 96.0 GiB of 79.2 GiB")
+    failed = PlanPoint(LARGE, problem="failed: no such batch")
+
+    ranking = Ranking((SMALL, LARGE), (fits, large, failed))
+    text = ranking.text().splitlines()
+
+    assert ranking.ranked == [fits]
+    assert text[text.index("left out") + 1 :] == [
+        "  batch 8 on H100: does not fit: 96.0 GiB of 79.2 GiB",
+        "  batch 8: failed: no such batch",
+    ]
+    assert [item["problem"] for item in ranking.to_json()["excluded"]] == [
+        "does not fit: 96.0 GiB of 79.2 GiB", "failed: no such batch",
+    ]  # fmt: skip
+
+
+def test_none_that_fits_is_told() -> None:
+    ranking = Ranking((SMALL,), (point(SMALL, row("T4", 1), "does not fit: much"),))
+
+    assert ranking.text().startswith("none of these fits\n")
+    assert ranking.to_json()["points"] == []
+
+
+def test_what_was_not_done_is_named() -> None:
+    ranking = Ranking((SMALL, LARGE), (point(SMALL, row("H100", 10)),))
+
+    assert ranking.text().endswith("not done when it was interrupted\n  batch 8")
+    assert ranking.to_json()["unfinished"] == [{"batch": "8"}]
+
+
+def test_the_order_does_not_depend_on_what_ended_first() -> None:
+    points = [point(SMALL, row("H100", 10)), point(LARGE, row("H100", 10))]
+
+    assert Ranking((SMALL, LARGE), tuple(points)).ranked == points
+
+
+def test_a_candidate_is_told_as_soon_as_it_is_done() -> None:
+    points = [point(SMALL, row("H100", 10)), point(SMALL, row("T4", 1), "does not fit: much")]
+
+    assert interim_words(points) == (
+        "batch 1 on H100: 10.00 ms a step; batch 1 on T4: does not fit: much"
+    )
