@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,6 @@ from neusight.integrations.cli.arguments import (
     add_file_arguments,
     add_rank_arguments,
     file_options,
-    network_gbps,
     rank_options,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
@@ -40,7 +39,7 @@ from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
-from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.gpu import find_gpu
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
@@ -178,7 +177,7 @@ def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
     ranks = _ranks(options, start)
     return Planned(
         candidates=tuple(candidates_of(program, sweeps, ranks)),
-        request=_request(options, ranks),
+        request=_request(options),
         ranked_by=options.by,
         jobs=options.jobs or num_cores(),
         ray=options.ray,
@@ -190,7 +189,7 @@ def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
 def _ranks(options: argparse.Namespace, start: Launched | None) -> list[Rank | None]:
     """The rank that each number of ranks is run as."""
     sizes = [None] if options.world_size is None else _numbers(options.world_size)
-    given = vars(options)
+    given = {**vars(options), "gpu": _gpu_names(options)}
     return [rank_options(argparse.Namespace(**{**given, "world_size": n}), start) for n in sizes]
 
 
@@ -201,16 +200,18 @@ def _numbers(text: str) -> list[int | None]:
     return [int(word) for word in words]
 
 
-def _request(options: argparse.Namespace, ranks: Sequence[Rank | None]) -> PlanRequest:
+def _request(options: argparse.Namespace) -> PlanRequest:
     others = replace(
         file_options(options),
         quiet=True,
         max_ops=options.max_ops,
         samples=options.samples,
         tokens=options.tokens,
+        topology=options.topology,
+        network_gbps=options.network_gbps,
     )
     program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
-    gpus = _gpus(options, ranks)
+    gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
     prices = parse_prices(options.price)
     unasked = [name for name in prices if name not in [gpu.name for gpu in gpus]]
@@ -219,9 +220,7 @@ def _request(options: argparse.Namespace, ranks: Sequence[Rank | None]) -> PlanR
     return PlanRequest(tuple(gpus), program_options, prices)
 
 
-def _gpus(options: argparse.Namespace, ranks: Sequence[Rank | None]) -> list[GPU]:
-    names = [name.strip() for text in options.gpu for name in text.split(",")]
-    gpus = [find_gpu(name) for name in dict.fromkeys(names)]
-    per_node = {1 if rank is None else rank.gpus_per_node for rank in ranks}
-    network = network_gbps(options.network_gbps, max(per_node))
-    return [replace(gpu, network_gbps=network or gpu.network_gbps) for gpu in gpus]
+def _gpu_names(options: argparse.Namespace) -> list[str]:
+    """As they were given, each once, several behind one --gpu too."""
+    names = (name.strip() for text in options.gpu for name in text.split(","))
+    return list(dict.fromkeys(name for name in names if name))
