@@ -8,9 +8,10 @@ from typing import NamedTuple
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["BARRIER", "Message", "ProcessGroup", "group_in", "messages_of"]
+__all__ = ["ANY_SOURCE", "BARRIER", "Message", "ProcessGroup", "group_in", "messages_of"]
 
 BARRIER = "barrier"
+ANY_SOURCE = "recvAnySource"
 
 #: Ops with what ProcessGroupNCCL calls them in a profile (RECORD_PARAM_COMMS), and the arguments
 #: that go in and come out; "" for what an op returns.
@@ -36,7 +37,7 @@ _OPS = {
     "c10d::alltoall_base_": ("all_to_all", "input", "output"),
     "c10d::send": ("send", "tensors", "tensors"),
     "c10d::recv_": ("recv", "tensors", "tensors"),
-    "c10d::recv_any_source_": ("recvAnySource", "tensors", "tensors"),
+    "c10d::recv_any_source_": (ANY_SOURCE, "tensors", "tensors"),
     "c10d::barrier": (BARRIER, "tensor", "tensor"),
     "_c10d_functional::all_reduce": ("allreduce", "input", ""),
     "_c10d_functional::all_reduce_": ("allreduce", "input", ""),
@@ -58,6 +59,8 @@ _OPS = {
 }  # fmt: skip
 _BATCH = "_c10d_functional::batch_p2p_ops"
 
+_TRANSFERS = ("send", "recv", ANY_SOURCE)
+
 #: What an all-to-all is called that says how much each rank gets.
 _WITH_SPLITS = "all_to_allv"
 
@@ -73,7 +76,8 @@ class Message(NamedTuple):
     """One call to NCCL, by its name in a profile: "allreduce", "_allgather_base", "send", ...
 
     `sent` and `received` count elements of `dtype`; splits say how an all-to-all deals them out,
-    empty where evenly. `peer` is the global rank of a transfer's other end, or -1.
+    empty where evenly. `peer` is the global rank of a transfer's other end, -1 of what is no
+    transfer, and where any rank may be it.
     """
 
     name: str
@@ -89,7 +93,7 @@ class Message(NamedTuple):
     @property
     def is_transfer(self) -> bool:
         """Whether it is between two ranks."""
-        return self.peer >= 0
+        return self.name in _TRANSFERS
 
     @property
     def sent_bytes(self) -> int:

@@ -107,7 +107,7 @@ class Collectives:
             return f"nccl:{_COALESCED}", shapes
         (message,) = messages
         name = _ANNOTATIONS.get(message.name, f"nccl:{message.name}")
-        if message.is_transfer:
+        if message.peer >= 0:
             name += f" {self.rank}{'->' if message.name == 'send' else '<-'}{message.peer}"
         return name, shapes
 
@@ -161,7 +161,7 @@ def parameters(message: Message, rank: int, number: int) -> dict[str, object]:
         "Process Group Ranks": _listed(message.group.ranks),
         "Seq": number,
     }
-    if message.is_transfer:
+    if message.peer >= 0:
         ends = (rank, message.peer) if message.name == "send" else (message.peer, rank)
         args["Src Rank"], args["Dst Rank"] = ends
     return args
