@@ -13,6 +13,7 @@ from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.live_memory import LiveMemory
+from neusight.fake_cuda.answers.native_names import install_native_names
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.compiling.compiler import install_compiler
@@ -89,6 +90,7 @@ def enter_fake_cuda(
 
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
     install_accelerator(patches)
+    install_native_names(patches, recorder)
     wrappers = Wrappers()
     heard = wrappers.hearing(recorder.mode, asked)
     install_overrides(patches, recorder, gpu, heard)

@@ -1,0 +1,106 @@
+"""Names that only the C++ core of a CUDA build has, and that packages use."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from neusight.fake_cuda.patching import Patches
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["install_native_names"]
+
+
+def install_native_names(patches: Patches, recorder: Recorder) -> None:
+    """Answers them until `patches.restore()`; torch.cuda must answer already."""
+    core: Any = torch._C
+    for function in (_broadcast, _broadcast_coalesced, _gather, _scatter):
+        patches.set(core, function.__name__, function)
+    patches.set(core, "_cuda_getCurrentRawStream", lambda device=0: recorder.current_stream)
+    _install_default_type(patches)
+
+
+# -- what DataParallel moves between GPUs ---------------------------------------------------------
+
+
+def _scatter(
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: object = None,
+) -> tuple[torch.Tensor, ...]:
+    """A part of the tensor for each GPU."""
+    parts = (
+        tensor.chunk(len(devices), dim)
+        if chunk_sizes is None
+        else tensor.split(list(chunk_sizes), dim)
+    )
+    return tuple(
+        part.to(torch.device("cuda", device), non_blocking=True)
+        for part, device in zip(parts, devices, strict=False)
+    )
+
+
+def _gather(
+    tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None
+) -> torch.Tensor:
+    """The parts in one tensor, on a GPU or (index -1) on the CPU."""
+    index = 0 if destination is None else destination
+    device = torch.device("cpu") if index < 0 else torch.device("cuda", index)
+    return torch.cat([tensor.to(device, non_blocking=True) for tensor in tensors], dim)
+
+
+def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """The tensor on each GPU."""
+    return tuple(tensor.to(torch.device("cuda", device)) for device in devices)
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
+) -> tuple[list[torch.Tensor], ...]:
+    """All tensors on each GPU."""
+    return tuple(
+        [tensor.to(torch.device("cuda", device)) for tensor in tensors] for device in devices
+    )
+
+
+# -- the default type of tensors ------------------------------------------------------------------
+
+
+def _install_default_type(patches: Patches) -> None:
+    """torch.set_default_tensor_type("torch.cuda.HalfTensor"): a default dtype and device."""
+    original: Any = torch.set_default_tensor_type
+    changed: list[torch.dtype] = []
+
+    def put_back() -> None:
+        if changed:
+            torch.set_default_device(None)
+            torch.set_default_dtype(changed[0])
+
+    def set_default_tensor_type(kind: Any, /) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        changed.append(torch.get_default_dtype())
+        if ".cuda." in f".{name}":
+            torch.set_default_dtype(_DTYPES.get(name.rpartition(".")[2], torch.float32))
+            torch.set_default_device("cuda")
+        else:
+            torch.set_default_device(None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # "is deprecated": the GPU's as well
+                original(kind)
+
+    patches.on_restore(put_back)
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+
+
+#: What the legacy types hold; all others hold float32.
+_DTYPES = {
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "DoubleTensor": torch.float64,
+}
