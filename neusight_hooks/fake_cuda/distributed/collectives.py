@@ -12,6 +12,7 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
+from neusight.fake_cuda.distributed.known_values import follow_known_values
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def _run_c10d(
         held=tensors_in(tuple(values.values())),
         is_asynchronous=bool(values["async_op"]),
     ).boxed()
+    follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, outputs)
+    _tell_of_invented_splits(recorder, values)
     return work if len(func._schema.returns) == 1 else (outputs, work)
 
 
@@ -190,7 +193,19 @@ def _run_functional(
         written=tensors_in((out,)),
         held=(),
     )
+    follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, out)
+    _tell_of_invented_splits(recorder, values)
     return out
+
+
+def _tell_of_invented_splits(recorder: Recorder, values: Mapping[str, Any]) -> None:
+    """Experts get equal shares where a router's choices are not known."""
+    splits = values.get("input_split_sizes")
+    if splits and recorder.invention.sites:
+        recorder.warn_once(
+            "an all_to_all is split by counts that only a GPU can compute: each expert is taken to "
+            "get its equal share of the tokens"
+        )
 
 
 def _run_barrier(

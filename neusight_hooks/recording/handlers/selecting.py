@@ -99,15 +99,6 @@ def _repeat_interleave(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     return out
 
 
-@handles(aten.bincount.default)
-def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-    out = recorder.new_tensor((max(1, minlength),), torch.int64, args[0])
-    recorder.record_handled(func, args, kwargs, out)
-    recorder.wait("bincount")
-    return out
-
-
 #: What its kernel says where they are not (PackedSequence.cpp, 2.13).
 _UNSORTED_LENGTHS = (
     "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can "

@@ -83,6 +83,12 @@ class KnownValues:
         """The value, which shares its memory with what is kept; KeyError where there is none."""
         return _view(tensor, self._flat[tensor.untyped_storage()._cdata])
 
+    def may_hold(self, tensor: ForecastTensor) -> bool:
+        """Whether a value may be set: the tensor is small, and all of its storage."""
+        return is_small(tensor) and (
+            tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        )
+
     def set(self, tensor: ForecastTensor, value: torch.Tensor) -> None:
         """Notes the value of a tensor that has a storage of its own."""
         view = self.fill(tensor)

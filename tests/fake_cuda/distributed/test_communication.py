@@ -108,8 +108,8 @@ def test_groups_run_beside_each_other() -> None:
     assert first.stream != second.stream
     groups = [call.signature.by_name["process_group"] for call in (first, second)]
     assert [str(group).split(" name")[0] for group in groups] == [
-        "size=8 nodes=1",
-        "size=2 nodes=1",
+        "size=8 nodes=1 per_node=8",
+        "size=2 nodes=1 per_node=2",
     ]
     assert str(groups[1]).endswith("ranks=0,1")
 

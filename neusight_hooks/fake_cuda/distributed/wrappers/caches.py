@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 from neusight.fake_cuda.patching import Patches
 
 __all__ = ["install_caches"]
@@ -14,6 +16,10 @@ __all__ = ["install_caches"]
 _FORGETTING = (
     ("torch.distributed.tensor._redistribute", "_gen_transform_infos.cache_clear"),
     ("torch.distributed.tensor._redistribute", "clear_redistribute_planner_cache"),
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear",
+    ),
     ("torch.distributed.tensor._collective_utils", "MeshTopoInfo.build_from_mesh.cache_clear"),
 )
 
@@ -32,8 +38,6 @@ def _forget() -> None:
             found = getattr(found, name, None)
         if found is not None:
             found()
-    if "torch.distributed.tensor._api" in sys.modules:
-        import torch.distributed.tensor.debug as debug
-
-        forget: Any = vars(debug)["_clear_sharding_prop_cache"]
+    forget: Any = getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", None)
+    if forget is not None and "torch.distributed.tensor._api" in sys.modules:
         forget()

@@ -1,0 +1,83 @@
+"""Choices among few and how often each was made: the experts of tokens, and their shares.
+
+Which expert a router prefers nobody knows. Tokens are spread over all in turn, so that each gets
+its equal share, as the losses that balance routers want it; what is counted of that follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.recorder import Recorder
+from neusight.recording.tensor import ForecastTensor
+
+aten = torch.ops.aten
+
+#: Most experts of a layer (DeepSeek-V3 has 256, Kimi K2 384); more to choose from are words.
+MAX_EXPERTS = 512
+
+
+def _set_invented(recorder: Recorder, tensor: ForecastTensor, values: torch.Tensor) -> None:
+    recorder.known.set(tensor, values.reshape(tensor.shape).to(tensor.dtype))
+    recorder.known.note_invented(tensor)
+
+
+def _in_turn(number: int, size: int) -> torch.Tensor:
+    return torch.arange(number, device="cpu").remainder_(size)
+
+
+def _shares(total: int, size: int) -> torch.Tensor:
+    """How many of `total` each of `size` gets where all get the same; the first ones the rest."""
+    each, rest = divmod(total, size)
+    return (torch.arange(size, device="cpu") < rest).long() + each
+
+
+@handles(aten.topk.default)
+def _topk(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    out = recorder.run_known(func, args, kwargs)
+    indices, scores = out[1], args[0]
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    if (
+        scores.dim() > 1
+        and dim in (-1, scores.dim() - 1)
+        and scores.shape[-1] <= MAX_EXPERTS
+        and indices not in recorder.known
+        and recorder.known.may_hold(indices)
+    ):
+        with recorder.mode.inside():
+            _set_invented(recorder, indices, _in_turn(indices.numel(), scores.shape[-1]))
+    return out
+
+
+@handles(aten.bincount.default)
+def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+    is_weighted = (kwargs.get("weights") or (args[1] if len(args) > 1 else None)) is not None
+    source, counts = args[0], None
+    with recorder.mode.inside():
+        if source in recorder.known and not is_weighted:
+            counts = torch.bincount(recorder.known.of(source), minlength=minlength)
+        elif minlength and not is_weighted:
+            counts = _shares(source.numel(), minlength)
+    size = max(1, minlength) if counts is None else counts.numel()
+    out = recorder.new_tensor((size,), torch.int64, source)
+    recorder.record_handled(func, args, kwargs, out)
+    if counts is not None:
+        with recorder.mode.inside():
+            recorder.known.set(out, counts)
+        if not recorder.known.is_sure(source):
+            recorder.known.note_invented(out)
+    recorder.wait("bincount")
+    return out
+
+
+@handles(aten.histc.default)
+def _histc(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    out = recorder.run_known(func, args, kwargs)
+    if out not in recorder.known and out.numel() <= MAX_EXPERTS:
+        with recorder.mode.inside():
+            _set_invented(recorder, out, _shares(args[0].numel(), out.numel()))
+    return out

@@ -1,0 +1,50 @@
+"""Experts get equal shares of the tokens where nobody knows what a router prefers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import neusight
+
+
+@pytest.mark.parametrize("count", ["bincount", "histc", "one_hot"])
+def test_each_expert_gets_its_share(count: str) -> None:
+    with neusight.forecast_on("H100") as forecast:
+        chosen = torch.randn(96, 8, device="cuda").topk(2, dim=-1).indices
+        if count == "bincount":
+            shares = torch.bincount(chosen.flatten(), minlength=8)
+        elif count == "histc":
+            shares = torch.histc(chosen.flatten().float(), bins=8, min=0, max=7)
+        else:
+            shares = torch.nn.functional.one_hot(chosen, 8).sum((0, 1))
+        found = shares.tolist()
+        first = chosen[0].tolist()
+
+    assert found == [24] * 8
+    assert len(set(first)) == 2
+    assert any("invented" in text for text in forecast.recording.warnings)
+
+
+def test_what_does_not_divide_gives_the_first_experts_one_more() -> None:
+    with neusight.forecast_on("H100"):
+        unknown = torch.randint(0, 3, (10,), device="cuda")
+        found = torch.bincount(unknown, minlength=3).tolist()
+
+    assert found == [4, 3, 3]
+
+
+def test_known_choices_are_counted() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        found = torch.bincount(torch.tensor([1, 1, 4], device="cuda"), minlength=3).tolist()
+
+    assert found == [0, 2, 0, 0, 1]
+    assert not forecast.recording.warnings
+
+
+def test_words_are_not_taken_for_experts() -> None:
+    with neusight.forecast_on("H100"):
+        best = torch.randn(2, 50_000, device="cuda").topk(2).indices
+        found = best.flatten().tolist()
+
+    assert len(set(found)) == 1  # invented one by one, all alike
