@@ -341,6 +341,14 @@ class Forecast:
             with_modules=self.options.with_modules,
         )
 
+    def export_chakra(self, folder: str | Path) -> str:
+        """Writes the steady step as MLCommons Chakra execution traces, a file for each rank of the
+        program, for simulators of networks. Says why some ranks have none; "" if all have."""
+        from neusight.output.chakra.files import write_chakra
+
+        ranks = [(self.recording, self.timeline)]
+        return write_chakra(folder, ranks, gpu=self.gpu.name).missing
+
     def export_memory_snapshot(self, path: str | Path) -> None:
         """Writes what the allocator did for pytorch.org/memory_viz, as torch's own
         `torch.cuda.memory._dump_snapshot` does (a pickle, which that page reads)."""

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["tell_problems", "tried", "write_json", "write_text"]
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = [
+    "tell_problems",
+    "tried",
+    "write_chakra_traces",
+    "write_json",
+    "write_text",
+    "write_traces",
+]
 
 
 def tried(write: Callable[[], object], path: str) -> list[str]:
@@ -30,6 +40,39 @@ def write_text(path: str, text: str) -> None:
     from neusight.predictors.files import write_atomically
 
     write_atomically(Path(path), text.encode())
+
+
+def write_traces(folder: str, forecasts: Sequence[Forecast]) -> list[str]:
+    """Writes traces for TensorBoard, of several GPUs a folder each; what could not be written."""
+    from neusight.integrations.frameworks.tensorboard import trace_handler
+
+    return _written(folder, forecasts, lambda place, forecast: trace_handler(place)(forecast))
+
+
+def write_chakra_traces(folder: str, forecasts: Sequence[Forecast]) -> list[str]:
+    """Writes Chakra's traces likewise, and says why some ranks have none; what could not be
+    written."""
+
+    def write(place: Path, forecast: Forecast) -> None:
+        missing = forecast.export_chakra(place)
+        tell_problems([missing] if missing else [])
+
+    return _written(folder, forecasts, write)
+
+
+def _written(
+    folder: str, forecasts: Sequence[Forecast], write: Callable[[Path, Forecast], object]
+) -> list[str]:
+    from neusight.predictors.errors import TraceError
+
+    problems: list[str] = []
+    for forecast in forecasts:
+        place = Path(folder) if len(forecasts) == 1 else Path(folder) / forecast.gpu.name
+        try:
+            write(place, forecast)
+        except TraceError as error:
+            problems.append(str(error))
+    return problems
 
 
 def tell_problems(problems: Iterable[str]) -> None:

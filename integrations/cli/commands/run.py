@@ -18,7 +18,13 @@ from neusight.integrations.cli.arguments import (
     file_options,
     rank_options,
 )
-from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.files import (
+    tell_problems,
+    tried,
+    write_chakra_traces,
+    write_json,
+    write_traces,
+)
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.cli.launchers import Launched, launched
 from neusight.integrations.cli.screen import Screen, coloured, print_screen
@@ -45,7 +51,7 @@ from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport, limit_of
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
 from neusight.interrupts import raises_from_here
-from neusight.predictors.errors import ForecastStateError, OptionError, TraceError
+from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
 
@@ -101,6 +107,8 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
 
 def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
+    run.add_argument("--chakra", metavar="DIR",
+                     help="write Chakra execution traces there, for ASTRA-sim")  # fmt: skip
     run.add_argument("--json", metavar="FILE", help="write all figures there")
     run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
@@ -119,6 +127,7 @@ class RunRequest:
     sweep: str | None
     tries: bool
     trace: str | None
+    chakra: str | None
     json: str | None
     html: str | None
     save: str | None
@@ -178,6 +187,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         sweep=options.sweep,
         tries=options.tried is not None,
         trace=options.trace,
+        chakra=options.chakra,
         json=options.json,
         html=options.html,
         save=options.save,
@@ -232,6 +242,7 @@ def _sweep(request: RunRequest, text: str) -> int:
     sweep = parse_sweep(text)
     written = {
         "trace": request.trace,
+        "chakra": request.chakra,
         "save": request.save,
         "html": request.html,
         "keep-writes": request.options.keep_writes,
@@ -361,7 +372,9 @@ def _write(
     first = forecasts[0]
     trace, save, html, json = request.trace, request.save, request.html, request.json
     if trace and first.recording.num_ops:
-        problems += _write_traces(trace, forecasts)
+        problems += write_traces(trace, forecasts)
+    if request.chakra and first.recording.num_ops:
+        problems += write_chakra_traces(request.chakra, forecasts)
     if save:
         problems += tried(lambda: first.save(save), save)
     if html and first.recording.num_ops:
@@ -394,16 +407,3 @@ def _document(
         "forecasts": content,
         "side_by_side": compared,
     }
-
-
-def _write_traces(folder: str, forecasts: list[Forecast]) -> list[str]:
-    from neusight.integrations.frameworks.tensorboard import trace_handler
-
-    problems: list[str] = []
-    for forecast in forecasts:
-        place = Path(folder) if len(forecasts) == 1 else Path(folder) / forecast.gpu.name
-        try:
-            trace_handler(place)(forecast)
-        except TraceError as error:
-            problems.append(str(error))
-    return problems

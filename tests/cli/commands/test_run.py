@@ -26,7 +26,8 @@ def test_every_option_of_the_command_line_becomes_a_value() -> None:
     options = _parser().parse_args(
         ["run", "--gpu", "H100", "--gpu", "T4", "--steps", "all", "--host", "older", "--strict",
          "--tokens", "7", "--samples", "2", "--predictor", "roofline", "--out-of-memory", "raise",
-         "--max-ops", "9", "--price", "H100=1", "--max-memory", "2", "--quiet", "--allow-writes"]
+         "--max-ops", "9", "--price", "H100=1", "--max-memory", "2", "--quiet", "--allow-writes",
+         "--chakra", "et"]
     )  # fmt: skip
     options.is_command_line = True
 
@@ -38,7 +39,7 @@ def test_every_option_of_the_command_line_becomes_a_value() -> None:
     )  # fmt: skip
     assert [gpu.name for gpu in request.gpus] == ["H100-SXM5-80GB", "T4"]
     assert request.prices == {"H100-SXM5-80GB": 1.0}
-    assert request.max_memory == "2"
+    assert (request.max_memory, request.chakra, request.trace) == ("2", "et", None)
 
 
 def test_a_topology_and_a_network_are_those_of_every_gpu() -> None:

@@ -1,0 +1,67 @@
+"""Files that commands write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import join
+
+import neusight
+from neusight.integrations.cli.files import write_chakra_traces, write_traces
+
+
+def reduced(world_size: int = 4, *, sends: bool = False) -> neusight.Forecast:
+    with neusight.forecast_on("H100", world_size=world_size) as forecast:
+        join()
+        for _ in range(3):
+            x = torch.ones(1024, device="cuda") + 1
+            dist.all_reduce(x)
+            if sends:
+                dist.send(x, 1)
+            forecast.step()
+    return forecast
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_trace_of_one_rank_is_named_by_it(tmp_path: Path) -> None:
+    forecast = reduced()
+
+    assert write_traces(str(tmp_path / "runs"), [forecast]) == []
+
+    traces = [name for name in names(tmp_path / "runs") if "trace" in name]
+    assert traces == ["node0_0.1.pt.trace.json.gz"]
+    assert forecast.trace_path == str(tmp_path / "runs" / traces[0])
+
+
+def test_every_rank_has_a_chakra_trace_in_a_folder_for_each_gpu(tmp_path: Path) -> None:
+    forecast = reduced()
+
+    assert write_chakra_traces(str(tmp_path), [forecast, forecast.on("A100")]) == []
+
+    assert names(tmp_path) == ["A100-SXM4-80GB", "H100-SXM5-80GB"]
+    for folder in tmp_path.iterdir():
+        assert names(folder) == ["comm_groups.json", *(f"forecast.{rank}.et" for rank in range(4))]
+
+
+def test_it_is_told_why_ranks_have_no_chakra_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write_chakra_traces(str(tmp_path), [reduced(sends=True)]) == []
+
+    assert "rank 0 exchanges with rank 1, which was not run" in capsys.readouterr().err
+    assert names(tmp_path) == ["comm_groups.json", "forecast.0.et"]
+
+
+def test_what_cannot_be_written_is_told_and_nothing_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    forecast = reduced(world_size=1)
+
+    for write in (write_traces, write_chakra_traces):
+        (problem,) = write(str(tmp_path / "file"), [forecast])
+        assert "Choose a folder that can be written" in problem
