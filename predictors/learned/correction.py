@@ -40,6 +40,7 @@ from neusight.predictors.learned.features import (
     Features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
+from neusight.predictors.physics.communication.measured import curve_of
 from neusight.predictors.physics.communication.system import is_bridged, system_of
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.physical_time import PhysicalTime
@@ -149,9 +150,11 @@ def _is_switched(name: str, size: CollectiveSize, gpu: GPU) -> bool:
     measured = name in _COLLECTIVES and 2 <= size.world_size <= _MOST_RANKS and size.num_bytes > 0
     if not measured or not gpu.link_kind.startswith("NVLink") or is_bridged(gpu):
         return False
-    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
-    level = place.inside
-    return place.network is None and level.kind == "switch" and level.gbps >= gpu.link_gbps > 0
+    system = system_of(gpu)
+    place = placement_of(size, system, is_stated=gpu.topology is not None)
+    if place.network is not None or curve_of(name, size, place, system) is not None:
+        return False
+    return place.inside.kind == "switch" and place.inside.gbps >= gpu.link_gbps > 0
 
 
 def _has_measured_ratio(gpu: GPU) -> bool:

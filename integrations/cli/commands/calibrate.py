@@ -1,4 +1,5 @@
-"""`neusight calibrate`: learns a GPU's calibration from profiles and folders of measurements."""
+"""`neusight calibrate`: learns a GPU's calibration from profiles and folders of measurements, or a
+cluster's topology from nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import argparse
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried
+from neusight.predictors.errors import OptionError
+from neusight.predictors.measuring.nccl_tests import is_nccl_output
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable
 
@@ -15,7 +18,8 @@ HELP = "learn from a real GPU's profile or measurements"
 DESCRIPTION = (
     "Learn the constants of a GPU, corrections by kernel class and dtype, and the costs of its "
     "host. A correction is kept only where it makes measurements come out nearer that were left "
-    "out of its fit."
+    "out of its fit. From what nccl-tests print (all_reduce_perf -b 64K -e 1G -f 4 and its kin, on "
+    "the groups that you use) a topology is made, for --topology."
 )
 
 
@@ -23,16 +27,24 @@ def add_arguments(calibrate: argparse.ArgumentParser) -> None:
     """The options of `neusight calibrate`."""
     calibrate.add_argument("source", metavar="FILE|DIR", nargs="+",
                            help="a trace of torch.profiler with shapes, a folder of traces, or one "
-                           "of `neusight measure`; also several of one GPU")  # fmt: skip
+                           "of `neusight measure`; also several of one GPU; or outputs of "
+                           "nccl-tests")  # fmt: skip
     calibrate.add_argument("--gpu", metavar="NAME", help="the GPU, if the source does not tell")
     calibrate.add_argument("--out", required=True, metavar="FILE", help="file for what was learnt")
+    calibrate.add_argument("--topology", metavar="NAME|FILE.json",
+                           help="of nccl-tests: what is known of the cluster (the GPU's reference "
+                           "system)")  # fmt: skip
     calibrate.add_argument("--predictor", metavar="NAME", help="whom to correct (tiled)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints what was learnt and what it gains, and writes the file."""
+    if any(map(is_nccl_output, options.source)):
+        return _calibrate_cluster(options)
     from neusight.integrations.profiles.calibration import calibrate
 
+    if options.topology is not None:
+        raise OptionError("--topology is for outputs of nccl-tests; none of these files is one")
     require_predictor(options.predictor)
     made = calibrate(options.source, options.gpu, predictor=options.predictor)
     print(made.table())
@@ -43,5 +55,23 @@ def run(options: argparse.Namespace) -> int:
     problems = tried(lambda: made.save(options.out), options.out)
     if not problems:
         print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
+    tell_problems(problems)
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _calibrate_cluster(options: argparse.Namespace) -> int:
+    """Prints what nccl-tests say of a cluster, and writes its topology."""
+    from neusight.integrations.profiles.clusters import calibrate_cluster
+
+    others = [source for source in options.source if not is_nccl_output(source)]
+    if others:
+        raise OptionError(f"{others[0]} is no output of nccl-tests; calibrate those apart")
+    if not options.out.endswith(".json"):
+        raise OptionError(f"--out is {options.out!r}; a topology's name ends in .json")
+    made = calibrate_cluster(options.source, options.gpu, options.topology)
+    print(made.table())
+    problems = tried(lambda: made.topology.save(options.out), options.out)
+    if not problems:
+        print(f"  written to  {options.out}: neusight run --topology {options.out} …")
     tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -12,13 +12,18 @@ from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.physics.communication.measured import (
+    curve_of,
+    measured_spread,
+    measured_us,
+)
 from neusight.predictors.physics.communication.network import Crossing, network_us
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes
 
-__all__ = ["collective_timing", "inside_gbps"]
+__all__ = ["collective_timing", "inside_gbps", "physical_us"]
 
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
@@ -74,22 +79,36 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
-    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
-    if place.network is None:
-        time_us = _inside_us(kernel.name, size.world_size, size.num_bytes, gpu, place.inside)
+    system = system_of(gpu)
+    place = placement_of(size, system, is_stated=gpu.topology is not None)
+    curve = curve_of(kernel.name, size, place, system)
+    if curve is None:
+        time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
     else:
-        time_us = _between_us(kernel.name, size, gpu, place, place.network)
+        time_us = measured_us(
+            curve,
+            size.num_bytes,
+            lambda moved: physical_us(kernel.name, size._replace(num_bytes=moved), gpu, place),
+        )
+        spread = measured_spread(curve, size.num_bytes)
     launch = geometry_of(
         KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
     )
     return PhysicalTime(
         time_us=time_us,
         bound="communication",
-        spread=_spread_of(place),
+        spread=spread,
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
     )
+
+
+def physical_us(name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement) -> float:
+    """The time of a collective of a group that lies so, µs, whatever was measured of it."""
+    if place.network is None:
+        return _inside_us(name, size.world_size, size.num_bytes, gpu, place.inside)
+    return _between_us(name, size, gpu, place, place.network)
 
 
 def _spread_of(place: GroupPlacement) -> float:
