@@ -366,13 +366,16 @@ def grouped_mm(
     scale_b: tuple[TensorSpec, ...] = (),
     scale_result: TensorSpec | None = None,
 ) -> list[Kernel]:
-    """Products of groups whose sizes are on the GPU: a kernel that sets up, one that multiplies.
+    """Products of groups whose sizes are on the GPU: a kernel that sets up, one that multiplies; in
+    float16 and float32 a product for each group.
 
     The groups are taken as equal; FLOPs and bytes are those of the whole.
     """
     problem = _grouped_problem(self, mat2, max(1, offs.shape[-1] if offs else self.shape[0]))
     if problem.flops == 0:
         return []
+    if self.dtype in ("float16", "float32"):
+        return [_group_gemm(problem, self, mat2, math)] * problem.groups
     setup = memory_kernel(
         KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=problem.groups
     )
@@ -402,6 +405,20 @@ def _grouped_problem(left: TensorSpec, right: TensorSpec, groups: int) -> _Group
     if len(right.shape) == 2:
         return _GroupedProblem(m, ceil_div(n, groups), k, groups, flops)
     return _GroupedProblem(m, n, k, groups, groups * flops)
+
+
+def _group_gemm(
+    problem: _GroupedProblem, left: TensorSpec, right: TensorSpec, math: MathMode
+) -> Kernel:
+    """The product of one group."""
+    return Kernel.gemm(
+        problem.m,
+        problem.n,
+        problem.k,
+        dtype=left.dtype,
+        compute=compute_for_matmul(left.dtype, math),
+        layout=_layout(left, right),
+    )
 
 
 def _grouped_gemm(

@@ -1,0 +1,115 @@
+"""Ops without fake kernels in torch, whose inputs tell the shapes of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.recorder import Recorder
+from neusight.recording.tensor import ForecastTensor
+
+aten = torch.ops.aten
+
+
+def _recorded(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs, out: Any) -> Any:
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
+@handles(aten.geqrf.default)
+def _geqrf(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A matrix of the same shape, and a factor for each of its reflectors."""
+    matrix = args[0]
+    *batch, rows, columns = matrix.shape
+    factors = (*batch, min(rows, columns))
+    out = tuple(recorder.new_tensor(s, matrix.dtype, matrix) for s in (matrix.shape, factors))
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(aten.ormqr.default)
+def _ormqr(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A product, as the matrix that is multiplied."""
+    out = recorder.new_tensor(args[2].shape, args[2].dtype, args[2])
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(aten.linalg_lstsq.default)
+def _lstsq(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """As CUDA's only driver, gels, which says neither rank nor singular values; the residuals of a
+    system with more rows than unknowns, taken to be of full rank."""
+    left, right = args[0], args[1]
+    rows, unknowns = left.shape[-2:]
+    is_vector = right.dim() == left.dim() - 1
+    columns = () if is_vector else (right.shape[-1],)
+    broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
+    batch = broadcast(left.shape[:-2], right.shape[: -1 if is_vector else -2])
+    residuals = (*batch, *columns) if rows > unknowns else (0,)
+    shapes: Sequence[Sequence[int]] = ((*batch, unknowns, *columns), residuals)
+    out = (
+        *(recorder.new_tensor(shape, left.dtype, left) for shape in shapes),
+        recorder.new_tensor((0,), torch.int64, left),
+        recorder.new_tensor((0,), left.dtype, left),
+    )
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(
+    aten.fake_quantize_per_tensor_affine_cachemask.default,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
+    aten.fake_quantize_per_channel_affine_cachemask.default,
+    aten._fused_moving_avg_obs_fq_helper.default,
+)
+def _fake_quantized(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What was quantized and back, and where it was within bounds."""
+    out = tuple(_like(recorder, args[0], dtype) for dtype in (args[0].dtype, torch.bool))
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(
+    aten._fake_quantize_learnable_per_tensor_affine.default,
+    aten._fake_quantize_learnable_per_channel_affine.default,
+)
+def _learnable(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A tensor like the first argument."""
+    return _recorded(recorder, func, args, kwargs, _like(recorder, args[0], args[0].dtype))
+
+
+@handles(aten._batch_norm_with_update.default)
+def _batch_norm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The output, a mean and a deviation for each channel, and what cuDNN would keep (nothing)."""
+    data = args[0]
+    statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
+    out = (
+        _like(recorder, data, data.dtype),
+        *(recorder.new_tensor((data.shape[1],), statistics, data) for _ in range(2)),
+        recorder.new_tensor((0,), torch.uint8, data),
+    )
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(aten._grouped_mm.default)
+def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """torch's fake kernel takes bfloat16 alone; for others a GPU reads where the groups end, and
+    multiplies one after the other (ATen/native/cuda/GroupedBlas.cpp, 2.13)."""
+    dtype = args[0].dtype
+    if dtype not in (torch.float16, torch.float32) or args[1].dtype != dtype:
+        return recorder.run_known(func, args, kwargs)
+    in_bfloat16 = [
+        _like(recorder, arg, torch.bfloat16)
+        if isinstance(arg, ForecastTensor) and arg.dtype is dtype
+        else arg
+        for arg in args
+    ]
+    stood_for = recorder.fake_kernels.run(func, in_bfloat16, {**kwargs, "out_dtype": None})
+    out = _recorded(recorder, func, args, kwargs, _like(recorder, stood_for, dtype))
+    recorder.wait("_grouped_mm")
+    return out
+
+
+def _like(recorder: Recorder, tensor: ForecastTensor, dtype: torch.dtype) -> ForecastTensor:
+    out = recorder.fake_kernels.run(aten.empty_like.default, (tensor,), {"dtype": dtype})
+    assert isinstance(out, ForecastTensor)
+    return out
