@@ -48,6 +48,7 @@ from neusight.timeline.pricing import (
     read_calibration,
     uncalibrated,
 )
+from neusight.timeline.ranks.together import schedule_together
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steps import schedule
 
@@ -101,17 +102,24 @@ def forecast_options(
     )
 
 
+# Over 300 lines: each figure of a forecast, and each way to show it, has a name here.
 class Forecast:
     """What a program does on a GPU: latency, memory and timeline of a recording, each computed
     when it is first asked for."""
 
     def __init__(
-        self, recording: Recording, options: ForecastOptions, *, pricer: Pricer | None = None
+        self,
+        recording: Recording,
+        options: ForecastOptions,
+        *,
+        pricer: Pricer | None = None,
+        ranks: Sequence[Recording] = (),
     ) -> None:
         self.options = options
         self.trace_path: str | None = None
         self.pricer = pricer or Pricer(options.gpu, options.predictor, options.topology)
         self._recording = recording
+        self._recordings = tuple(ranks)
 
     def step(self) -> None:
         """Says that a step of the program ends here: for inside a `forecast_on` block."""
@@ -140,8 +148,29 @@ class Forecast:
     @cached_property
     def timeline(self) -> Timeline:
         """Every op and kernel placed in time; of equal steps the first few."""
+        if self._recordings:
+            return self.ranks[0].timeline
         self.pricer.prepare(self.recording)
         return schedule(self.recording, self.pricer, self.host)
+
+    @cached_property
+    def ranks(self) -> tuple[Forecast, ...]:
+        """The forecast of each rank, where several were recorded side by side: they wait for each
+        other, and this one is the first of them. Empty where there is one.
+
+        MismatchError where they do not agree on a collective, HangError where none can go on.
+        """
+        if not self._recordings:
+            return ()
+        for recording in self._recordings:
+            self.pricer.prepare(recording)
+        timelines = schedule_together(self._recordings, self.pricer, self.host)
+        found = []
+        for recording, timeline in zip(self._recordings, timelines, strict=True):
+            forecast = self.of(recording)
+            forecast.timeline = timeline  # computed with those of the others
+            found.append(forecast)
+        return tuple(found)
 
     @cached_property
     def memory(self) -> MemoryTimeline:
@@ -300,7 +329,7 @@ class Forecast:
             host=host_profile(host, target, learnt),
             topology=self.topology if topology is None else find_topology(topology),
         )
-        return Forecast(self.recording, there)
+        return Forecast(self.recording, there, ranks=self._recordings)
 
     def of(self, recording: Recording) -> Forecast:
         """The forecast of another recording, such as this one changed, priced alike."""

@@ -29,6 +29,7 @@ from neusight.recording.recording import STEP_OPTION, Recording
 from neusight.timeline.host import HostProfile
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.distributed.peers.link import Link
     from neusight.fake_cuda.store.folder_watch import FolderWatch
     from neusight.fake_cuda.store.store import Store
     from neusight.recording.recorder import Recorder
@@ -71,7 +72,8 @@ class SessionOptions:
 
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
-    compiles the program's models, which it does not ask for itself.
+    compiles the program's models, which it does not ask for itself. `link` leads from `rank` to
+    those that run beside it.
     """
 
     forecast: ForecastOptions
@@ -85,6 +87,7 @@ class SessionOptions:
     max_ops: int | None = None
     script: str = ""
     rank: Rank | None = None
+    link: Link | None = None
     stated: Mapping[str, str] = field(default_factory=dict)
     compiles_models: bool = False
 
@@ -236,6 +239,7 @@ class Session:
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
             rank=options.rank,
+            link=options.link,
         )
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)

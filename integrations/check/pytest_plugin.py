@@ -100,8 +100,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[object]) 
     """A failure is shown by the lines of the test and of what it runs, without neusight's own."""
     if call.excinfo is None or "neusight.predictors.errors" not in sys.modules:
         return
-    from neusight.integrations.program.internal_failure import is_debugging
-    from neusight.integrations.program.script_errors import is_of_the_depths, without_own_frames
+    from neusight.integrations.program.errors.internal_failure import is_debugging
+    from neusight.integrations.program.errors.script_errors import (
+        is_of_the_depths,
+        without_own_frames,
+    )
     from neusight.predictors.errors import NeusightError
 
     error = call.excinfo.value

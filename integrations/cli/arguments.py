@@ -9,7 +9,7 @@ from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
 from neusight.forecast import forecast_options
 from neusight.integrations.cli.launchers import Launched
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
-from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.options import DEFAULT_WAIT_S, ProgramOptions, read_ranks
 
 __all__ = [
     "add_file_arguments",
@@ -37,23 +37,33 @@ def add_rank_arguments(command: argparse.ArgumentParser, *, takes_several: bool 
                          "behind torchrun or accelerate launch says it there")  # fmt: skip
     command.add_argument("--gpus-per-node", type=int, metavar="N",
                          help=f"how many of them share a host (up to {GPUS_PER_NODE})")  # fmt: skip
-    command.add_argument("--rank", type=int, metavar="K", help="which of them (0)")
     command.add_argument("--topology", metavar="NAME|FILE.json",
                          help="how GPUs and hosts are joined (default: as in the GPU's reference "
                          "system; `neusight gpus --topologies` lists all)")  # fmt: skip
+    command.add_argument("--rank", metavar="K[,K…]|all-distinct",
+                         help="which of them (0); several run side by side and exchange what they "
+                         "send each other, as do rank 0 and all that differ from it: "
+                         "all-distinct")  # fmt: skip
+    command.add_argument("--wait", type=float, metavar="S", default=DEFAULT_WAIT_S,
+                         help="seconds that one of several ranks waits for a key that no other "
+                         f"sets ({DEFAULT_WAIT_S:.0f})")  # fmt: skip
     command.add_argument("--network-gbps", metavar="G[xN]",
                          help="another network between hosts, one direction, 1e9 bytes per second: "
                          "N cards of G for each host")  # fmt: skip
 
 
 def rank_options(options: argparse.Namespace, launched: Launched | None) -> Rank | None:
-    """Which process of many; what the command line says goes before the launcher's, and that before
-    the variables RANK and WORLD_SIZE. OptionError, TopologyError."""
-    index, world_size = options.rank, options.world_size
-    if launched is None or world_size is not None:
+    """Which process of many, the first where several run side by side; what the command line says
+    goes before the launcher's, and that before the variables RANK and WORLD_SIZE. OptionError,
+    TopologyError."""
+    index, _ = read_ranks(options.rank)
+    if launched is None or options.world_size is not None:
         system = forecast_options(options.gpu[0], topology=options.topology).system
         return stated_rank(
-            index=index, world_size=world_size, gpus_per_node=options.gpus_per_node, system=system
+            index=index,
+            world_size=options.world_size,
+            gpus_per_node=options.gpus_per_node,
+            system=system,
         )
     rank = launched.rank
     return Rank(

@@ -31,13 +31,13 @@ from neusight.integrations.cli.hints import (
     option_hint,
     script_problem,
 )
-from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
-from neusight.integrations.program.internal_failure import (
+from neusight.integrations.program.errors.internal_failure import (
     DEBUG_OPTION,
     debugging,
     failure_words,
     is_debugging,
 )
+from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.standard_streams import (
     flush_standard_streams,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import recorded_apart
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.recording import Recorded, recorded
+from neusight.integrations.program.recorded import Recorded
+from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
 from neusight.predictors.errors import ForecastStateError
 

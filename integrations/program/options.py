@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,17 +18,26 @@ from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import require_predictor
 
 __all__ = [
+    "ALL_DISTINCT",
     "DEFAULT_MAX_OPS",
     "DEFAULT_STEPS",
+    "DEFAULT_WAIT_S",
     "HOSTS",
     "STATED",
     "ProgramOptions",
     "checked_calibration",
+    "read_ranks",
     "stated_options",
 ]
 
 #: Steady steps after which a program is ended: enough for a median.
 DEFAULT_STEPS = 5
+
+#: Seconds that a rank waits for a key that no rank sets: others may take that long to their start.
+DEFAULT_WAIT_S = 60.0
+
+#: What asks for the first rank and all that differ from it.
+ALL_DISTINCT = "all-distinct"
 
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
@@ -49,7 +59,9 @@ class ProgramOptions:
     lets it write only where nothing is the user's, in a process of its own. `compiles_models`
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
     where it is one, `topology` how those are joined (None: as in the GPU's reference system), and
-    `network_gbps` with which network instead ("50x8").
+    `network_gbps` with which network instead ("50x8"). `ranks` says which of them run side by side,
+    where several do: none stated are the first and all that differ from it. `wait_s` is how long
+    one of them waits for what nobody is known to send.
 
     OptionError for what means nothing, UnknownPredictorError, TopologyError.
     """
@@ -72,6 +84,8 @@ class ProgramOptions:
     rank: Rank | None = None
     topology: str | Topology | None = None
     network_gbps: str | None = None
+    ranks: tuple[int, ...] | None = None
+    wait_s: float = DEFAULT_WAIT_S
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)
@@ -83,6 +97,9 @@ class ProgramOptions:
                 raise OptionError(f"--{name} is {value}; it must be a number above 0")
         if isinstance(self.topology, str):
             object.__setattr__(self, "topology", find_topology(self.topology))
+        if not 0.0 < self.wait_s < math.inf:
+            raise OptionError(f"--wait is {self.wait_s:g}; it must be a number of seconds above 0")
+        self._require_ranks()
 
     def topology_for(self, gpu: GPU) -> Topology | None:
         """The system that is stated for that GPU; None where none is. OptionError for a network
@@ -94,6 +111,18 @@ class ProgramOptions:
             raise OptionError("--network-gbps means nothing without --world-size")
         base = stated or system_of(gpu)
         return with_cards(self.network_gbps, base, self.rank.gpus_per_node)
+
+    def _require_ranks(self) -> None:
+        """That there are ranks to run side by side, and each of them."""
+        if self.ranks is None:
+            return
+        if self.rank is None:
+            raise OptionError(
+                "ranks run side by side only where there are several: say --world-size, or start "
+                "the script by torchrun"
+            )
+        for index in self.ranks:
+            replace(self.rank, index=index)
 
     @property
     def stated(self) -> dict[str, str]:
@@ -112,6 +141,24 @@ class ProgramOptions:
             return None
         learnt = Calibration.load(self.calibration)
         return learnt if learnt.gpu == gpu.name else None
+
+
+def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:
+    """The first rank that a text asks for (None: the one that is so by default), and those that run
+    side by side, as `ProgramOptions.ranks` has them. OptionError.
+
+    >>> read_ranks("3"), read_ranks("0,3,7"), read_ranks("all-distinct")
+    ((3, None), (0, (0, 3, 7)), (0, ()))
+    """
+    if text is None:
+        return None, None
+    if text == ALL_DISTINCT:
+        return 0, ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(f"--rank is {text!r}; it must be like 3, 0,3,7 or {ALL_DISTINCT}")
+    ranks = tuple(sorted(set(map(int, words))))
+    return ranks[0], ranks if len(ranks) > 1 else None
 
 
 def stated_options(

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.forking import pickled_error, words_of_end
 from neusight.integrations.program.guard.guarded_process import (
     Terminated,
     ending_on_sigterm,
     is_guarded,
-    pickled_error,
-    words_of_end,
 )
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.recording import Recorded, recorded
+from neusight.integrations.program.recorded import Recorded
+from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.program.standard_streams import settle_standard_streams
 from neusight.interrupts import end_at_once, raises_from_here

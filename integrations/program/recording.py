@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program, digest_of_files, own_files
+from neusight.integrations.program.recorded import Recorded, forecast_options_for
 from neusight.integrations.program.runner import (
     Outcome,
     hide_gpus,
@@ -18,42 +23,24 @@ from neusight.integrations.program.runner import (
 )
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.distributed.peers.link import Link
     from neusight.fake_cuda.store.store import Store
-    from neusight.forecast import Forecast, ForecastOptions
-    from neusight.ops.own_ops import OwnOps
+    from neusight.integrations.program.ranks.rank_process import RankEnd
     from neusight.predictors.gpu import GPU
-    from neusight.recording.recording import Recording
     from neusight.session import SessionOptions
 
-__all__ = ["Recorded", "forecast_options_for", "recorded"]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What running a program gave, as one process tells it another: how it ended, what was recorded
-    (None where its process was lost), the ops that it brought along (None where this process knows
-    them), and a digest of its own files."""
-
-    outcome: Outcome
-    recording: Recording | None = None
-    ops: OwnOps | None = None
-    files: str = ""
-
-    def forecast(self, program: Program, gpu: GPU, options: ProgramOptions) -> Forecast:
-        """The forecast that these options make of it."""
-        from neusight.forecast import Forecast
-
-        recording = self.recording or _nothing(program, gpu)
-        return Forecast(recording, forecast_options_for(gpu, options))
+__all__ = ["recorded"]
 
 
 def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
-    """Records the program: in this process, or behind a guard in one that is its own."""
+    """Records the program: in this process, or behind a guard in one that is its own; ranks that
+    run side by side have a process each."""
     hide_gpus()
+    record = _recorded_here if options.ranks is None else _recorded_side_by_side
     if not options.is_guarded:
-        return _recorded_here(program, gpu, options)
+        return record(program, gpu, options)
     ended = in_guarded_process(
-        lambda store: _recorded_here(program, gpu, options, store),
+        lambda store: record(program, gpu, options, store),
         program.possible_paths,
         keep=options.keep_writes,
     )
@@ -62,31 +49,23 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     return ended.answer
 
 
-def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
-    """What the program's forecast on that GPU is made with."""
-    from neusight.forecast import forecast_options
-
-    return forecast_options(
-        gpu,
-        predictor=options.predictor,
-        calibration=options.learnt_of(gpu),
-        host=options.host,
-        topology=options.topology_for(gpu),
-    )
-
-
 def _recorded_here(
-    program: Program, gpu: GPU, options: ProgramOptions, store: Store | None = None
+    program: Program,
+    gpu: GPU,
+    options: ProgramOptions,
+    store: Store | None = None,
+    link: Link | None = None,
 ) -> Recorded:
-    """Records in this process; with a store, in one that is the program's alone."""
+    """Records in this process; with a store or a link, in one that is the program's alone."""
     from neusight.ops import formulas
     from neusight.ops.own_ops import own_ops_of
     from neusight.session import Session
 
     formulas_before, modules_before = formulas(), set(sys.modules)
-    session = Session(_session_options(program, gpu, options), store=store)
+    is_own = store is not None or link is not None
+    session = Session(_session_options(program, gpu, options, link), store=store)
     with telling_progress(session, quiet=options.quiet):
-        outcome = run_program(program, session, is_guarded=store is not None)
+        outcome = run_program(program, session, is_guarded=is_own)
     recording = session.forecast.recording
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
@@ -96,7 +75,55 @@ def _recorded_here(
     )
 
 
-def _session_options(program: Program, gpu: GPU, options: ProgramOptions) -> SessionOptions:
+def _recorded_side_by_side(
+    program: Program, gpu: GPU, options: ProgramOptions, store: Store | None = None
+) -> Recorded:
+    """Records ranks in a process each; they see what the others write."""
+    from neusight.fake_cuda.store.store import Store
+    from neusight.integrations.program.ranks.joining import joined
+    from neusight.integrations.program.ranks.side_by_side import run_side_by_side
+
+    assert options.rank is not None
+    template, chosen = options.rank, options.ranks
+    last = None if chosen else template.world_size - 1
+
+    def record(index: int, link: Link) -> tuple[RankEnd, Recorded]:
+        rank = replace(template, index=index)
+        shared = None if folder is None else Store(folder)
+        if folder is not None and store is None:
+            # Else what one rank has in the system's would count as left behind by another.
+            tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=folder)
+        found = _recorded_here(program, gpu, replace(options, rank=rank), shared, link)
+        is_early = found.outcome.stopped_early
+        end: RankEnd = "failed" if found.outcome.is_failed else "early" if is_early else "well"
+        return end, replace(found, was_stopped=link.was_stopped)
+
+    with _one_store(store, options) as folder:
+        ranks = run_side_by_side(
+            record, ranks=chosen or (template.index,), last=last, wait_s=options.wait_s
+        )
+    return joined(ranks)
+
+
+@contextmanager
+def _one_store(store: Store | None, options: ProgramOptions) -> Iterator[str | None]:
+    """The folder of the store that all ranks share: the given one, else one of their own; none
+    where they may write."""
+    from neusight.fake_cuda.store.store import Store
+
+    if store is not None or options.allow_writes:
+        yield None if store is None else store.folder
+        return
+    own = Store.create()
+    try:
+        yield own.folder
+    finally:
+        own.close(keep=options.keep_writes)
+
+
+def _session_options(
+    program: Program, gpu: GPU, options: ProgramOptions, link: Link | None
+) -> SessionOptions:
     from neusight.session import SessionOptions
 
     return SessionOptions(
@@ -113,13 +140,5 @@ def _session_options(program: Program, gpu: GPU, options: ProgramOptions) -> Ses
         stated=options.stated,
         compiles_models=options.compiles_models,
         rank=options.rank,
+        link=link,
     )
-
-
-def _nothing(program: Program, gpu: GPU) -> Recording:
-    """What is known of a program whose process ended before it could tell anything."""
-    import torch
-
-    from neusight.recording.recording import Recording
-
-    return Recording((), gpu.name, torch.__version__, script=program.title)

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.failure import failure_text
-from neusight.integrations.program.exit_handlers import collecting_exit_handlers
-from neusight.integrations.program.guard.stopped_writes import explanation
-from neusight.integrations.program.internal_failure import is_debugging
-from neusight.integrations.program.program import Program
-from neusight.integrations.program.script_errors import (
+from neusight.integrations.program.errors.internal_failure import is_debugging
+from neusight.integrations.program.errors.script_errors import (
     error_line,
     is_fault_of_neusight,
     own_folders,
     script_traceback,
 )
+from neusight.integrations.program.exit_handlers import collecting_exit_handlers
+from neusight.integrations.program.guard.stopped_writes import explanation
+from neusight.integrations.program.program import Program
 from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class Outcome:
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C ended it."""
         return self.exit_code == ExitCode.INTERRUPTED
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it ended by an error of its own."""
+        return bool(self.failure) and not self.is_interrupted
 
 
 _INTERRUPTED = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)

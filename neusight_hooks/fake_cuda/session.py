@@ -36,6 +36,7 @@ from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.distributed.peers.link import Link
     from neusight.fake_cuda.distributed.rank import Rank
     from neusight.predictors.gpu import GPU
     from neusight.timeline.host import HostProfile
@@ -65,6 +66,7 @@ def enter_fake_cuda(
     raise_out_of_memory: bool = False,
     compiles_models: bool = False,
     rank: Rank | None = None,
+    link: Link | None = None,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
     do; what they do to files goes to `store`, without one where they say. With `compiles_models`
@@ -96,7 +98,7 @@ def enter_fake_cuda(
     install_overrides(patches, recorder, gpu, heard)
     install_packages(patches)
     install_modules(patches, recorder)
-    install_distributed(patches, recorder, rank)
+    install_distributed(patches, recorder, rank, link)
     install_user_kernels(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:

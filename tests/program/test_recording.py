@@ -11,7 +11,8 @@ import pytest
 from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.recording import Recorded, forecast_options_for, recorded
+from neusight.integrations.program.recorded import Recorded, forecast_options_for
+from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
 from neusight.predictors.gpu import find_gpu
 

@@ -44,6 +44,7 @@ from neusight.integrations.program.options import (
     STATED,
     ProgramOptions,
     checked_calibration,
+    read_ranks,
     stated_options,
 )
 from neusight.integrations.program.program import Program
@@ -222,6 +223,8 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         tokens=options.tokens,
         with_stack=options.max_memory is not None,
         rank=rank_options(options, start),
+        ranks=read_ranks(options.rank)[1],
+        wait_s=options.wait,
         topology=options.topology,
         network_gbps=options.network_gbps,
     )

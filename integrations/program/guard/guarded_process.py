@@ -7,9 +7,7 @@ writes what the user asked for.
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import multiprocessing.process
 import os
 import pickle
 import select
@@ -17,17 +15,22 @@ import signal
 import sys
 import tempfile
 import threading
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.forking import (
+    end_with_parent,
+    fork,
+    ignore_interrupts,
+    leave_exit_to_parent,
+    pickled_error,
+    words_of_end,
+)
 from neusight.integrations.program.guard.landlock import is_available, restrict_writes
 from neusight.integrations.program.guard.writable_folders import allowed_folders
 from neusight.interrupts import RELAY, raises_from_here, take_relayed
@@ -44,27 +47,18 @@ __all__ = [
     "ending_on_sigterm",
     "in_guarded_process",
     "is_guarded",
-    "pickled_error",
-    "words_of_end",
 ]
 
 T = TypeVar("T")
 
 #: What ends a process from outside: `kill`, and a terminal that is closed.
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# Linux, include/uapi/linux/prctl.h.
-_PR_SET_PDEATHSIG = 1
 #: Folder in the store that the script takes for the system's temporary one.
 _TEMPORARY = "tmp"
 #: Bytes of its path at most: 107, less "/pymp-12345678/listener-12345678" of multiprocessing.
 _LONGEST_TEMPORARY = 107 - 32
 #: Where a link gives it a shorter name.
 _SHORT_PARENT = "/tmp"
-#: What mostly stands behind a signal.
-_OFTEN = {
-    signal.SIGKILL.value: " (mostly the kernel, out of memory)",
-    signal.SIGSEGV.value: " inside a C library",
-}
 
 
 class Terminated(BaseException):
@@ -184,20 +178,6 @@ def _taken(server: HandsServer) -> Any:
         return pickle.load(file)
 
 
-def words_of_end(code: int) -> tuple[str, int]:
-    """A failure and an exit code for a process that ended without an answer; `code` is as Python's
-    subprocesses have it, minus the number of a signal."""
-    if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
-        return "interrupted", ExitCode.INTERRUPTED
-    if code >= 0:
-        return f"it ended its process at once, with status {code} (os._exit)", max(code, 1)
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal has no name
-        name = f"signal {-code}"
-    return f"its process was killed by {name}{_OFTEN.get(-code, '')}", 128 - code
-
-
 # -- the parent ----------------------------------------------------------------------------------
 
 
@@ -207,7 +187,7 @@ def _run_child(work: Callable[[], None], server: HandsServer) -> int:
         stream.flush()
     with _signals_left_to_child() as signals:
         parent = os.getpid()
-        child = _fork()
+        child = fork()
         if child == 0:
             _be_child(work, server, parent, signals.interrupt)
         signals.child = child
@@ -225,14 +205,6 @@ def _run_child(work: Callable[[], None], server: HandsServer) -> int:
     if signals.num_terminations:
         raise Terminated
     return status
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python warns where there are threads: those of OpenBLAS, which stops them itself before a
-        # fork and starts them again after it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _serve_until_end(server: HandsServer, child: int) -> None:
@@ -342,9 +314,7 @@ def _be_child(
     """Does the work and ends the process, past everything that the parent has still to do."""
     own, status = os.getpid(), 0
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with_parent(parent)
         server.close()
         for number in _ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -352,7 +322,7 @@ def _be_child(
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(RELAY, take_relayed)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELAY])
-        _leave_exit_to_parent()
+        leave_exit_to_parent()
         work()
     except KeyboardInterrupt:
         status = ExitCode.INTERRUPTED
@@ -364,14 +334,6 @@ def _be_child(
             with suppress(Exception):
                 stream.flush()
         os._exit(status)
-
-
-def _leave_exit_to_parent() -> None:
-    """What the parent would remove at its end (temporary folders) is not this process's to, nor are
-    the processes that it would wait for."""
-    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # as its own forks do
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
 
 
 def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], temporary: str) -> None:
@@ -386,10 +348,10 @@ def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], tempo
         tempfile.tempdir = os.environ["TMPDIR"] = temporary
         restrict_writes(allowed)
         done = work(Store(folder))
-        _ignore_interrupts()  # nothing is left to interrupt, and all of it to lose
+        ignore_interrupts()
         data = pickle.dumps((done,), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
-        _ignore_interrupts()
+        ignore_interrupts()
         if os.getpid() != own:
             raise
         data = pickled_error(error)
@@ -401,19 +363,3 @@ def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], tempo
         file.write(data)
         file.flush()
         hands.give(descriptor)
-
-
-def _ignore_interrupts() -> None:
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, RELAY):
-            signal.signal(number, signal.SIG_IGN)
-
-
-def pickled_error(error: BaseException) -> bytes:
-    """An exception for another process, with its traceback as text."""
-    try:
-        data = pickle.dumps(ExceptionWithTraceback(error, error.__traceback__))
-        pickle.loads(data)
-    except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return data

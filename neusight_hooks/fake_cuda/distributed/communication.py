@@ -55,11 +55,15 @@ class Communication:
     """Writes collectives on the tape, and lets streams wait for them.
 
     A storage that an unfinished collective writes is followed: the first op on another stream that
-    touches it waits where somebody waits unseen, and is told of where nobody does.
+    touches it waits where somebody waits unseen, and is told of where nobody does. `meet` is told
+    of each rank that something is sent to or received from.
     """
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+    def __init__(
+        self, recorder: Recorder, groups: Groups, meet: Callable[[int], None] = lambda rank: None
+    ) -> None:
         self.groups = groups
+        self._meet = meet
         self._recorder = recorder
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
@@ -103,6 +107,8 @@ class Communication:
     ) -> PendingWork:
         """One collective, or a transfer, that `record` puts on the tape. It writes `written`, and
         holds `held` until it is waited for."""
+        if transfer is not None:
+            self._meet(transfer.peer)
         batch = self._batch
         if batch is not None:
             batch.records.append(record)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from neusight.fake_cuda.distributed.rank import Rank
+from neusight.fake_cuda.distributed.rank import Rank, ranks_text
 from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
 
-__all__ = ["Groups", "ranks_text"]
+__all__ = ["Groups"]
 
 
 class Groups:
@@ -42,16 +41,3 @@ class Groups:
         with each peer."""
         key = (group.group_name, peer)
         return self._streams.setdefault(key, FIRST_COMMUNICATION_STREAM + len(self._streams))
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks in few words, however many they are.
-
-    >>> ranks_text(range(8)), ranks_text([0, 8, 16, 24]), ranks_text([3, 5, 6])
-    ('0..7', '0..24/8', '3,5,6')
-    """
-    if len(ranks) > 2:
-        step = ranks[1] - ranks[0]
-        if step > 0 and list(ranks) == list(range(ranks[0], ranks[-1] + 1, step)):
-            return f"{ranks[0]}..{ranks[-1]}" + (f"/{step}" if step > 1 else "")
-    return ",".join(map(str, ranks))

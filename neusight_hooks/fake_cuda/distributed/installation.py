@@ -9,7 +9,8 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.collectives import collective_handlers
 from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
-from neusight.fake_cuda.distributed.objects import install_objects
+from neusight.fake_cuda.distributed.objects import Objects, install_objects
+from neusight.fake_cuda.distributed.peers.link import Link, LoneLink
 from neusight.fake_cuda.distributed.process_groups import (
     install_environment,
     install_process_groups,
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["install_distributed"]
 
 
-def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None) -> None:
-    """The program is this rank; None: that of the group that is open already, else it is alone."""
+def install_distributed(
+    patches: Patches, recorder: Recorder, rank: Rank | None, link: Link | None = None
+) -> None:
+    """The program is this rank; None: that of the group that is open already, else it is alone.
+    `link` leads to the ranks that run beside it, if any do."""
     own = rank or _rank_of_open_group() or Rank()
     recorder.devices.count = own.local_world_size
     if own.world_size > 1:
@@ -40,14 +44,16 @@ def install_distributed(patches: Patches, recorder: Recorder, rank: Rank | None)
         )
     if rank is not None:
         install_environment(patches, rank)
-    communication = Communication(recorder, Groups(own))
+    link = link or LoneLink(own.index)
+    communication = Communication(recorder, Groups(own), link.meet)
+    objects = Objects(communication, link)
     recorder.handlers = {
         **recorder.handlers,
         **collective_handlers(communication),
         **synchronized_norm_handlers(),
     }
-    install_process_groups(patches, communication, own, is_stated=rank is not None)
-    install_objects(patches)
+    install_process_groups(patches, communication, own, objects, link, is_stated=rank is not None)
+    install_objects(patches, objects)
     install_replicas(patches)
     install_sharded_checkpoints(patches, recorder)
     install_refusals(patches)

@@ -1,25 +1,106 @@
-"""Python objects that ranks send each other: what a rank that is not run would send is its own."""
+"""Python objects that ranks send each other: those of ranks that run travel, for others this rank's
+own stand."""
 
 from __future__ import annotations
 
+import inspect
+import pickle
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.peers.exchange import Mailbox
+from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.fake_cuda.patching import Patches
-from neusight.predictors.errors import UnansweredRankError
-from neusight.recording.call_stack import call_site
 
-__all__ = ["install_objects"]
+__all__ = ["Objects", "install_objects"]
 
 
-def install_objects(patches: Patches) -> None:
-    """Objects of other ranks are taken as equal to this rank's own; where it has none, nobody can
-    answer: UnansweredRankError."""
+class Objects:
+    """What this rank's objects travel by."""
+
+    def __init__(self, communication: Communication, link: Link) -> None:
+        self._communication = communication
+        self._link = link
+
+    def send(self, value: Any, group: Any, target: int) -> None:
+        """To one other rank."""
+        box = self._box("objects sent", group, dist.get_rank(), target)
+        self._link.post({box: pickle.dumps(value)})
+
+    def receive(self, group: Any, source: int | None) -> tuple[int, Any]:
+        """From one other rank, or whoever is first; and who that was."""
+        own = dist.get_rank()
+        sources = [one for one in _ranks(group) if one != own] if source is None else [source]
+        boxes = [self._box("objects sent", group, one, own) for one in sources]
+        [(sender, data)] = self._link.take(boxes, is_any=source is None).items()
+        return sender, pickle.loads(data)
+
+    def tell_all(self, what: str, value: Any, group: Any) -> None:
+        """To all others of the group."""
+        box = self._box(what, group, dist.get_rank())
+        self._link.post({box: pickle.dumps(value)})
+
+    def hear(self, what: str, own_value: Any, group: Any, source: int) -> Any:
+        """What one rank tells all others of the group; where that one is not run this rank's own,
+        if it has one."""
+        box = self._box(what, group, source)
+        found = self._link.take([box], may_be_missing=own_value is not None)
+        return pickle.loads(found[source]) if found else own_value
+
+    def deal(self, what: str, values: list[Any], group: Any) -> None:
+        """To each rank of the group its own value."""
+        own = dist.get_rank()
+        boxes = {
+            self._box(what, group, own, rank): pickle.dumps(value)
+            for rank, value in zip(_ranks(group), values, strict=True)
+            if rank != own
+        }
+        self._link.post(boxes)
+
+    def dealt(self, what: str, group: Any, source: int) -> Any:
+        """What one rank has for this one."""
+        [data] = self._link.take([self._box(what, group, source, dist.get_rank())]).values()
+        return pickle.loads(data)
+
+    def gather(self, what: str, own_value: Any, group: Any) -> list[Any]:
+        """What each rank of the group tells; of those that are not run, this rank's own."""
+        own = dist.get_rank()
+        ranks = _ranks(group)
+        boxes = [self._box(what, group, rank) for rank in ranks if rank != own]
+        found = self._link.take(boxes, may_be_missing=True) if boxes else {}
+        absent = [rank for rank in ranks if rank != own and rank not in found]
+        if found and absent:
+            self._communication.recorder.warn_once(
+                f"of {what} by ranks {ranks_text(absent)}, which are not run, those of rank {own} "
+                "stand for theirs"
+            )
+        return [pickle.loads(found[rank]) if rank in found else own_value for rank in ranks]
+
+    def meet_all(self, group: Any) -> None:
+        """Goes on once all others of the group that run have come."""
+        own = dist.get_rank()
+        boxes = [self._box("a barrier", group, rank) for rank in _ranks(group) if rank != own]
+        self._link.post({self._box("a barrier", group, own): b""})
+        if boxes:
+            self._link.take(boxes, may_be_missing=True)
+
+    def _box(self, what: str, group: Any, source: int, target: int | None = None) -> Mailbox:
+        return Mailbox(what, self._communication.groups.text_of(_or_world(group)), source, target)
+
+
+def install_objects(patches: Patches, objects: Objects) -> None:
+    """Objects travel between the ranks that run. For others this rank's own stand; where it has
+    none, nobody can answer: UnansweredRankError."""
 
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        object_list[:] = [obj] * len(dist.get_process_group_ranks(_or_world(group)))
+        objects.tell_all("objects gathered", obj, group)
+        object_list[:] = objects.gather("objects gathered", obj, group)
 
     def gather_object(
         obj: Any,
@@ -28,8 +109,11 @@ def install_objects(patches: Patches) -> None:
         group: Any = None,
         group_dst: int | None = None,
     ) -> None:
-        if object_gather_list is not None:
-            object_gather_list[:] = [obj] * len(object_gather_list)
+        what = f"objects gathered on rank {_global_rank(dst, group_dst, group)}"
+        if _global_rank(dst, group_dst, group) != dist.get_rank():
+            objects.tell_all(what, obj, group)
+        elif object_gather_list is not None:
+            object_gather_list[:] = objects.gather(what, obj, group)
 
     def broadcast_object_list(
         object_list: list[Any],
@@ -38,9 +122,12 @@ def install_objects(patches: Patches) -> None:
         device: Any = None,
         group_src: int | None = None,
     ) -> None:
-        source = _global_rank(src, group_src, group)
-        if source != dist.get_rank() and any(one is None for one in object_list):
-            raise _unanswered("objects broadcast", source)
+        what, source = "objects broadcast", _global_rank(src, group_src, group)
+        if source == dist.get_rank():
+            objects.tell_all(what, list(object_list), group)
+        else:
+            own = None if any(one is None for one in object_list) else object_list
+            object_list[:] = objects.hear(what, own, group, source)
 
     def scatter_object_list(
         scatter_object_output_list: list[Any],
@@ -49,13 +136,22 @@ def install_objects(patches: Patches) -> None:
         group: Any = None,
         group_src: int | None = None,
     ) -> None:
-        source = _global_rank(src, group_src, group)
-        if source != dist.get_rank() or scatter_object_input_list is None:
-            raise _unanswered("an object scattered", source)
-        scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
+        what, source = "an object scattered", _global_rank(src, group_src, group)
+        if source != dist.get_rank():
+            scatter_object_output_list[0] = objects.dealt(what, group, source)
+        elif scatter_object_input_list is not None:
+            objects.deal(what, scatter_object_input_list, group)
+            scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
 
-    def send_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
-        return None
+    def send_object_list(
+        object_list: list[Any],
+        dst: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_dst: int | None = None,
+        use_batch: bool = False,
+    ) -> None:
+        objects.send(list(object_list), group, _global_rank(dst, group_dst, group))
 
     def recv_object_list(
         object_list: list[Any],
@@ -65,10 +161,15 @@ def install_objects(patches: Patches) -> None:
         group_src: int | None = None,
         use_batch: bool = False,
     ) -> int:
-        raise _unanswered("objects sent", _global_rank(src, group_src, group))
+        is_any = src is None and group_src is None
+        sender, values = objects.receive(
+            group, None if is_any else _global_rank(src, group_src, group)
+        )
+        object_list[:] = values
+        return sender
 
-    def monitored_barrier(*args: Any, **kwargs: Any) -> None:
-        return None
+    def monitored_barrier(group: Any = None, *args: Any, **kwargs: Any) -> None:
+        objects.meet_all(group)
 
     answers = (
         all_gather_object,
@@ -81,11 +182,27 @@ def install_objects(patches: Patches) -> None:
     )
     for answer in answers:
         for module in (c10d, dist):
-            patches.set(module, answer.__name__, answer)
+            patches.set(module, answer.__name__, _of_members(answer))
+
+
+def _of_members(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Who is no member of the group has nothing to do, as torch has it."""
+
+    @wraps(answer)
+    def of_members(*args: Any, **kwargs: Any) -> Any:
+        group = signature.bind(*args, **kwargs).arguments.get("group")
+        return None if c10d._rank_not_in_group(group) else answer(*args, **kwargs)
+
+    signature = inspect.signature(answer)
+    return of_members
 
 
 def _or_world(group: Any) -> Any:
     return c10d._get_default_group() if group is None else group
+
+
+def _ranks(group: Any) -> list[int]:
+    return list(dist.get_process_group_ranks(_or_world(group)))
 
 
 def _global_rank(rank: int | None, in_group: int | None, group: Any) -> int:
@@ -93,11 +210,4 @@ def _global_rank(rank: int | None, in_group: int | None, group: Any) -> int:
         return rank
     if in_group is None:
         return 0
-    return dist.get_global_rank(_or_world(group), in_group)
-
-
-def _unanswered(what: str, source: int) -> UnansweredRankError:
-    return UnansweredRankError(
-        f"rank {dist.get_rank()} at {call_site()} waits for {what} by rank {source}, which is not "
-        f"run; run that one (--rank {source})"
-    )
+    return int(dist.get_global_rank(_or_world(group), in_group))

@@ -15,9 +15,12 @@ import torch.distributed.distributed_c10d as c10d
 from torch.testing._internal.distributed import fake_pg  # registers the backend "fake"
 
 from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.objects import Objects
+from neusight.fake_cuda.distributed.peers.key_store import KeyStore, key_store_classes
+from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.patching import Patches
-from neusight.predictors.errors import OptionError, UnansweredRankError
+from neusight.predictors.errors import OptionError
 from neusight.recording.call_stack import call_site
 
 __all__ = ["install_environment", "install_process_groups"]
@@ -49,51 +52,48 @@ def install_environment(patches: Patches, rank: Rank) -> None:
     os.environ.update(rank.environment())
 
 
-_HashStore: Any = vars(dist)["HashStore"]
-
-
-class _Store(_HashStore):  # type: ignore[misc]
-    """A key-value store of the program's own; nobody else will ever set a key."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__()
-
-    def get(self, key: str) -> bytes:
-        self._require([key])
-        value: bytes = super().get(key)
-        return value
-
-    def wait(self, keys: list[str], timeout: object = None) -> None:
-        self._require(keys)
-
-    def _require(self, keys: list[str]) -> None:
-        for key in keys:
-            if not self.check([key]):
-                raise UnansweredRankError(
-                    f'{call_site()} waits for the key "{key}", which another process would set; '
-                    "that process is not run"
-                )
-
-
 def install_process_groups(
-    patches: Patches, communication: Communication, rank: Rank, *, is_stated: bool
+    patches: Patches,
+    communication: Communication,
+    rank: Rank,
+    objects: Objects,
+    link: Link,
+    *,
+    is_stated: bool,
 ) -> None:
-    """From here on process groups of any backend are there, and nobody is waited for."""
+    """From here on process groups of any backend are there, and only ranks that run are waited
+    for."""
     backends = _Backends()
-    _install_rendezvous(patches, rank, is_stated=is_stated)
-    _install_groups(patches, backends)
+    stores = _Stores(link)
+    _install_rendezvous(patches, rank, stores, is_stated=is_stated)
+    _install_groups(patches, backends, stores)
     _install_nccl(patches)
-    _install_barrier(patches, communication, backends)
+    _install_barrier(patches, communication, backends, objects)
     _install_batches(patches, communication)
 
 
-def _install_rendezvous(patches: Patches, rank: Rank, *, is_stated: bool) -> None:
+class _Stores:
+    """The stores that torch holds in C++, where nothing keeps their Python side alive."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._kept: list[KeyStore] = []
+        self.classes = key_store_classes(link)
+
+    def make(self, name: str) -> KeyStore:
+        """A store of that name."""
+        store = KeyStore(self._link, name)
+        self._kept.append(store)
+        return store
+
+
+def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_stated: bool) -> None:
     real_init = c10d.init_process_group
 
     def rendezvous(
         url: str, rank_given: int = -1, world_size: int = -1, **kwargs: Any
     ) -> Iterator[tuple[Any, int, int]]:
-        yield _Store(), rank.index, rank.world_size
+        yield stores.make(""), rank.index, rank.world_size
 
     def init_process_group(
         backend: Any = None,
@@ -112,12 +112,13 @@ def _install_rendezvous(patches: Patches, rank: Rank, *, is_stated: bool) -> Non
                 f"{call_site()} joins other processes, but nobody says how many: say --world-size, "
                 "forecast_on(..., world_size=...) or torchrun's variables"
             )
-        real_init(backend, None, timeout, rank.world_size, rank.index, _Store(), *args, **kwargs)
+        first = stores.make("")
+        real_init(backend, None, timeout, rank.world_size, rank.index, first, *args, **kwargs)
 
     for module in (c10d, dist):
         patches.set(module, "init_process_group", init_process_group)
-        patches.set(module, "TCPStore", _Store)
-        patches.set(module, "FileStore", _Store)
+        for name, store_class in stores.classes.items():
+            patches.set(module, name, store_class)
     patches.set(c10d, "rendezvous", rendezvous)
     patches.on_restore(partial(_leave_groups, set(c10d._world.pg_map)))
 
@@ -162,7 +163,7 @@ class _Backends:
         return "nccl" if name in ("undefined", _FAKE_BACKEND, "none") else name
 
 
-def _install_groups(patches: Patches, backends: _Backends) -> None:
+def _install_groups(patches: Patches, backends: _Backends, stores: _Stores) -> None:
     make_group = c10d._new_process_group_helper
     real_get_backend = c10d.get_backend
 
@@ -177,8 +178,9 @@ def _install_groups(patches: Patches, backends: _Backends) -> None:
         **kwargs: Any,
     ) -> Any:
         kwargs.pop("device_id", None)
+        own = stores.make(f"group {group_name}")
         made = make_group(
-            group_size, group_rank, ranks, _FAKE_BACKEND, _Store(), group_name, None, **kwargs
+            group_size, group_rank, ranks, _FAKE_BACKEND, own, group_name, None, **kwargs
         )
         group = made[0]
         if group is not None and group is not c10d.GroupMember.NON_GROUP_MEMBER:
@@ -225,13 +227,17 @@ def _install_nccl(patches: Patches) -> None:
         patches.set(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
 
 
-def _install_barrier(patches: Patches, communication: Communication, backends: _Backends) -> None:
+def _install_barrier(
+    patches: Patches, communication: Communication, backends: _Backends, objects: Objects
+) -> None:
     real_barrier = c10d.barrier
 
     def barrier(
         group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
     ) -> Any:
         whose = group or c10d._get_default_group()
+        if not c10d._rank_not_in_group(whose):
+            objects.meet_all(whose)
         if c10d._rank_not_in_group(whose) or backends.name_of(whose) != "nccl":
             return real_barrier(group, async_op=async_op)
         # Torch's own takes place on the CPU where a group has a backend for it.

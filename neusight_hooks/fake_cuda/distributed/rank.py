@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import OptionError
 
-__all__ = ["GPUS_PER_NODE", "Rank", "stated_rank"]
+__all__ = ["GPUS_PER_NODE", "Rank", "ranks_text", "stated_rank"]
 
 #: GPUs of a host where nobody says: as DGX and HGX systems and clouds' largest instances have.
 GPUS_PER_NODE = 8
@@ -91,6 +91,19 @@ class Rank:
             "ROLE_WORLD_SIZE": self.world_size,
         }
         return {name: str(number) for name, number in numbers.items()} | _ELASTIC
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in few words, however many they are.
+
+    >>> ranks_text(range(8)), ranks_text([0, 8, 16, 24]), ranks_text([3, 5, 6])
+    ('0..7', '0..24/8', '3,5,6')
+    """
+    if len(ranks) > 2:
+        step = ranks[1] - ranks[0]
+        if step > 0 and list(ranks) == list(range(ranks[0], ranks[-1] + 1, step)):
+            return f"{ranks[0]}..{ranks[-1]}" + (f"/{step}" if step > 1 else "")
+    return ",".join(map(str, ranks))
 
 
 def stated_rank(

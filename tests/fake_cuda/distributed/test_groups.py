@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.fake_cuda.distributed.groups import ranks_text
+from neusight.fake_cuda.distributed.rank import ranks_text
 
 
 def ranks_of(text: str) -> list[int]:

@@ -1,0 +1,1 @@
+"""What is said where a program fails, or neusight itself."""

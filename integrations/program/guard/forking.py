@@ -1,0 +1,87 @@
+"""Processes forked off to run a program: how one begins, and what it passes on at its end."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing.process
+import os
+import pickle
+import signal
+import threading
+import warnings
+import weakref
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+
+from neusight.exit_codes import ExitCode
+from neusight.interrupts import RELAY
+
+__all__ = [
+    "end_with_parent",
+    "fork",
+    "ignore_interrupts",
+    "leave_exit_to_parent",
+    "pickled_error",
+    "words_of_end",
+]
+
+# Linux, include/uapi/linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+#: What mostly stands behind a signal.
+_OFTEN = {
+    signal.SIGKILL.value: " (mostly the kernel, out of memory)",
+    signal.SIGSEGV.value: " inside a C library",
+}
+
+
+def fork() -> int:
+    """As os.fork, without Python's warning where there are threads: those of OpenBLAS, which stops
+    them itself before a fork and starts them again after it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def end_with_parent(parent: int) -> None:
+    """In a forked process: it is killed when the process above ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def leave_exit_to_parent() -> None:
+    """What the parent would remove at its end (temporary folders) is not this process's to, nor are
+    the processes that it would wait for."""
+    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # as its own forks do
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+
+
+def ignore_interrupts() -> None:
+    """Nothing is left to interrupt, and all of it to lose."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, RELAY):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def pickled_error(error: BaseException) -> bytes:
+    """An exception for another process, with its traceback as text."""
+    try:
+        data = pickle.dumps(ExceptionWithTraceback(error, error.__traceback__))
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data
+
+
+def words_of_end(code: int) -> tuple[str, int]:
+    """A failure and an exit code for a process that ended without an answer; `code` is as Python's
+    subprocesses have it, minus the number of a signal."""
+    if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+        return "interrupted", ExitCode.INTERRUPTED
+    if code >= 0:
+        return f"it ended its process at once, with status {code} (os._exit)", max(code, 1)
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-code}"
+    return f"its process was killed by {name}{_OFTEN.get(-code, '')}", 128 - code

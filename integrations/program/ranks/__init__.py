@@ -1,0 +1,1 @@
+"""Ranks of one program run side by side, a process each."""

@@ -1,0 +1,115 @@
+"""What ranks that ran side by side recorded, as one answer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.forking import words_of_end
+from neusight.integrations.program.recorded import Recorded
+from neusight.integrations.program.runner import Outcome
+
+if TYPE_CHECKING:
+    from neusight.integrations.program.ranks.side_by_side import Ranks
+    from neusight.ops.own_ops import OwnOps
+    from neusight.recording.recording import Recording
+
+__all__ = ["joined"]
+
+
+def joined(ranks: Ranks) -> Recorded:
+    """What all of them recorded, cut to where all are; of ranks that do the same as one of the
+    first wave only that one. Where one failed, or was interrupted, what is known is of one alone.
+
+    What neusight itself failed at is raised.
+    """
+    for process in ranks.processes.values():
+        if process.done is not None and process.done.error is not None:
+            raise process.done.error
+    if ranks.failed is not None:
+        return _failed(ranks, ranks.failed)
+    found = {
+        rank: process.done.answer
+        for rank, process in ranks.processes.items()
+        if process.done is not None
+    }
+    if len(found) < len(ranks.processes) or any(
+        one.outcome.is_interrupted for one in found.values()
+    ):
+        return _interrupted(next(iter(found.values()), None))
+    recordings = _cut(_distinct(found, ranks.first_wave), found)
+    first = next(iter(found.values()))
+    outcome = Outcome(stopped_early=any(one.outcome.stopped_early for one in found.values()))
+    return replace(
+        first,
+        outcome=outcome,
+        recording=recordings[0],
+        ranks=tuple(recordings) if len(recordings) > 1 else (),
+        ops=_all_ops(one.ops for one in found.values()),
+        files=_digest(one.files for one in found.values()),
+    )
+
+
+def _failed(ranks: Ranks, rank: int) -> Recorded:
+    process = ranks.processes[rank]
+    if process.done is not None:
+        found: Recorded = process.done.answer
+        outcome = replace(found.outcome, failure=f"rank {rank}: {found.outcome.failure}")
+        return replace(found, outcome=outcome)
+    assert process.status is not None
+    failure, exit_code = words_of_end(os.waitstatus_to_exitcode(process.status))
+    return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
+
+
+def _interrupted(first: Recorded | None) -> Recorded:
+    """Nobody knows how far each rank came, so only the first one's steps are told of."""
+    outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
+    if first is None:
+        return Recorded(replace(outcome, is_lost=True))
+    return replace(first, outcome=outcome)
+
+
+def _distinct(found: dict[int, Recorded], first_wave: frozenset[int]) -> dict[int, Recording]:
+    """The recordings, without the ranks of the second wave where each does what one of the first
+    does."""
+    from neusight.timeline.ranks.likeness import work_of
+
+    recordings = {rank: one.recording for rank, one in found.items() if one.recording is not None}
+    second = [rank for rank in recordings if rank not in first_wave]
+    known = {work_of(recordings[rank]) for rank in first_wave} if second else set()
+    if all(work_of(recordings[rank]) in known for rank in second):
+        return {rank: one for rank, one in recordings.items() if rank in first_wave}
+    return recordings
+
+
+def _cut(recordings: dict[int, Recording], found: dict[int, Recorded]) -> list[Recording]:
+    from neusight.timeline.ranks.cutting import cut_alike, without_broken_step
+
+    whole = [
+        without_broken_step(one) if found[rank].was_stopped else one
+        for rank, one in sorted(recordings.items())
+    ]
+    stopped = {rank for rank, one in found.items() if one.outcome.stopped_early}
+    return cut_alike(whole, stopped=stopped)
+
+
+def _all_ops(each: Iterable[OwnOps | None]) -> OwnOps:
+    """The ops that any of the ranks brought along."""
+    from neusight.ops.own_ops import OwnOps
+
+    known = [ops for ops in each if ops is not None]
+    names = dict.fromkeys(name for ops in known for name in ops.names)
+    kernels = {call: kernels for ops in known for call, kernels in ops.kernels.items()}
+    return OwnOps(tuple(names), kernels)
+
+
+def _digest(digests: Iterable[str]) -> str:
+    """One for the files of all ranks, which may read different ones."""
+    different: Sequence[str] = sorted(set(digests))
+    if len(different) == 1:
+        return different[0]
+    return hashlib.sha256("".join(different).encode()).hexdigest()[: len(different[0])]

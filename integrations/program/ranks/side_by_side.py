@@ -1,0 +1,195 @@
+"""Runs ranks of one program side by side, a process each, and carries what they tell each other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Sequence, Set
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from neusight.fake_cuda.distributed.peers.exchange import Exchange
+from neusight.fake_cuda.distributed.peers.link import handled
+from neusight.integrations.program.ranks.rank_process import RankEnd, RankProcess, RankWork
+from neusight.interrupts import RELAY
+from neusight.predictors.errors import OptionError
+
+__all__ = ["MOST_RANKS", "Ranks", "run_side_by_side"]
+
+#: Ranks that are run without their being stated: each is a process, and takes its memory.
+MOST_RANKS = 64
+
+
+@dataclass
+class Ranks:
+    """What became of each rank, in the order in which they began. `first_wave` are those that
+    began for the first one's sake; `failed` is the first that failed, if one did."""
+
+    processes: dict[int, RankProcess] = field(default_factory=dict)
+    first_wave: frozenset[int] = frozenset()
+    failed: int | None = None
+
+
+def run_side_by_side(
+    work: RankWork, *, ranks: Sequence[int], last: int | None = None, wait_s: float
+) -> Ranks:
+    """Runs these ranks, and what became of them. With `last` those that they exchange anything with
+    run as well, and then the last rank with its own. A wait for a key that nobody sets ends after
+    `wait_s`. The first rank that fails ends all others.
+
+    OptionError where more than 64 ranks exchange something with each other.
+    """
+    gc.freeze()  # what all share is not copied for a mark in it
+    try:
+        with _Server(work, follows=last is not None, wait_s=wait_s) as server:
+            for rank in ranks:
+                server.begin(rank)
+            server.serve()
+            found = server.ranks
+            found.first_wave = frozenset(found.processes)
+            if last is not None and last not in found.processes and server.goes_on:
+                server.begin(last)
+                server.serve()
+            return found
+    finally:
+        gc.unfreeze()
+
+
+class _Server:
+    """Begins ranks, and serves them until they have ended."""
+
+    def __init__(self, work: RankWork, *, follows: bool, wait_s: float) -> None:
+        self.ranks = Ranks()
+        self._work = work
+        self._follows = follows
+        self._wait_s = wait_s
+        self._exchange = Exchange(self.begin if follows else None)
+        self._waiting_since: dict[int, float] = {}
+        self._is_interrupted = False
+        self._woken, self._wake = os.pipe()
+        self._interrupt: Any = signal.SIG_DFL
+        self._over: set[int] = set()
+        self._undo = ExitStack()
+
+    def __enter__(self) -> _Server:
+        self._undo.callback(os.close, self._wake)
+        self._undo.callback(os.close, self._woken)
+        if threading.current_thread() is threading.main_thread():
+            self._interrupt = signal.getsignal(signal.SIGINT)
+            for number in (signal.SIGINT, RELAY):
+                self._undo.callback(signal.signal, number, signal.getsignal(number))
+                signal.signal(number, self._pass_on)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._kill()
+        for process in self._live:
+            process.close()
+        self._undo.close()
+
+    @property
+    def _live(self) -> list[RankProcess]:
+        return [process for process in self.ranks.processes.values() if not process.is_gone]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a reason to run more ranks."""
+        return self.ranks.failed is None and not self._is_interrupted
+
+    def begin(self, rank: int) -> None:
+        """Runs a rank from now on."""
+        processes = self.ranks.processes
+        if self._follows and len(processes) >= MOST_RANKS:
+            raise OptionError(
+                f"more than {MOST_RANKS} ranks send to and receive from each other, beginning with "
+                f"rank {next(iter(processes))}; say which to run: --rank 0,1,2"
+            )
+        self._exchange.begin(rank)
+        processes[rank] = RankProcess.begin(
+            rank,
+            self._work,
+            others=self._live,
+            interrupt=self._interrupt,
+            is_first=not processes,
+        )
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-C: every rank is told, as a terminal may have told this process alone."""
+        self._is_interrupted = True
+        for process in self._live:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, RELAY)
+        os.write(self._wake, b" ")
+
+    # -- serving ----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answers all ranks until they have ended."""
+        while self._live:
+            self._serve_once()
+            self._answer()
+
+    def _serve_once(self) -> None:
+        poll = select.poll()
+        for number in (self._woken, *(each for one in self._live for each in one.descriptors)):
+            poll.register(number, select.POLLIN)
+        ready = {number for number, _ in poll.poll(self._patience_ms())}
+        if self._woken in ready:
+            os.read(self._woken, 1)
+            self._exchange.interrupt()
+        for process in self._live:
+            self._hear(process, ready)
+        self._end_late_waits()
+
+    def _hear(self, process: RankProcess, ready: Set[int]) -> None:
+        process.show(ready)
+        if process.connection.fileno() in ready:
+            request = process.next_request()
+            if request is not None:
+                handled(self._exchange, process.rank, request)
+        elif process.ended in ready:  # and all that it said was heard
+            process.close()
+        if process.end is not None and process.rank not in self._over:
+            self._over.add(process.rank)
+            self._note_end(process, process.end)
+
+    def _note_end(self, process: RankProcess, end: RankEnd) -> None:
+        if end != "failed":
+            self._exchange.end(process.rank, end)
+        elif self.ranks.failed is None:
+            self.ranks.failed = process.rank
+            self._kill(but=process)
+
+    def _kill(self, *, but: RankProcess | None = None) -> None:
+        for process in self._live:
+            if process is not but:
+                process.kill()
+
+    def _answer(self) -> None:
+        """Tells ranks what they wait for."""
+        answers, self._exchange.answers = self._exchange.answers, []
+        for rank, answer in answers:
+            self.ranks.processes[rank].tell(answer)
+
+    # -- patience ---------------------------------------------------------------------------------
+
+    def _patience_ms(self) -> int | None:
+        """How long to wait for anything to happen; None: for ever."""
+        waiting = set(self._exchange.waiting_for_keys)
+        now = time.monotonic()
+        self._waiting_since = {rank: self._waiting_since.get(rank, now) for rank in waiting}
+        if not waiting:
+            return None
+        return max(0, int((min(self._waiting_since.values()) + self._wait_s - now) * 1000) + 1)
+
+    def _end_late_waits(self) -> None:
+        now = time.monotonic()
+        for rank in self._exchange.waiting_for_keys:
+            if now - self._waiting_since.get(rank, now) > self._wait_s:
+                self._exchange.give_up(rank, self._wait_s)

@@ -1,0 +1,63 @@
+"""What running a program gave, as one process tells it another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.program import Program
+from neusight.integrations.program.runner import Outcome
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast, ForecastOptions
+    from neusight.ops.own_ops import OwnOps
+    from neusight.predictors.gpu import GPU
+    from neusight.recording.recording import Recording
+
+__all__ = ["Recorded", "forecast_options_for"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """How a program ended, what was recorded
+    (None where its process was lost), the ops that it brought along (None where this process knows
+    them), and a digest of its own files. `ranks` are the recordings of all ranks that were run side
+    by side, `recording` that of the first; one of them that `was_stopped` was so by others."""
+
+    outcome: Outcome
+    recording: Recording | None = None
+    ops: OwnOps | None = None
+    files: str = ""
+    ranks: tuple[Recording, ...] = ()
+    was_stopped: bool = False
+
+    def forecast(self, program: Program, gpu: GPU, options: ProgramOptions) -> Forecast:
+        """The forecast that these options make of it."""
+        from neusight.forecast import Forecast
+
+        recording = self.recording or _nothing(program, gpu)
+        chosen = forecast_options_for(gpu, options)
+        return Forecast(recording, chosen, ranks=self.ranks)
+
+
+def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
+    """What the program's forecast on that GPU is made with."""
+    from neusight.forecast import forecast_options
+
+    return forecast_options(
+        gpu,
+        predictor=options.predictor,
+        calibration=options.learnt_of(gpu),
+        host=options.host,
+        topology=options.topology_for(gpu),
+    )
+
+
+def _nothing(program: Program, gpu: GPU) -> Recording:
+    """What is known of a program whose process ended before it could tell anything."""
+    import torch
+
+    from neusight.recording.recording import Recording
+
+    return Recording((), gpu.name, torch.__version__, script=program.title)

@@ -1,0 +1,187 @@
+"""The line of one rank to the others that run."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from neusight.fake_cuda.distributed.peers.exchange import (
+    Answer,
+    Exchange,
+    Keys,
+    Letters,
+    Mailbox,
+    Wanted,
+)
+from neusight.predictors.errors import HangError, UnansweredRankError
+from neusight.recording.call_stack import call_site
+from neusight.recording.tape import EnoughSteps
+
+__all__ = ["Link", "LoneLink", "RemoteLink", "handled", "receive", "send"]
+
+#: A message: its length in 8 bytes, and a pickle. Both ends are processes of this program.
+_LENGTH = struct.Struct("<Q")
+
+
+class Link(Protocol):
+    """How a rank reaches the others. Whatever waits raises UnansweredRankError where nobody will
+    ever answer, HangError where ranks wait for each other, EnoughSteps where it is to stop because
+    others did."""
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was told to stop in the midst of a step."""
+        ...
+
+    def meet(self, rank: int) -> None:
+        """This rank exchanges something with that one."""
+
+    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
+        """Leaves letters."""
+
+    def take(
+        self, mailboxes: Iterable[Mailbox], *, is_any: bool = False, may_be_missing: bool = False
+    ) -> dict[int, bytes]:
+        """A letter of each mailbox, by who wrote it; of ranks that are not run none, where that
+        may be."""
+        ...
+
+    def wait(self, keys: Iterable[str]) -> list[bytes]:
+        """What these keys of the store have, as soon as they are there."""
+        ...
+
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        """An operation of the store that waits for nobody."""
+        ...
+
+
+class _Asking:
+    """What every link says, by one question and its answer."""
+
+    def __init__(self) -> None:
+        self.was_stopped = False
+        self._met: set[int] = set()
+
+    def _answered(self, request: tuple[Any, ...]) -> Answer:
+        raise NotImplementedError
+
+    def meet(self, rank: int) -> None:
+        """This rank exchanges something with that one."""
+        if rank not in self._met:
+            self._met.add(rank)
+            self._value(("meet", rank))
+
+    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
+        """Leaves letters."""
+        self._value(("post", tuple(letters.items())))
+
+    def take(
+        self, mailboxes: Iterable[Mailbox], *, is_any: bool = False, may_be_missing: bool = False
+    ) -> dict[int, bytes]:
+        """A letter of each mailbox, by who wrote it."""
+        wanted = Letters(tuple(mailboxes), is_any, may_be_missing)
+        found: dict[int, bytes] = self._value(("want", wanted, call_site()))
+        return found
+
+    def wait(self, keys: Iterable[str]) -> list[bytes]:
+        """What these keys of the store have."""
+        found: list[bytes] = self._value(("want", Keys(tuple(keys)), call_site()))
+        return found
+
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        """An operation of the store that waits for nobody."""
+        return self._value((operation, *arguments))
+
+    def _value(self, request: tuple[Any, ...]) -> Any:
+        answer = self._answered(request)
+        if answer.kind == "stop":
+            self.was_stopped = True
+            raise EnoughSteps
+        if answer.kind == "interrupt":
+            raise KeyboardInterrupt
+        if answer.kind == "unanswered":
+            raise UnansweredRankError(answer.value)
+        if answer.kind == "hang":
+            raise HangError(answer.value)
+        return answer.value
+
+
+def handled(exchange: Exchange, rank: int, request: tuple[Any, ...]) -> None:
+    """Does what a rank asks; the answer is among the exchange's, now or later."""
+    operation, *arguments = request
+    if operation == "want":
+        wanted: Wanted = arguments[0]
+        exchange.want(rank, wanted, arguments[1])
+        return
+    found = getattr(exchange, operation)(*arguments)
+    exchange.answers.append((rank, Answer("value", found)))
+
+
+class LoneLink(_Asking):
+    """Of a rank that runs alone: what others would send is not there."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+        self._exchange = Exchange()
+        self._exchange.begin(rank)
+        self._lock = threading.Lock()
+
+    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
+        """Nobody will read them."""
+
+    def _answered(self, request: tuple[Any, ...]) -> Answer:
+        with self._lock:
+            handled(self._exchange, self._rank, request)
+            answers, self._exchange.answers = self._exchange.answers, []
+            [(_, answer)] = answers
+            return answer
+
+
+class RemoteLink(_Asking):
+    """Of a rank that runs beside others: the exchange is in another process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def _answered(self, request: tuple[Any, ...]) -> Answer:
+        with self._lock:
+            send(self._connection, request)
+            answer = receive(self._connection)
+        if answer is None:  # the process above is being ended, and this one with it
+            raise EnoughSteps
+        assert isinstance(answer, Answer)
+        return answer
+
+
+def send(connection: socket.socket, message: object) -> None:
+    """Sends a value to the other process."""
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> Any:
+    """The next value that the other process sent; None where it has ended."""
+    head = _received(connection, _LENGTH.size)
+    data = None if head is None else _received(connection, _LENGTH.unpack(head)[0])
+    return None if data is None else pickle.loads(data)
+
+
+def _received(connection: socket.socket, num_bytes: int) -> bytes | None:
+    buffer = bytearray(num_bytes)
+    view, position = memoryview(buffer), 0
+    while position < num_bytes:
+        try:
+            count = connection.recv_into(view[position:])
+        except ConnectionResetError:
+            return None
+        if not count:
+            return None
+        position += count
+    return bytes(buffer)

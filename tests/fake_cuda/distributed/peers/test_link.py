@@ -1,0 +1,88 @@
+"""A rank's line: what it asks goes out as a message, and an answer may be an error."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from neusight.fake_cuda.distributed.peers.exchange import Answer, Keys, Letters, Mailbox
+from neusight.fake_cuda.distributed.peers.link import LoneLink, RemoteLink, receive, send
+from neusight.predictors.errors import HangError, UnansweredRankError
+from neusight.recording.tape import EnoughSteps
+
+BOX = Mailbox("objects sent", "world", 1, 0)
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    own, other = socket.socketpair()
+    with own, other:
+        yield own, other
+
+
+def test_a_question_is_a_message_and_so_is_its_answer(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    own, other = sockets
+    send(other, Answer("value", {1: b"hello"}))
+
+    found = RemoteLink(own).take([BOX])
+    operation, wanted, site = receive(other)
+
+    assert found == {1: b"hello"}
+    assert (operation, wanted) == ("want", Letters((BOX,)))
+    assert site.startswith("test_link.py:")
+
+
+def test_a_rank_is_met_once(sockets: tuple[socket.socket, socket.socket]) -> None:
+    own, other = sockets
+    link = RemoteLink(own)
+    send(other, Answer("value"))
+
+    link.meet(3)
+    link.meet(3)
+
+    assert receive(other) == ("meet", 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("unanswered", UnansweredRankError),
+        ("hang", HangError),
+        ("interrupt", KeyboardInterrupt),
+        ("stop", EnoughSteps),
+    ],
+)
+def test_an_answer_without_a_value_is_raised(
+    sockets: tuple[socket.socket, socket.socket], kind: str, error: type[BaseException]
+) -> None:
+    own, other = sockets
+    link = RemoteLink(own)
+    send(other, Answer(kind, "why"))  # type: ignore[arg-type]
+
+    with pytest.raises(error):
+        link.wait(["ready"])
+
+    assert receive(other)[1] == Keys(("ready",))
+    assert link.was_stopped == (kind == "stop")
+
+
+def test_where_the_other_end_is_gone_there_is_no_message() -> None:
+    own, other = socket.socketpair()
+    other.sendall(b"\x08")  # the beginning of a length
+    other.close()
+
+    with own:
+        assert receive(own) is None
+
+
+def test_a_rank_alone_does_without_others() -> None:
+    link = LoneLink(0)
+    link.post({BOX._replace(source=0, target=1): b"for nobody"})
+
+    assert link.take([BOX], may_be_missing=True) == {}
+    with pytest.raises(UnansweredRankError, match="by rank 1, which is not run"):
+        link.take([BOX])

@@ -1,0 +1,152 @@
+"""Processes of ranks: what one tells reaches another, and the end of one may be that of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from neusight.fake_cuda.distributed.peers.exchange import Mailbox
+from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.integrations.program.ranks.rank_process import RankEnd
+from neusight.integrations.program.ranks.side_by_side import Ranks, run_side_by_side
+from neusight.predictors.errors import HangError, UnansweredRankError
+
+
+def box(source: int, target: int) -> Mailbox:
+    return Mailbox("objects sent", "world", source, target)
+
+
+def answers(ranks: Ranks) -> dict[int, Any]:
+    return {
+        rank: None if process.done is None else process.done.answer
+        for rank, process in ranks.processes.items()
+    }
+
+
+def test_ranks_exchange_letters() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        other = 1 - rank
+        link.post({box(rank, other): b"from %d" % rank})
+        return "well", link.take([box(other, rank)])
+
+    ranks = run_side_by_side(work, ranks=[0, 1], wait_s=60)
+
+    assert answers(ranks) == {0: {1: b"from 1"}, 1: {0: b"from 0"}}
+    assert ranks.failed is None
+
+
+def test_peers_run_as_well_and_then_the_last_rank() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank < 2:
+            link.meet(rank + 1)
+        return "early", rank
+
+    ranks = run_side_by_side(work, ranks=[0], last=7, wait_s=60)
+
+    assert answers(ranks) == {0: 0, 1: 1, 2: 2, 7: 7}
+    assert ranks.first_wave == {0, 1, 2}
+
+
+def test_what_other_ranks_than_the_first_print_has_their_number(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        os.write(1, b"half a line")
+        os.write(1, b", and its end\nno end")
+        return "well", None
+
+    run_side_by_side(work, ranks=[0, 3], wait_s=60)
+
+    own, others = capfd.readouterr().out, "[rank 3] half a line, and its end\n[rank 3] no end\n"
+    assert sorted(own.replace(others, "").splitlines()) == ["half a line, and its end", "no end"]
+
+
+def test_the_first_that_fails_ends_the_others() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank == 1:
+            return "failed", "no such layer"
+        signal.pause()
+        return "well", "never"
+
+    ranks = run_side_by_side(work, ranks=[0, 1], wait_s=60)
+
+    assert (ranks.failed, answers(ranks)) == (1, {0: None, 1: "no such layer"})
+    assert os.waitstatus_to_exitcode(ranks.processes[0].status or 0) == -signal.SIGKILL
+
+
+def test_a_process_that_ends_without_a_word_has_failed() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank == 1:
+            os._exit(7)
+        return "well", link.take([box(1, 0)])
+
+    ranks = run_side_by_side(work, ranks=[0, 1], wait_s=60)
+
+    assert ranks.failed == 1
+    assert os.waitstatus_to_exitcode(ranks.processes[1].status or 0) == 7
+
+
+def test_ranks_that_wait_for_each_other_end_with_both_lines() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        return "well", link.take([box(1 - rank, rank)])
+
+    ranks = run_side_by_side(work, ranks=[0, 1], wait_s=60)
+
+    assert ranks.failed == 0
+    done = ranks.processes[0].done
+    assert done is not None
+    assert isinstance(done.error, HangError)
+    assert "rank 0 at test_side_by_side.py:" in str(done.error)
+    assert "rank 1 at test_side_by_side.py:" in str(done.error)
+
+
+def test_a_key_that_nobody_sets_is_waited_for_no_longer_than_the_limit() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank == 0:
+            link.wait(["ready"])
+        signal.pause()
+        return "well", None
+
+    ranks = run_side_by_side(work, ranks=[0, 1], wait_s=0.01)
+
+    done = ranks.processes[0].done
+    assert done is not None
+    assert isinstance(done.error, UnansweredRankError)
+    assert "--wait" in str(done.error)
+
+
+def test_ctrl_c_ends_the_wait_of_every_rank() -> None:
+    own = os.getpid()
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank == 0:
+            os.kill(own, signal.SIGINT)
+        try:
+            link.take([box(1 - rank, rank)])
+        except KeyboardInterrupt:
+            return "well", "interrupted"
+        return "well", "never"
+
+    try:
+        ranks = run_side_by_side(work, ranks=[0, 1], wait_s=60)
+        is_put_back = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert answers(ranks) == {0: "interrupted", 1: "interrupted"}
+    assert (caught, is_put_back) == ([], True)
+
+
+def test_too_many_ranks_that_exchange_something_are_refused() -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        for peer in range(1, 100):
+            link.meet(peer)
+        return "well", None
+
+    with pytest.raises(ValueError, match="more than 64 ranks"):
+        run_side_by_side(work, ranks=[0], last=99, wait_s=60)
