@@ -14,7 +14,7 @@ __all__ = ["Work", "peers_of", "work_of"]
 Work = tuple[tuple[int, tuple[object, ...]], ...]
 
 #: The part of a group's text that says nothing of which ranks it holds.
-_GROUP = re.compile(r"(size=\d+ nodes=\d+) name=\S* ranks=\S*")
+_GROUP = re.compile(r"(size=.*) name=\S* ranks=\S*")
 
 
 def work_of(recording: Recording) -> Work:

@@ -1,0 +1,52 @@
+"""Recordings of ranks that were stopped apart end together."""
+
+from __future__ import annotations
+
+from meeting_ranks import program, reduce, work
+
+from neusight.recording.recording import Entry, Recording, Step
+from neusight.timeline.ranks.cutting import cut_alike, without_broken_step
+
+MEET, ALONE, BROKEN = (reduce(),), (work(1.0),), (work(2.0), reduce())
+
+
+def steps(rank: int, *found: tuple[tuple[Entry, ...], int]) -> Recording:
+    made = tuple(Step("train", entries, count) for entries, count in found)
+    return Recording(made, gpu="H100", torch_version="2.13", world_size=2, rank=rank)
+
+
+def counts(recordings: list[Recording]) -> list[list[int]]:
+    return [[step.count for step in recording.steps] for recording in recordings]
+
+
+def test_all_end_where_the_first_that_was_stopped_did() -> None:
+    cut = cut_alike([program(0, MEET, count=7), program(1, MEET, count=9)], stopped={0, 1})
+
+    assert counts(cut) == [[7], [7]]
+
+
+def test_steps_of_one_rank_alone_do_not_count() -> None:
+    evaluates = steps(1, (MEET, 3), (ALONE, 2), (MEET, 5))
+
+    cut = cut_alike([program(0, MEET, count=4), evaluates], stopped={0})
+
+    assert counts(cut) == [[4], [3, 2, 1]]
+
+
+def test_what_a_rank_left_out_by_itself_stays_missing() -> None:
+    recordings = [program(0, MEET, count=7), program(1, MEET, count=5)]
+
+    assert cut_alike(recordings, stopped={0}) == recordings
+    assert cut_alike(recordings, stopped=set()) == recordings
+
+
+def test_ranks_that_never_meet_are_left_alone() -> None:
+    recordings = [program(0, ALONE, count=7), program(1, ALONE, count=5)]
+
+    assert cut_alike(recordings, stopped={0, 1}) == recordings
+
+
+def test_a_step_that_was_broken_off_goes() -> None:
+    assert counts([without_broken_step(steps(0, (MEET, 5), (BROKEN, 1)))]) == [[5]]
+    assert counts([without_broken_step(steps(0, (MEET, 5)))]) == [[5]]
+    assert counts([without_broken_step(steps(0, (BROKEN, 1)))]) == [[1]]

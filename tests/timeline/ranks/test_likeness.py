@@ -1,0 +1,44 @@
+"""Ranks that do the same are told from those that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meeting_ranks import program, receive, reduce, send, work
+
+from neusight.recording.recording import Step
+from neusight.timeline.ranks.likeness import peers_of, work_of
+
+
+def test_with_whom_it_is_shared_does_not_matter() -> None:
+    first = program(0, (reduce("0..1"), work(1.0)))
+    other_group = program(5, (reduce("4..5", name="3"), work(1.0)))
+
+    assert work_of(first) == work_of(other_group)
+
+
+def test_neither_does_to_whom_something_is_sent() -> None:
+    assert work_of(program(0, (send(1, 0),))) == work_of(program(2, (send(3, 2),)))
+
+
+def test_what_is_done_and_how_often_does() -> None:
+    first = program(0, (reduce(), work(1.0)), count=3)
+
+    assert work_of(first) != work_of(program(1, (reduce(),), count=3))
+    assert work_of(first) != work_of(program(1, (reduce(elements=16), work(1.0)), count=3))
+    assert work_of(first) != work_of(program(1, (reduce(), work(1.0)), count=4))
+    assert work_of(program(0, (send(1, 0),))) != work_of(program(1, (receive(0, 1),)))
+
+
+def test_what_comes_before_the_steps_does_not_matter() -> None:
+    first = program(0, (reduce(),))
+    loads = replace(first, steps=(Step("setup", (work(9.0),)), *first.steps))
+
+    assert work_of(first) == work_of(loads)
+
+
+def test_peers_are_those_of_transfers_alone() -> None:
+    sends = program(1, (send(2, 1), receive(0, 1), reduce("0..7")))
+
+    assert peers_of(sends) == [0, 2]
+    assert peers_of(program(1, (reduce("0..7"),))) == []
