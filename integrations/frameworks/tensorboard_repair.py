@@ -21,6 +21,8 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
+from neusight.integrations.frameworks.tensorboard_ranks import calls_of, mend_ranks
+
 __all__ = ["Repair", "mapped_events", "repair"]
 
 Event = dict[str, Any]
@@ -41,9 +43,12 @@ _NCCL_ANNOTATIONS = tuple(
     for name in (
         "_all_gather_base", "_reduce_scatter_base", "all_gather_into_tensor_coalesced",
         "reduce_scatter_tensor_coalesced", "all_reduce_coalesced", "allreduce_coalesced",
-        "all_to_all", "all_to_allv", "gather", "scatter", "send", "recv", "coalesced",
+        "all_to_all", "all_to_allv", "gather", "scatter", "send", "recv", "recvAnySource",
+        "coalesced", "all_reduce_barrier",
     )
 )  # fmt: skip
+#: Those that name their two ranks, too: "nccl:send 0->1".
+_NCCL_TRANSFERS = ("nccl:send ", "nccl:recv ")
 #: Operators of today whose kernels may use tensor cores; the plugin warns of each call of others.
 _TENSOR_CORE_OPERATORS = (
     "aten::convolution_backward", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward",
@@ -76,6 +81,8 @@ def mapped_events(events: Iterable[Event]) -> list[Event]:
             _KNOWN_ANNOTATIONS
         ):
             event = {**event, "cat": "cpu_op"}
+        elif category == "user_annotation" and event["name"].startswith(_NCCL_TRANSFERS):
+            event = {**event, "name": event["name"].partition(" ")[0]}
         elif event.get("ph") == "X":
             event = {**event}
         mapped.append(event)
@@ -229,11 +236,13 @@ def repair() -> None:
     def init(self: Any, worker: str, span: str, trace_json: dict[str, Any]) -> None:
         events = mapped_events(trace_json["traceEvents"])
         original(self, worker, span, {**trace_json, "traceEvents": events})
+        self.neusight_calls = calls_of(events)
 
     profile.__init__ = init
     setattr(profile, _REPAIRED, True)
     _mend_trees(op_tree.OpTreeBuilder)
     _mend_memory(memory_parser.MemoryParser)
+    mend_ranks(data, loader)
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
     tensor_core.TC_OP_Allowlist.allowlist.extend(_TENSOR_CORE_OPERATORS)
     tensor_core.TC_Allowlist.allowlist.extend(_TENSOR_CORE_KERNELS)

@@ -17,6 +17,8 @@ from typing import Any
 import compiled_net
 import pytest
 import torch
+from meeting_ranks import batch, program, receive, send, work
+from meeting_ranks import price as transfer_price
 from torch import nn
 from unequal_ranks import COLLECTIVE_US, NUM_BYTES, NUM_COLLECTIVES, unequal_ranks
 
@@ -41,6 +43,7 @@ from neusight.recording.recording import (
     TensorSpec,
 )
 from neusight.timeline.host import PLAIN
+from neusight.timeline.ranks.together import schedule_together
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steps import schedule
 from places import SHARED
@@ -48,6 +51,7 @@ from timelines import COMMUNICATION, on_communicator
 
 RUN, OTHER_RUN, DISTRIBUTED_RUN = "forecast", "on-a100", "distributed"
 COMPILED_RUN, RANKS_RUN, ALONE_RUN = "compiled", "unequal-ranks", "one-rank-of-two"
+STAGES_RUN = "stages"
 Event = dict[str, Any]
 
 
@@ -109,6 +113,22 @@ def ranks() -> list[RankForecast]:
     return unequal_ranks()
 
 
+def three_stages() -> list[RankForecast]:
+    """A pipeline whose stages make one, two and one transfer, and compute for 100, 300 and 50 us;
+    a last transfer goes back, in a batch."""
+    end = Synchronize("synchronize")
+    programs = [
+        program(0, [work(100.0), send(1, 0), batch(0, ("irecv", 2)), end], count=4),
+        program(1, [receive(0, 1), work(300.0), send(2, 1), end], count=4),
+        program(2, [receive(1, 2), work(50.0), batch(2, ("isend", 0)), end], count=4),
+    ]
+    timelines = schedule_together(programs, transfer_price, PLAIN)
+    return [
+        RankForecast(recording, timeline, None)
+        for recording, timeline in zip(programs, timelines, strict=True)
+    ]
+
+
 @pytest.fixture(scope="module")
 def logdir(
     forecast: neusight.Forecast,
@@ -132,7 +152,7 @@ def logdir(
             rank=rank,
             world_size=2,
         )
-    for run, shown in ((RANKS_RUN, ranks), (ALONE_RUN, ranks[:1])):
+    for run, shown in ((RANKS_RUN, ranks), (ALONE_RUN, ranks[:1]), (STAGES_RUN, three_stages())):
         (folder / run).mkdir()
         write_rank_traces(folder / run, shown, forecast.gpu)
     return folder
@@ -204,7 +224,7 @@ def of_run(view: str, run: str = RUN) -> dict[str, str]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_views_are_there(client: Client) -> None:
-    runs = {RUN, OTHER_RUN, DISTRIBUTED_RUN, COMPILED_RUN, RANKS_RUN, ALONE_RUN}
+    runs = {RUN, OTHER_RUN, DISTRIBUTED_RUN, COMPILED_RUN, RANKS_RUN, ALONE_RUN, STAGES_RUN}
     assert set(client("/runs")["runs"]) == runs
     assert client("/views", run=RUN) == [
         "Overview", "Operator", "Kernel", "Trace", "Memory", "Module",
@@ -375,6 +395,22 @@ def test_the_faster_rank_is_seen_to_wait_for_the_slower(
         (row,) = ops[worker]["rows"]
         num_calls = shown * NUM_COLLECTIVES
         assert row[:3] == ["nccl:all_reduce", num_calls, num_calls * NUM_BYTES]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_stages_of_unequal_calls_wait_for_those_they_exchange_with(client: Client) -> None:
+    waits = client("/distributed/waittime", **of_everyone(STAGES_RUN))["data"]["1"]
+    ops = client("/distributed/commops", **of_everyone(STAGES_RUN))["data"]
+
+    waiting = [round(waits[f"node{rank}_{rank}"][1]) for rank in range(3)]
+    # For all that comes before in the pipeline: of the first stage, of the others' way back.
+    assert waiting == [pytest.approx(us, abs=40) for us in (350, 100, 400)]
+    calls = {worker: {row[0]: row[1] for row in table["rows"]} for worker, table in ops.items()}
+    assert calls == {
+        "node0_0": {"nccl:send": 3, "nccl:recv": 3},
+        "node1_1": {"nccl:send": 3, "nccl:recv": 3},
+        "node2_2": {"nccl:send": 3, "nccl:recv": 3},
+    }
 
 
 @pytest.mark.filterwarnings("ignore")
