@@ -1,0 +1,431 @@
+"""Programs of many GPUs against published figures: data/e2e_published_dev.csv and data/paper_fp32.
+
+    python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
+    python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
+    python benchmarks/multi_gpu.py --paper            the NeuSight paper's cases of four GPUs
+    python benchmarks/multi_gpu.py --markdown FILE    the tables, for ACCURACY.md
+
+Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
+recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
+(delete the folder after a change). Nothing is fitted to these figures. Needs the extra `[test]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+PUBLISHED, PAPER = SHARED / "e2e_published_dev.csv", SHARED / "paper_fp32" / "e2e_labels.csv"
+RECIPES = Path(__file__).with_name("recipes")
+RESULTS = Path(tempfile.gettempdir()) / "neusight-multi-gpu"
+
+_GIB = 2**30
+#: The GPU of torchtitan's figures, in the words of its reports.
+_TORCHTITAN_GPU = "H100-SXM5-96GB-HBM2E"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe, its arguments, and the ranks that it runs on."""
+
+    script: str
+    arguments: tuple[str, ...]
+    gpu: str
+    world_size: int
+    network_gbps: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The command that forecasts it, but for where its figures go."""
+        network = ["--network-gbps", self.network_gbps] if self.network_gbps else []
+        return [
+            "run", "--quiet", "--steps", "1", "--gpu", self.gpu, "--world-size",
+            str(self.world_size), *network, str(RECIPES / self.script), *self.arguments,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published figure: tokens a second and GPU, or GiB reserved."""
+
+    name: str
+    source: str
+    run: Run
+    is_memory: bool
+    value: float
+
+    @property
+    def series(self) -> tuple[str, tuple[str, ...], bool]:
+        """What cases have in common that differ in their ranks alone."""
+        return self.run.script, self.run.arguments, self.is_memory
+
+
+# -- rows as runs ----------------------------------------------------------------------------------
+
+
+class NoRecipe(Exception):
+    """The text says what a recording would need."""
+
+
+def _torchtitan(row: dict[str, str]) -> Run:
+    if "float8" in row["dtype"]:
+        raise NoRecipe("float8 linear layers (torchao)")
+    if "TP" in row["notes"]:
+        raise NoRecipe("tensor parallel under FSDP2, compiled: another recipe")
+    how = ("--recompute", "op", *(("--compile",) if row["compile"] == "yes" else ()))
+    shape = ("--batch", row["batch"], "--seq", row["seq_or_res"])
+    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]))
+
+
+def _llm_foundry(row: dict[str, str]) -> Run:
+    if "fp8" in row["dtype"]:
+        raise NoRecipe("fp8 of Transformer Engine")
+    notes = row["notes"].split("; ")
+    accumulate = next(n for n in notes if n.startswith("grad_accum")).split()[1]
+    strategy = next(n for n in notes if n.startswith("FSDP")).split()[1]
+    arguments = (
+        "--size", row["model"].removeprefix("MPT-"), "--batch", row["batch"], "--seq",
+        row["seq_or_res"], "--accumulate", accumulate, "--recompute", row["act_ckpt"],
+        "--strategy", strategy,
+    )  # fmt: skip
+    return Run("mpt.py", arguments, _GPUS[row["gpu"]], int(row["n_gpus"]))
+
+
+def _intern_evo(row: dict[str, str]) -> Run:
+    notes = row["notes"].split("; ")
+    tp = notes[0].removeprefix("TP")
+    accumulate = next(n for n in notes if n.startswith("micro_num")).split()[1]
+    group = row["optimizer"].rpartition(" ")[2]
+    arguments = (
+        "--batch", row["batch"], "--accumulate", accumulate, "--tp", tp, "--zero",
+        "0" if group == "-1" else group, *(("--recompute",) if row["act_ckpt"] == "full" else ()),
+    )  # fmt: skip
+    return Run("internlm.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]), _FOUR_CARDS)
+
+
+def _megatron(row: dict[str, str]) -> Run:
+    if "PP 1 " not in row["notes"]:
+        raise NoRecipe("interleaved stages of a pipeline: another recipe")
+    how = "selective" if row["act_ckpt"].startswith("selective") else "full"
+    arguments = ("--batch", row["batch"], "--recompute", how)
+    return Run("megatron.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]))
+
+
+def _fms(row: dict[str, str]) -> Run:
+    if row["act_ckpt"] != "none":
+        raise NoRecipe("which blocks it recomputes is not published with the figure")
+    size = "llama2-" + row["model"].rpartition("-")[2].lower()
+    arguments = (
+        "--size", size, "--batch", row["batch"], "--seq", row["seq_or_res"], "--shard", "8",
+        "--reduce", "bf16", "--compile",
+    )  # fmt: skip
+    cards = _FOUR_CARDS if "A100" in row["gpu"] else "12.5x8"
+    return Run("llama.py", arguments, _GPUS[row["gpu"]], int(row["n_gpus"]), cards)
+
+
+#: 4 x 100 Gb/s for each host, 1e9 bytes per second.
+_FOUR_CARDS = "12.5x4"
+_GPUS = {
+    "A100-SXM-80GB": "A100-SXM4-80GB",
+    "A100-SXM-40GB": "A100-SXM4-40GB",
+    "H100-SXM-80GB": "H100-SXM5-80GB",
+}
+_BUILDERS: dict[str, Callable[[dict[str, str]], Run]] = {
+    "pytorch/torchtitan": _torchtitan,
+    "mosaicml/llm-foundry": _llm_foundry,
+    "InternLM/InternEvo": _intern_evo,
+    "Korthikanti": _megatron,
+    "foundation-model-stack": _fms,
+}
+_OUT_OF_REACH = {
+    "KellerJordan": "a script of its own for each record",
+    "NVIDIA-NeMo": "fused kernels of Transformer Engine",
+    "NVIDIA/DeepLearningExamples": "kernels of its own (apex, fused attention)",
+    "pytorch-labs": "tensor-parallel decoding under CUDA graphs: another recipe",
+    "pytorch/torchtune": "LoRA over packed sequences: another recipe",
+}
+
+
+def _run_of(row: dict[str, str]) -> Run:
+    for prefix, build in _BUILDERS.items():
+        if row["source"].startswith(prefix):
+            return build(row)
+    why = (text for prefix, text in _OUT_OF_REACH.items() if row["source"].startswith(prefix))
+    raise NoRecipe(next(why, "no recipe"))
+
+
+def cases(path: Path = PUBLISHED) -> tuple[list[Case], Counter[str]]:
+    """The figures of several GPUs, and how many no recipe reaches, by source and reason."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if int(row["n_gpus"]) > 1]
+    found, missing = [], Counter[str]()
+    for row in rows:
+        source = row["source"].split(" ")[0]
+        try:
+            run = _run_of(row)
+        except NoRecipe as reason:
+            missing[f"{source}: {reason}"] += 1
+            continue
+        is_memory = "memory" in row["metric"]
+        found.append(Case(row["case_id"], source, run, is_memory, _figure(row)))
+    return found, missing
+
+
+def _figure(row: dict[str, str]) -> float:
+    value = float(row["value"])
+    if "iteration time" not in row["metric"]:
+        return value
+    batch = int(row["notes"].partition("global batch ")[2].partition(";")[0])
+    return batch * int(row["seq_or_res"]) / value / int(row["n_gpus"])
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+def forecast(folder: Path, run: Run) -> dict[str, Any]:
+    """What `neusight run --json` says of it; kept in the folder."""
+    path = folder / f"{sha256(repr(run).encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        [command, *words] = run.words
+        environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(
+            [sys.executable, "-m", "neusight", command, "--json", str(path), *words],
+            capture_output=True, text=True, env=environment, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            path.unlink(missing_ok=True)
+            lines = done.stderr.strip().splitlines()
+            return {"failure": lines[-1] if lines else f"status {done.returncode}"}
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def _forecast_figure(case: Case, document: dict[str, Any]) -> tuple[float, bool]:
+    """The forecast of the case's figure, and whether the interval holds the measured one."""
+    if case.is_memory:
+        low, high = sorted(document["memory"]["needed_range_bytes"].values())
+        context = document["context_bytes"]
+        is_inside = low <= case.value * _GIB + context <= high
+        return document["peak_reserved_bytes"] / _GIB, is_inside
+    everyone, latency = document["all_ranks"], document["step_latency_us"]
+    tokens = everyone["tokens_per_step"] / everyone["world_size"]
+    low, high = (1e6 * tokens / latency[name] for name in ("high", "low"))
+    return 1e6 * tokens / latency["median"], low <= case.value <= high
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case beside its forecast."""
+
+    case: Case
+    forecast: float
+    is_inside: bool
+    communication: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def error(self) -> float:
+        """The signed error, a share."""
+        return self.forecast / self.case.value - 1.0
+
+
+def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tuple[Case, str]]:
+    """Each case with its forecast, or with the reason why there is none."""
+    runs = list(dict.fromkeys(case.run for case in found))
+    for position, document in in_processes(partial(forecast, folder), runs, at_once=jobs):
+        if isinstance(document, Lost):
+            document = {"failure": document.failure}
+        for case in found:
+            if case.run != runs[position]:
+                continue
+            if document.get("failure"):
+                yield case, document["failure"]
+            else:
+                yield Result(case, *_forecast_figure(case, document))
+
+
+def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
+    """Tokens a second and GPU of the most ranks over those of the fewest, measured and forecast."""
+    ratios = {}
+    for series in dict.fromkeys(result.case.series for result in done):
+        own = [r for r in done if r.case.series == series and not r.case.is_memory]
+        own.sort(key=lambda result: result.case.run.world_size)
+        for more in own[1:]:
+            few = own[0]
+            if few.case.run.world_size == more.case.run.world_size:
+                continue
+            sizes = f"{few.case.run.world_size} to {more.case.run.world_size}"
+            name = f"{more.case.source} {sizes}: {' '.join(series[1])}"
+            measured = more.case.value / few.case.value
+            ratios[name] = (measured, more.forecast / few.forecast)
+    return ratios
+
+
+# -- the paper's four GPUs -------------------------------------------------------------------------
+
+
+def paper_runs(path: Path = PAPER) -> list[tuple[Run, float]]:
+    """The cases of four GPUs, and the time of their steps, ms."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["option"][:2] in ("dp", "tp", "pp")]
+    return [
+        (
+            Run(
+                "gpt2_fp32.py",
+                ("--model", row["model"], "--how", row["option"][:2], "--batch", row["batch"],
+                 "--seq", row["seq_len"]),
+                "H100-SXM5-80GB",
+                int(row["option"].partition("_")[0][2:]),
+            ),
+            float(row["step_ms"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def paper_ms(run: Run, folder: Path) -> float:
+    """The step's forecast, ms. Stages of a pipeline are recorded one by one and placed in time
+    together."""
+    if "pp" not in run.arguments:
+        document = forecast(folder, run)
+        return float(document["step_latency_us"]["median"]) / 1e3
+    return _pipeline_ms(run)
+
+
+def _pipeline_ms(run: Run) -> float:
+    import runpy
+
+    import neusight
+    from neusight.timeline.ranks.together import schedule_together
+    from neusight.timeline.steady import steady_step_of
+
+    arguments, path = sys.argv, sys.path[:]
+    sys.argv = [run.script, *run.arguments]
+    sys.path.insert(0, str(RECIPES))
+    forecasts = []
+    try:
+        for rank in range(run.world_size):
+            with neusight.forecast_on(run.gpu, world_size=run.world_size, rank=rank) as made:
+                runpy.run_path(str(RECIPES / run.script), run_name="__main__")
+            made.pricer.prepare(made.recording)
+            forecasts.append(made)
+    finally:
+        sys.argv, sys.path[:] = arguments, path
+    first = forecasts[0]
+    timelines = schedule_together([f.recording for f in forecasts], first.pricer, first.host)
+    steps = [steady_step_of(timeline) for timeline in timelines]
+    return max(step.latency_ns for step in steps if step is not None) / 1e6
+
+
+def _paper(options: argparse.Namespace) -> int:
+    errors, lines = [], [_PAPER_MARKDOWN]
+    for run, measured in paper_runs():
+        ms = paper_ms(run, options.results)
+        errors.append(abs(ms / measured - 1.0))
+        model, how = run.arguments[1], run.arguments[3]
+        print(f"{model:<11} {how} measured {measured:8.1f} ms, forecast {ms:8.1f},"
+              f" {ms / measured - 1.0:+.1%}", flush=True)  # fmt: skip
+        name = f"{model} {how}{run.world_size}"
+        lines.append(
+            f"| {name} | {measured:,.0f} | {ms:,.0f} | {(ms / measured - 1.0) * 100:+.1f} |"
+        )
+    print(f"mean error {sum(errors) / len(errors):.1%}")
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+_PAPER_MARKDOWN = """| four H100, FP32 | measured ms | forecast | error % |
+|---|---:|---:|---:|"""
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def markdown(done: list[Result], missing: Counter[str]) -> str:
+    """The tables for ACCURACY.md."""
+    lines = ["| source | figure | rows | median error % | median signed | in 80 % |",
+             "|---|---|---:|---:|---:|---:|"]  # fmt: skip
+    for (source, is_memory), own in sorted(_by_source(done).items()):
+        signed = [result.error for result in own]
+        share = sum(result.is_inside for result in own) / len(own)
+        kind = "GiB reserved" if is_memory else "tokens/s"
+        lines.append(
+            f"| {source} | {kind} | {len(own)} | {100 * median(map(abs, signed)):.1f} |"
+            f" {100 * median(signed):+.1f} | {100 * share:.0f} |"
+        )
+    ratios = scaling(done)
+    if ratios:
+        off = [abs(forecast / measured - 1.0) for measured, forecast in ratios.values()]
+        lines.append(
+            f"\nWeak scaling, {len(ratios)} ratios of more ranks to the fewest of a series: median "
+            f"error {100 * median(off):.1f} %."
+        )
+    left = ", ".join(f"{count} of {reason}" for reason, count in sorted(missing.items()))
+    return "\n".join(lines) + f"\n\nNot reached: {left}.\n"
+
+
+def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
+    found: dict[tuple[str, bool], list[Result]] = {}
+    for result in done:
+        found.setdefault((result.case.source, result.case.is_memory), []).append(result)
+    return found
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="only sources or names with this in them")
+    parser.add_argument("--paper", action="store_true", help="the paper's four GPUs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
+    parser.add_argument("--markdown", type=Path, help="write the tables there")
+    options = parser.parse_args()
+    if not PUBLISHED.exists() or not PAPER.exists():
+        print(f"skipped: there are no published figures at {SHARED}")
+        return 0
+    if options.paper:
+        return _paper(options)
+    found, missing = cases()
+    found = [case for case in found if options.only in f"{case.source} {case.name}"]
+    done: list[Result] = []
+    for item in results(found, options.results, options.jobs):
+        if not isinstance(item, Result):
+            case, reason = item
+            print(f"failed   {case.name}: {reason}", flush=True)
+            missing[f"{case.source}: failed"] += 1
+            continue
+        done.append(item)
+        unit = "GiB" if item.case.is_memory else "tokens/s"
+        print(
+            f"{item.case.run.gpu:<20} {item.case.run.world_size:>5} {item.case.name:<70}"
+            f" {item.case.value:>10,.1f} {item.forecast:>10,.1f} {unit:<8} {item.error:>+7.1%}",
+            flush=True,
+        )
+    if done:
+        for name, (measured, forecast_ratio) in scaling(done).items():
+            print(f"scaling  {name}: measured {measured:.3f}, forecast {forecast_ratio:.3f}")
+        print(markdown(done, missing))
+    if options.markdown:
+        options.markdown.write_text(markdown(done, missing), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
