@@ -32,6 +32,7 @@ from neusight.integrations.program.options import (
     HOSTS,
     STATED,
     checked_calibration,
+    read_ranks,
     stated_options,
 )
 from neusight.integrations.program.program import Program
@@ -209,6 +210,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         tokens=options.tokens,
         topology=options.topology,
         network_gbps=options.network_gbps,
+        wait_s=options.wait,
     )
     program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
     gpus = [find_gpu(name) for name in _gpu_names(options)]
@@ -217,7 +219,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
     unasked = [name for name in prices if name not in [gpu.name for gpu in gpus]]
     if unasked:
         raise OptionError(f"--price names {unasked[0]}, which is not among the GPUs asked for")
-    return PlanRequest(tuple(gpus), program_options, prices)
+    return PlanRequest(tuple(gpus), program_options, prices, read_ranks(options.rank)[1])
 
 
 def _gpu_names(options: argparse.Namespace) -> list[str]:

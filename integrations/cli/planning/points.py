@@ -35,11 +35,12 @@ _NS_PER_US = 1000
 @dataclass(frozen=True)
 class PlanRequest:
     """What is asked of each candidate: on which GPUs, recorded and priced how, at what prices an
-    hour."""
+    hour; `ranks` run side by side (None: one alone)."""
 
     gpus: tuple[GPU, ...]
     options: ProgramOptions
     prices: Mapping[str, float]
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,8 @@ class PlanPoint:
 
 def evaluated(request: PlanRequest, candidate: Candidate) -> list[PlanPoint]:
     """A point for each GPU; one without a GPU where the program failed."""
-    options = replace(
-        request.options,
-        quiet=True,
-        rank=candidate.rank,
-        is_guarded=is_guarded(is_command_line=True, allow_writes=request.options.allow_writes),
-    )
     try:
+        options = _options_of(request, candidate)
         with _output_kept() as errors:
             first = forecast_program(candidate.program, request.gpus[0], options, is_apart=True)
             problem = _problem_of(first, errors, request)
@@ -95,6 +91,18 @@ def evaluated(request: PlanRequest, candidate: Candidate) -> list[PlanPoint]:
         return _points(candidate, [first.forecast, *others], request.prices)
     except NeusightError as error:
         return [PlanPoint(candidate, problem=_first_line(str(error)))]
+
+
+def _options_of(request: PlanRequest, candidate: Candidate) -> ProgramOptions:
+    """OptionError for ranks that the candidate does not have."""
+    allow_writes = request.options.allow_writes
+    return replace(
+        request.options,
+        quiet=True,
+        rank=candidate.rank,
+        ranks=request.ranks,
+        is_guarded=is_guarded(is_command_line=True, allow_writes=allow_writes),
+    )
 
 
 def _points(

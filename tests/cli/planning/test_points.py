@@ -95,3 +95,12 @@ def test_a_script_without_cuda_says_what_to_do(tmp_path: Path) -> None:
     [point] = evaluated(request(), Candidate((), Program(str(tmp_path / "train.py"), ())))
 
     assert "put nothing on the GPU" in point.problem
+
+
+def test_ranks_that_a_candidate_does_not_have_are_its_problem(script: str) -> None:
+    asked = PlanRequest(GPUS, ProgramOptions(steps=1), {}, ranks=(0, 7))
+
+    [point] = evaluated(asked, candidate(script, "64"))
+
+    assert "7" in point.problem
+    assert point.row is None
