@@ -44,7 +44,7 @@ def main() -> int:
     """The command."""
     sys.meta_path.insert(0, SourceTree())
     from neusight.exit_codes import ExitCode
-    from neusight.integrations.cli.commands import measure as measure_command
+    from neusight.integrations.cli.commands.measurements import measure as measure_command
     from neusight.predictors.errors import NeusightError
 
     parser = argparse.ArgumentParser(

@@ -11,17 +11,12 @@ from typing import Protocol
 
 from neusight._version import __version__
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.commands import (
+from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run
+from neusight.integrations.cli.commands.measurements import (
     calibrate,
-    check,
-    compare,
-    doctor,
     evaluate,
     fit,
-    gpus,
     measure,
-    plan,
-    run,
     validate,
 )
 from neusight.integrations.cli.hints import (

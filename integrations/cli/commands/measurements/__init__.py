@@ -1,0 +1,1 @@
+"""Commands about measurements: taking them, learning from them, being judged by them."""
