@@ -110,6 +110,10 @@ class Planned:
     is_quiet: bool
 
 
+def _tell_progress(done: int, total: int, found: list[PlanPoint]) -> None:
+    print(f"neusight: [{done}/{total}] {interim_words(found)}", file=sys.stderr, flush=True)
+
+
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Forecasts every candidate, ranks them; the exit code."""
     planned = _planned(options, program)
@@ -121,8 +125,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
             for position, found in done:
                 points[position] = found
                 if not planned.is_quiet:
-                    count = f"[{len(points)}/{len(planned.candidates)}]"
-                    print(f"neusight: {count} {interim_words(found)}", file=sys.stderr, flush=True)
+                    _tell_progress(len(points), len(planned.candidates), found)
     except KeyboardInterrupt:
         is_interrupted = True
     in_order = tuple(point for position in sorted(points) for point in points[position])
