@@ -48,9 +48,8 @@ from neusight.timeline.pricing import (
     read_calibration,
     uncalibrated,
 )
-from neusight.timeline.ranks.together import schedule_together
+from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
 from neusight.timeline.spans import Timeline
-from neusight.timeline.steps import schedule
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 
@@ -151,7 +150,7 @@ class Forecast:
         if self._recordings:
             return self.ranks[0].timeline
         self.pricer.prepare(self.recording)
-        return schedule(self.recording, self.pricer, self.host)
+        return schedule_beside(self.recording, self.pricer, self.host, self.pricer.gpu)
 
     @cached_property
     def ranks(self) -> tuple[Forecast, ...]:
@@ -164,7 +163,9 @@ class Forecast:
             return ()
         for recording in self._recordings:
             self.pricer.prepare(recording)
-        timelines = schedule_together(self._recordings, self.pricer, self.host)
+        timelines = schedule_together_beside(
+            self._recordings, self.pricer, self.host, self.pricer.gpu
+        )
         found = []
         for recording, timeline in zip(self._recordings, timelines, strict=True):
             forecast = self.of(recording)

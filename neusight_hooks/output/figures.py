@@ -129,10 +129,13 @@ def step_latency_of(
 ) -> StepLatency:
     """Errors of kernels are taken as wholly correlated (one GPU, one predictor), the host's costs
     as those of the fastest and the slowest host that the profile stands for; the longer of the two
-    sets the step, and what is neither (waits, latencies) stays."""
-    total = sum(span.estimate.latency_us for span in kernels)
-    below = total - sum(span.estimate.low_us for span in kernels)
-    above = sum(span.estimate.high_us for span in kernels) - total
+    sets the step, and what is neither (waits, latencies) stays. What kernels take longer beside
+    collectives is a prior: it may be nothing, or twice as much."""
+    priced = sum(span.estimate.latency_us for span in kernels)
+    total = sum(span.duration_ns - span.waited_ns for span in kernels) / _NS_PER_US
+    longer = max(0.0, total - priced)
+    below = priced - sum(span.estimate.low_us for span in kernels) + longer
+    above = sum(span.estimate.high_us for span in kernels) - priced + longer
     latency = step.latency_ns / _NS_PER_US
     busy = min(step.gpu_busy_ns / _NS_PER_US, latency)
     host_us = min(step.host_ns / _NS_PER_US, latency)

@@ -1,0 +1,88 @@
+"""Kernels that run beside collectives take longer: a second pass over a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import KernelClass
+from neusight.predictors.physics.communication.contention import (
+    Contention,
+    contention_of,
+    slowdown,
+)
+from neusight.recording.recording import Recording
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
+from neusight.timeline.ranks.together import schedule_together
+from neusight.timeline.spans import KernelSpan, Timeline
+from neusight.timeline.steps import schedule
+
+__all__ = ["schedule_beside", "schedule_together_beside", "stretches"]
+
+_NS_PER_US = 1000.0
+
+
+def schedule_beside(recording: Recording, price: Pricing, host: HostProfile, gpu: GPU) -> Timeline:
+    """The recording placed in time, and once more where its kernels overlap collectives."""
+    first = schedule(recording, price, host)
+    stretch_ns = stretches(first.kernels, gpu)
+    return schedule(recording, price, host, stretch_ns=stretch_ns) if any(stretch_ns) else first
+
+
+def schedule_together_beside(
+    recordings: Sequence[Recording], price: Pricing, host: HostProfile, gpu: GPU
+) -> tuple[Timeline, ...]:
+    """The same of several ranks together."""
+    first = schedule_together(recordings, price, host)
+    stretch_ns = [stretches(timeline.kernels, gpu) for timeline in first]
+    if not any(map(any, stretch_ns)):
+        return first
+    return schedule_together(recordings, price, host, stretch_ns=stretch_ns)
+
+
+def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
+    """How much longer each kernel takes for the collectives that run beside it, ns.
+
+    While they overlap, it gets on slower; over a collective's time all kernels beside it together
+    lose what that takes from them. So a part of t that overlaps costs t · (1 - 1 / slowdown) more.
+    """
+    found = [0] * len(kernels)
+    beside = sorted(_occupations(kernels, gpu), key=lambda span: span[0])
+    if not beside:
+        return found
+    active: list[tuple[int, int, int, Contention]] = []
+    coming = iter(beside)
+    following = next(coming, None)
+    for number in sorted(range(len(kernels)), key=lambda at: kernels[at].start_ns):
+        span = kernels[number]
+        while following is not None and following[0] < span.end_ns:
+            active.append(following)
+            following = next(coming, None)
+        active = [other for other in active if other[1] > span.start_ns]
+        found[number] = round(sum(_cost_ns(span, other) for other in active))
+    return found
+
+
+def _occupations(kernels: Sequence[KernelSpan], gpu: GPU) -> list[tuple[int, int, int, Contention]]:
+    """Start and end of each collective, its stream, and what it leaves; while it waits for others,
+    its SMs are held all the same."""
+    found: list[tuple[int, int, int, Contention]] = []
+    for span in kernels:
+        if span.kernel.kernel_class is not KernelClass.COLLECTIVE:
+            continue
+        moving_ns = span.duration_ns - span.waited_ns
+        left = contention_of(span.kernel, moving_ns / _NS_PER_US, gpu)
+        moves_ns = span.end_ns - moving_ns
+        if span.waited_ns:
+            found.append((span.start_ns, moves_ns, span.stream, Contention(left.sms_left)))
+        found.append((moves_ns, span.end_ns, span.stream, left))
+    return found
+
+
+def _cost_ns(span: KernelSpan, other: tuple[int, int, int, Contention]) -> float:
+    start_ns, end_ns, stream, left = other
+    shared_ns = min(span.end_ns, end_ns) - max(span.start_ns, start_ns)
+    if shared_ns <= 0 or stream == span.stream:
+        return 0.0
+    return shared_ns * (1.0 - 1.0 / slowdown(span.kernel, span.estimate.bound, left))

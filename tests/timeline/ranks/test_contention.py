@@ -1,0 +1,108 @@
+"""Kernels beside collectives: a second pass over a schedule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Block, join, train
+
+import neusight
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.physics.communication.contention import contention_of
+from neusight.timeline.ranks.contention import stretches
+from neusight.timeline.spans import KernelSpan
+from timelines import RELU, kernel_span
+
+H100 = find_gpu("H100")
+REDUCE = Kernel.collective("all_reduce", 2**26, 8)
+
+
+def span(
+    kernel: Kernel, start_us: float, end_us: float, *, stream: int = 0, waited_us: float = 0.0
+) -> KernelSpan:
+    return kernel_span(kernel, end_us - start_us)._replace(
+        start_ns=round(start_us * 1000), stream=stream, waited_ns=round(waited_us * 1000)
+    )
+
+
+def left(moving_us: float) -> float:
+    """The share of the DRAM's bandwidth beside the reduction."""
+    return contention_of(REDUCE, moving_us, H100).bandwidth_left
+
+
+def test_only_the_part_that_overlaps_takes_longer() -> None:
+    """500 µs of collective from 100 on; the kernel's last 20 µs lie beside it."""
+    kernels = [span(RELU, 0, 120), span(REDUCE, 100, 600, stream=1), span(RELU, 600, 700)]
+
+    assert stretches(kernels, H100) == [round(20_000 * (1 - left(500.0))), 0, 0]
+
+
+def test_over_a_whole_collective_all_kernels_lose_what_it_takes() -> None:
+    kernels = [
+        span(REDUCE, 0, 500, stream=1),
+        *(span(RELU, at, at + 50) for at in range(0, 1000, 50)),
+    ]
+
+    assert sum(stretches(kernels, H100)) == pytest.approx(500_000 * (1 - left(500.0)), rel=1e-4)
+
+
+def test_a_collective_that_waits_moves_no_bytes() -> None:
+    """It comes at 0, the last of the others at 400: until then its SMs alone are held."""
+    kernels = [span(RELU, 0, 500), span(REDUCE, 0, 500, stream=1, waited_us=400.0)]
+
+    assert stretches(kernels, H100)[0] == round(100_000 * (1 - left(100.0)))
+
+
+def test_what_follows_on_the_same_stream_is_not_beside() -> None:
+    assert stretches([span(RELU, 0, 10), span(REDUCE, 5, 20)], H100) == [0, 0]
+
+
+def test_without_collectives_nothing_changes() -> None:
+    assert stretches([span(RELU, 0, 10), span(RELU, 5, 20, stream=1)], H100) == [0, 0]
+
+
+def forecast_of(*, overlaps: bool) -> neusight.Forecast:
+    """Three blocks; their reductions run beside the next one's products, or before."""
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        join()
+        products = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        moved = torch.zeros(2**26, device="cuda")
+        for _ in range(4):
+            work = dist.all_reduce(moved, async_op=True)
+            if not overlaps:
+                work.wait()
+            for _ in range(8):
+                products @ products
+            work.wait()
+            forecast.step()
+    return forecast
+
+
+def test_a_step_is_longer_by_what_overlaps_and_less_sure() -> None:
+    beside, apart = forecast_of(overlaps=True), forecast_of(overlaps=False)
+
+    def products_us(forecast: neusight.Forecast) -> float:
+        step = forecast.timeline.steps[-1]
+        kernels = forecast.timeline.kernels[step.first_kernel : step.last_kernel]
+        return sum(k.duration_ns for k in kernels if k.kernel.flops) / 1000
+
+    alone_us = sum(estimate.latency_us for kernel, estimate in apart.kernels[-9:] if kernel.flops)
+    assert products_us(apart) == pytest.approx(alone_us)
+    assert 1.05 * alone_us < products_us(beside) < 132 / 112 * alone_us
+    assert beside.step_latency_us.low < beside.step_latency_us.median
+    assert [estimate for _, estimate in beside.kernels] == [e for _, e in apart.kernels]
+
+
+def test_data_parallel_training_is_deterministic_and_longer_than_without_others() -> None:
+    def run() -> neusight.Forecast:
+        with neusight.forecast_on("H100", world_size=8) as forecast:
+            join()
+            model = torch.nn.parallel.DistributedDataParallel(Block(2048).cuda())
+            train(model, width=2048)
+        return forecast
+
+    first, second = run(), run()
+
+    assert first.to_json() == second.to_json()
