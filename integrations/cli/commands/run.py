@@ -193,13 +193,19 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         html=options.html,
         save=options.save,
     )
-    if options.max_memory is not None:
-        limit_of(options.max_memory)
-    checked_calibration(request.options, request.gpus)  # before minutes of recording
+    _require_sense(request)
+    return request
+
+
+def _require_sense(request: RunRequest) -> None:
+    """Raises what would be raised after minutes of recording: for a limit of memory, a calibration,
+    a topology or a price that means nothing."""
+    if request.max_memory is not None:
+        limit_of(request.max_memory)
+    checked_calibration(request.options, request.gpus)
     for target in request.gpus:
         request.options.topology_for(target)
     _require_priced(request)
-    return request
 
 
 def _require_priced(request: RunRequest) -> None:
