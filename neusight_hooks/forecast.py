@@ -376,7 +376,7 @@ class Forecast:
         program, for simulators of networks. Says why some ranks have none; "" if all have."""
         from neusight.output.chakra.files import write_chakra
 
-        ranks = [(self.recording, self.timeline)]
+        ranks = [(rank.recording, rank.timeline) for rank in self.ranks or (self,)]
         return write_chakra(folder, ranks, gpu=self.gpu.name).missing
 
     def export_memory_snapshot(self, path: str | Path) -> None:

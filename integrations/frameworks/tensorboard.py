@@ -27,9 +27,9 @@ def trace_handler(
 ) -> Callable[[Forecast], Path]:
     """A handler for `forecast_on(..., on_trace_ready=...)` that writes a trace into `logdir`.
 
-    Mirrors torch.profiler.tensorboard_trace_handler, and adds `write_summary`. The handler returns
-    the path of the trace; TraceError where the folder cannot be written. A trace of the same worker
-    is replaced.
+    Mirrors torch.profiler.tensorboard_trace_handler, and adds `write_summary`. Where several ranks
+    were run, each has a trace of its own. The handler returns the path of the (first) trace;
+    TraceError where the folder cannot be written. A trace of the same worker is replaced.
     """
     folder = Path(logdir)
 
@@ -43,7 +43,6 @@ def trace_handler(
                 f"The trace cannot be written to {folder}: {error.strerror or error}. Choose a "
                 "folder that can be written; the forecast itself is not lost."
             ) from error
-        forecast.trace_path = os.fspath(path)
         return path
 
     return handle
@@ -52,19 +51,22 @@ def trace_handler(
 def _write_traces(
     folder: Path, forecast: Forecast, worker_name: str | None, *, use_gzip: bool
 ) -> Path:
-    """The trace of the forecast's rank, and those of others that were run with it."""
-    ranks = [RankForecast(forecast.recording, forecast.timeline, forecast.memory)]
-    worker = worker_name or worker_of(forecast.recording, _host_name())
-    return write_rank_traces(
+    """A trace of each rank that was run; the path of the first."""
+    ranks = forecast.ranks or (forecast,)
+    paths = write_rank_traces(
         folder,
-        ranks,
+        [RankForecast(rank.recording, rank.timeline, rank.memory) for rank in ranks],
         forecast.gpu,
-        worker=worker,
+        worker=worker_name or worker_of(forecast.recording, _host_name()),
         use_gzip=use_gzip,
         record_shapes=forecast.options.record_shapes,
         profile_memory=forecast.options.profile_memory,
         with_modules=forecast.options.with_modules,
-    )[0]
+    )
+    for rank, path in zip(ranks, paths, strict=True):
+        rank.trace_path = os.fspath(path)
+    forecast.trace_path = os.fspath(paths[0])
+    return paths[0]
 
 
 def write_summary(forecast: Forecast, logdir: str | Path) -> None:

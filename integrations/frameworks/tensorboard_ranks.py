@@ -2,16 +2,19 @@
 
 To tell transfer from waiting, it takes the k-th call of each rank for the same one: stages of a
 pipeline have another number of calls each, and groups of their own, so it shows nothing. Here calls
-are paired off by their group and its count of calls, or by who sends to whom.
+are paired off by their group and its count of calls, or by who sends to whom. It also takes a step
+to last until its kernels have run, and so gives it the calls of later steps, which the host made
+meanwhile: here each step has its own.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["calls_of", "mend_ranks", "set_transfer_times"]
+__all__ = ["calls_of", "mend_ranks", "set_steps", "set_transfer_times", "steps_of"]
 
 Event = dict[str, Any]
 
@@ -20,6 +23,10 @@ Meeting = tuple[str, ...]
 #: The meetings of each annotation of NCCL, by its external id: of a batch one for each transfer.
 Calls = dict[Any, list[Meeting]]
 
+#: Begin, end and name of each step of the host.
+Steps = list[tuple[float, float, str]]
+
+_STEP = "ProfilerStep#"
 _ANNOTATIONS = ("nccl:", "gloo:")
 _PARAMETERS = "record_param_comms"
 #: Of profiles that do not note groups: calls are paired off in their order.
@@ -72,6 +79,29 @@ def _within(spans: list[Event], noted: list[Event]) -> Iterable[tuple[Event, lis
         yield span, noted[first:position]
 
 
+def steps_of(events: Iterable[Event]) -> Steps:
+    """The steps of the host, in order."""
+    return sorted(
+        (event["ts"], event["ts"] + event["dur"], event["name"].removeprefix(_STEP))
+        for event in events
+        if event.get("ph") == "X"
+        and event.get("cat") == "user_annotation"
+        and event["name"].startswith(_STEP)
+    )
+
+
+def set_steps(nodes: Iterable[Any], steps: Steps, shown: Sequence[str]) -> None:
+    """Gives each call to the step in which the host makes it, of those that are shown."""
+    starts = [begin for begin, _, _ in steps]
+    for node in nodes:
+        position = bisect_right(starts, node.start_time) - 1
+        if position < 0:
+            continue
+        _, end, name = steps[position]
+        if node.start_time < end and name in shown:
+            node.step_name = name
+
+
 def set_transfer_times(ranks: Sequence[tuple[Sequence[Any], Calls]]) -> None:
     """Says of each call of each rank which part of it is transfer: no more than the shortest of
     those who meet in it took, at its end. A rank is its communication nodes and its calls."""
@@ -117,6 +147,7 @@ def mend_ranks(data: Any, loader: Any) -> None:
     def take_calls_over(self: Any, profile: Any) -> None:
         parse(self, profile)
         self.neusight_calls = getattr(profile, "neusight_calls", {})
+        self.neusight_steps = getattr(profile, "neusight_steps", [])
 
     def pair_and_process(self: Any, profiles: Any, span: Any) -> Any:
         profiles = list(profiles)
@@ -124,6 +155,7 @@ def mend_ranks(data: Any, loader: Any) -> None:
             return process(self, profiles, span)  # which shows nothing of such runs
         set_transfer_times([(one.comm_node_list, one.neusight_calls) for one in profiles])
         for one in profiles:
+            set_steps(one.comm_node_list, one.neusight_steps, one.steps_names)
             one.communication_parse()
         return loader.DistributedRunGenerator(profiles, span).generate_run_profile()
 

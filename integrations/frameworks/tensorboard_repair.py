@@ -21,7 +21,7 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
-from neusight.integrations.frameworks.tensorboard_ranks import calls_of, mend_ranks
+from neusight.integrations.frameworks.tensorboard_ranks import calls_of, mend_ranks, steps_of
 
 __all__ = ["Repair", "mapped_events", "repair"]
 
@@ -236,7 +236,7 @@ def repair() -> None:
     def init(self: Any, worker: str, span: str, trace_json: dict[str, Any]) -> None:
         events = mapped_events(trace_json["traceEvents"])
         original(self, worker, span, {**trace_json, "traceEvents": events})
-        self.neusight_calls = calls_of(events)
+        self.neusight_calls, self.neusight_steps = calls_of(events), steps_of(events)
 
     profile.__init__ = init
     setattr(profile, _REPAIRED, True)

@@ -13,8 +13,8 @@ import neusight
 from neusight.integrations.cli.files import write_chakra_traces, write_traces
 
 
-def reduced(world_size: int = 4, *, sends: bool = False) -> neusight.Forecast:
-    with neusight.forecast_on("H100", world_size=world_size) as forecast:
+def reduced(world_size: int = 4, *, rank: int = 0, sends: bool = False) -> neusight.Forecast:
+    with neusight.forecast_on("H100", world_size=world_size, rank=rank) as forecast:
         join()
         for _ in range(3):
             x = torch.ones(1024, device="cuda") + 1
@@ -23,6 +23,11 @@ def reduced(world_size: int = 4, *, sends: bool = False) -> neusight.Forecast:
                 dist.send(x, 1)
             forecast.step()
     return forecast
+
+
+def side_by_side(*ranks: neusight.Forecast) -> neusight.Forecast:
+    recordings = [rank.recording for rank in ranks]
+    return neusight.Forecast(recordings[0], ranks[0].options, ranks=recordings)
 
 
 def names(folder: Path) -> list[str]:
@@ -37,6 +42,20 @@ def test_a_trace_of_one_rank_is_named_by_it(tmp_path: Path) -> None:
     traces = [name for name in names(tmp_path / "runs") if "trace" in name]
     assert traces == ["node0_0.1.pt.trace.json.gz"]
     assert forecast.trace_path == str(tmp_path / "runs" / traces[0])
+
+
+def test_ranks_that_were_run_side_by_side_have_a_trace_each(tmp_path: Path) -> None:
+    forecast = side_by_side(reduced(rank=0), reduced(rank=3))
+
+    assert write_traces(str(tmp_path), [forecast]) == []
+    assert write_chakra_traces(str(tmp_path / "et"), [forecast]) == []
+
+    traces = [name for name in names(tmp_path) if "trace" in name]
+    assert traces == ["node0_0.1.pt.trace.json.gz", "node0_3.1.pt.trace.json.gz"]
+    paths = [rank.trace_path for rank in forecast.ranks]
+    assert paths == [str(tmp_path / name) for name in traces]
+    assert forecast.trace_path == paths[0]
+    assert len(names(tmp_path / "et")) == 4 + 1
 
 
 def test_every_rank_has_a_chakra_trace_in_a_folder_for_each_gpu(tmp_path: Path) -> None:

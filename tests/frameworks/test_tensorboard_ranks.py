@@ -5,7 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from neusight.integrations.frameworks.tensorboard_ranks import calls_of, set_transfer_times
+from neusight.integrations.frameworks.tensorboard_ranks import (
+    calls_of,
+    set_steps,
+    set_transfer_times,
+    steps_of,
+)
 
 Event = dict[str, Any]
 
@@ -117,3 +122,23 @@ def test_a_rank_alone_waits_for_nobody() -> None:
     set_transfer_times([(nodes, {1: [("0", "[0, 1]")]})])
 
     assert transfers(nodes) == [[(0, 10)]]
+
+
+def test_a_call_is_of_the_step_in_which_the_host_makes_it() -> None:
+    events = [annotation(2, 100, "ProfilerStep#8", 90), annotation(1, 0, "ProfilerStep#7", 90)]
+    nodes = [SimpleNamespace(start_time=time, step_name="7") for time in (10, 95, 150)]
+    early = SimpleNamespace(start_time=-5, step_name=None)
+
+    steps = steps_of(events)
+    set_steps([*nodes, early], steps, ["7", "8"])
+
+    assert steps == [(0, 90, "7"), (100, 190, "8")]
+    assert [node.step_name for node in (*nodes, early)] == ["7", "7", "8", None]
+
+
+def test_a_step_that_is_not_shown_has_no_calls() -> None:
+    node = SimpleNamespace(start_time=150, step_name="7")
+
+    set_steps([node], [(0, 90, "7"), (100, 190, "8")], ["7"])
+
+    assert node.step_name == "7"

@@ -392,12 +392,19 @@ def _write(
         )
     if json:
         document = _document(forecasts, advice, request.prices)
-        if trials:
-            document["tried"] = {"compile": [trial_json(trial) for trial in trials]}
-        if reports:
-            document["max_memory"] = [report.to_json() for report in reports]
+        document |= _asked_for(trials, reports)
         problems += tried(lambda: write_json(json, document), json)
     return problems
+
+
+def _asked_for(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:
+    """What `--try` and `--max-memory` add to the document."""
+    found: dict[str, Any] = {}
+    if trials:
+        found["tried"] = {"compile": [trial_json(trial) for trial in trials]}
+    if reports:
+        found["max_memory"] = [report.to_json() for report in reports]
+    return found
 
 
 def _document(

@@ -46,19 +46,16 @@ class GridRank(NamedTuple):
 
 
 def ranks_of_grid(tasks: Mapping[int, Sequence[Task]], world_size: int) -> list[GridRank]:
-    """All ranks; `tasks` are of those that were run. In a grid of which these are one line, each is
-    like the one at its place along that line.
+    """All ranks; `tasks` are of those that were run. In a grid of which these are one line, each
+    other one is like that at its place along that line.
 
     ValueError where they are no such line, or exchange with one that was not run.
     """
     run = sorted(tasks)
     if len(run) == world_size:
         return [GridRank(rank, rank, world_size) for rank in run]
-    stride = run[1] - run[0] if len(run) > 1 else world_size
-    line = list(range(run[0], run[0] + stride * len(run), stride))
-    is_first = len(run) == 1 or run[0] < stride
-    if run != line or not is_first or world_size % (stride * len(run)):
-        raise ValueError(f"ranks {_words(run)} of {world_size} do not tell what the others do")
+    line = _line_in(run, world_size)
+    stride = line[1] - line[0] if len(line) > 1 else world_size
     for rank in run:
         own = GridRank(rank, rank, world_size)
         for message in _messages(tasks[rank]):
@@ -66,9 +63,21 @@ def ranks_of_grid(tasks: Mapping[int, Sequence[Task]], world_size: int) -> list[
                 raise ValueError(
                     f"rank {rank} exchanges with rank {own.peer(message)}, which was not run"
                 )
-    return [
-        GridRank(rank, run[rank // stride % len(run)], world_size) for rank in range(world_size)
-    ]
+    likes = {rank: line[rank // stride % len(line)] for rank in range(world_size)}
+    likes |= {rank: rank for rank in run}
+    return [GridRank(rank, like, world_size) for rank, like in likes.items()]
+
+
+def _line_in(run: list[int], world_size: int) -> list[int]:
+    """Those that are one line of the grid of all ranks: all that were run, or but for the last of
+    all, which is looked at by itself where it does something else."""
+    for line in (run, run[:-1] if run[-1] == world_size - 1 else []):
+        stride = line[1] - line[0] if len(line) > 1 else world_size
+        is_even = line == [*line[:1], *(line[0] + stride * place for place in range(1, len(line)))]
+        is_first = len(line) == 1 or (len(line) > 1 and line[0] < stride)
+        if is_first and is_even and world_size % (stride * len(line)) == 0:
+            return line
+    raise ValueError(f"ranks {_words(run)} of {world_size} do not tell what the others do")
 
 
 def numbered_groups(

@@ -39,6 +39,13 @@ def test_ranks_are_like_those_at_their_place_of_the_line_that_was_run() -> None:
     assert likes(ranks_of_grid(dict.fromkeys((0, 2), nothing), 8)) == [0, 0, 2, 2] * 2
 
 
+def test_the_last_rank_may_do_something_else() -> None:
+    nothing = exchange(reduce(0))
+
+    assert likes(ranks_of_grid(dict.fromkeys((0, 7), nothing), 8)) == [0] * 7 + [7]
+    assert likes(ranks_of_grid(dict.fromkeys((0, 4, 7), nothing), 8)) == [0] * 4 + [4] * 3 + [7]
+
+
 def test_ranks_that_were_all_run_are_themselves() -> None:
     tasks = {rank: exchange(send(rank, rank)) for rank in range(3)}
 
