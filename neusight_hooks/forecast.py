@@ -14,6 +14,7 @@ from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
+from neusight.output.ranks import RankRow, rank_row, slowest
 from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
 from neusight.output.system import unstated_network
 from neusight.predictors.clusters.named import find_topology
@@ -28,7 +29,7 @@ from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
 from neusight.recording.recording import Recording
-from neusight.recording.saving import load_recording, save_recording
+from neusight.recording.saving import load_recordings, save_recording
 from neusight.timeline.host import (
     CLOUD,
     OLDER,
@@ -166,12 +167,10 @@ class Forecast:
         timelines = schedule_together_beside(
             self._recordings, self.pricer, self.host, self.pricer.gpu
         )
-        found = []
-        for recording, timeline in zip(self._recordings, timelines, strict=True):
-            forecast = self.of(recording)
-            forecast.timeline = timeline  # computed with those of the others
-            found.append(forecast)
-        return tuple(found)
+        return tuple(
+            _placed(self.of(recording), timeline)
+            for recording, timeline in zip(self._recordings, timelines, strict=True)
+        )
 
     @cached_property
     def memory(self) -> MemoryTimeline:
@@ -180,7 +179,11 @@ class Forecast:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The figures of the steady step, of which the properties below are parts."""
+        """The figures of the steady step, of which the properties below are parts; of several ranks
+        those of the slowest."""
+        if self.ranks:
+            last = slowest([rank.row for rank in self.ranks]).rank
+            return next(rank.verdict for rank in self.ranks if rank.recording.rank == last)
         return verdict_of(self.recording, self.timeline, self.gpu, self.host)
 
     @property
@@ -225,13 +228,19 @@ class Forecast:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Most bytes allocated at once, as torch.cuda.max_memory_allocated counts."""
-        return self.memory.peak_allocated
+        """Most bytes allocated at once, as torch.cuda.max_memory_allocated counts; of several ranks
+        on the one where that is most."""
+        return max(memory.peak_allocated for memory in self._memories)
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Most bytes that the caching allocator held."""
-        return self.memory.peak_reserved
+        """Most bytes that the caching allocator held; of several ranks likewise."""
+        return max(memory.peak_reserved for memory in self._memories)
+
+    @property
+    def _memories(self) -> list[MemoryTimeline]:
+        """That of each rank."""
+        return [rank.memory for rank in self.ranks] or [self.memory]
 
     @property
     def context_bytes(self) -> int:
@@ -242,12 +251,22 @@ class Forecast:
     def fits(self) -> bool:
         """Whether all that was recorded fits into the GPU's memory, and the program did not end
         because something did not."""
-        return self.memory.fits and not ran_out(self.recording)
+        return all(memory.fits for memory in self._memories) and not ran_out(self.recording)
 
     @property
     def memory_verdict(self) -> MemoryVerdict:
         """The same with what the peak may be off by: "fits", "close" or "does not fit"."""
-        return memory_verdict(self.recording, self.memory)
+        return memory_verdict(self.recording, self.needs_most.memory)
+
+    @property
+    def needs_most(self) -> Forecast:
+        """That of the rank which needs the most memory; this one where there is one."""
+        return max(self.ranks or (self,), key=lambda rank: rank.memory.total_bytes)
+
+    @property
+    def row(self) -> RankRow:
+        """Its line among ranks that were run side by side."""
+        return rank_row(self.recording, self.timeline, self.memory)
 
     @property
     def failure(self) -> str:
@@ -317,8 +336,8 @@ class Forecast:
                 f"The program ended where it ran out of the memory of {self.gpu.name}, so nobody "
                 f"knows what it does beyond. Record it again: forecast_on({target.name!r})."
             )
-        if target != self.gpu:
-            _require_same_answers(self.recording, target)
+        for recording in (self.recording, *self._recordings[1:]) if target != self.gpu else ():
+            _require_same_answers(recording, target)
         learnt = read_calibration(calibration)
         if learnt is None and predictor is None and target == self.gpu:
             learnt = self.calibration
@@ -337,11 +356,13 @@ class Forecast:
         return Forecast(recording, self.options, pricer=self.pricer)
 
     def save(self, path: str | Path) -> None:
-        """Writes the recording, to be priced again later: JSON, gzip where the name ends in .gz."""
+        """Writes the recording, those of all ranks, to be priced again later: JSON, gzip where the
+        name ends in .gz."""
         learnt, topology = self.calibration, self.topology
         save_recording(
             self.recording,
             path,
+            beside=self._recordings[1:],
             gpu=self.gpu.name,
             predictor=uncalibrated(self.predictor).name,
             host=self.host.name,
@@ -403,7 +424,8 @@ class Forecast:
         return Findings(
             recording=self.recording,
             verdict=self.verdict,
-            memory=self.memory,
+            memory=self.needs_most.memory,
+            ranks=tuple(rank.row for rank in self.ranks),
             fits=self.fits,
             gpu=self.gpu,
             predictor=self.predictor_name,
@@ -427,6 +449,12 @@ class Forecast:
     def __repr__(self) -> str:
         told = self.failure.partition("\n")[0] or headline(self.verdict)
         return printable(f"<Forecast on {self.gpu.name}: {told}>")
+
+
+def _placed(forecast: Forecast, timeline: Timeline) -> Forecast:
+    """The forecast, which need not be placed in time any more."""
+    forecast.timeline = timeline
+    return forecast
 
 
 def host_profile(
@@ -458,7 +486,8 @@ def _notes_of(forecast: Forecast) -> tuple[str, ...]:
 
 def _loaded(path: str | Path) -> Forecast:
     """What `Forecast.save` wrote, priced; RecordingError where that cannot be."""
-    recording, extra = load_recording(path)
+    recordings, extra = load_recordings(path)
+    recording = recordings[0]
     try:
         target = find_gpu(extra.get("gpu", recording.gpu))
         priced_by = find_predictor(extra.get("predictor"))
@@ -474,7 +503,8 @@ def _loaded(path: str | Path) -> Forecast:
             told = f"priced without the calibration it was saved with: {error}"
             recording = replace(recording, warnings=(*recording.warnings, told))
     topology = _saved_topology(extra.get("topology"), path)
-    return Forecast(recording, ForecastOptions(target, priced_by, host, topology))
+    ranks = (recording, *recordings[1:]) if len(recordings) > 1 else ()
+    return Forecast(recording, ForecastOptions(target, priced_by, host, topology), ranks=ranks)
 
 
 def _saved_topology(text: str | None, path: str | Path) -> Topology | None:

@@ -17,6 +17,7 @@ from torch import nn
 import neusight
 from neusight.predictors.errors import (
     ForecastStateError,
+    MismatchError,
     RecordingError,
     TopologyError,
     UnknownGPUError,
@@ -314,3 +315,58 @@ def test_ranks_that_a_topology_does_not_join_are_told_before_anything_runs() -> 
         neusight.forecast_on("L40S", world_size=16, topology="pcie-l40s"),
     ):
         raise AssertionError
+
+
+def ranks_that_reduce(*widths: int) -> neusight.Forecast:
+    """A rank of each width; they reduce as many bytes together."""
+    recordings = []
+    for rank, width in enumerate(widths):
+        with neusight.forecast_on("H100", world_size=len(widths), rank=rank) as alone:
+            join()
+            for _ in range(3):
+                train(steps=1, width=width)
+                dist.all_reduce(torch.ones(2**20, device="cuda"))
+        recordings.append(alone.recording)
+    return neusight.Forecast(recordings[0], alone.options, ranks=recordings)
+
+
+def test_ranks_that_were_recorded_apart_wait_for_each_other() -> None:
+    forecast = ranks_that_reduce(64, 2048)
+    alone = neusight.Forecast(forecast.recording, forecast.options)
+
+    first, second = forecast.ranks
+    assert alone.ranks == ()
+    assert alone.latency_us < first.latency_us
+    assert (first.recording.rank, second.recording.rank) == (0, 1)
+    assert forecast.timeline is first.timeline
+    assert forecast.step_latency_us == max(
+        first.step_latency_us, second.step_latency_us, key=lambda latency: latency.median
+    )
+    assert forecast.peak_memory_bytes == second.peak_memory_bytes > first.peak_memory_bytes
+    assert forecast.needs_most is second
+
+
+def test_several_ranks_are_told_of_saved_and_priced_elsewhere(tmp_path: Path) -> None:
+    forecast = ranks_that_reduce(64, 256)
+    forecast.save(tmp_path / "ranks.json.gz")
+
+    loaded = neusight.Forecast.load(tmp_path / "ranks.json.gz")
+
+    assert "2 of 2 side by side; slowest: rank" in forecast.summary()
+    assert [row["rank"] for row in forecast.to_json()["ranks"]] == [0, 1]
+    assert loaded.to_json() == forecast.to_json()
+    assert len(forecast.on("A100").ranks) == 2
+    assert forecast.on("A100").step_latency_us.median > forecast.step_latency_us.median
+
+
+def test_ranks_that_do_not_agree_are_an_error_with_both_lines() -> None:
+    recordings = []
+    for rank in range(2):
+        with neusight.forecast_on("H100", world_size=2, rank=rank) as alone:
+            join()
+            dist.all_reduce(torch.ones(8 + rank, device="cuda"))
+        recordings.append(alone.recording)
+    forecast = neusight.Forecast(recordings[0], alone.options, ranks=recordings)
+
+    with pytest.raises(MismatchError, match=r"rank 0 .* test_forecast.py:\d+, rank 1 .* test_fo"):
+        forecast.summary()

@@ -77,7 +77,7 @@ def _of_one(
     if forecast.fits or screen.judges_memory:
         changes = advice_lines(advice)
     else:
-        changes = fitting_lines(MemoryReport(forecast).advice)
+        changes = fitting_lines(MemoryReport(forecast.needs_most).advice)
     return [forecast.summary(changes=[*notes, *changes])]
 
 

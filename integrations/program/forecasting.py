@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from neusight.failure import failure_options, failure_text
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import recorded_apart
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
-from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.errors import ForecastStateError, HangError, MismatchError
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -37,8 +38,13 @@ class ProgramForecast:
     def of(
         cls, found: Recorded, program: Program, gpu: GPU, options: ProgramOptions
     ) -> ProgramForecast:
-        """The forecast of what another process, or this one, recorded."""
+        """The forecast of what another process, or this one, recorded. Ranks that do not agree, or
+        wait for each other, are a failure of the program."""
         forecast = _priced(found.forecast(program, gpu, options), found.ops)
+        try:
+            forecast.ranks  # noqa: B018  (placed in time together here, once)
+        except (HangError, MismatchError) as error:
+            return cls.of(_failed(found, error), program, gpu, options)
         return cls(program, options, forecast, found.outcome, found.files, found.ops)
 
     def on(self, gpu: GPU) -> ProgramForecast:
@@ -78,6 +84,15 @@ def forecast_program(
         if not options.is_guarded:
             found = replace(found, ops=None)  # this process knows them
     return ProgramForecast.of(found, program, gpu, options)
+
+
+def _failed(found: Recorded, error: Exception) -> Recorded:
+    """What was recorded, of the first rank alone."""
+    assert found.recording is not None
+    stated = {**found.recording.options, **failure_options(error)}
+    outcome = Outcome(failure=failure_text(error), exit_code=1)
+    recording = replace(found.recording, options=stated)
+    return replace(found, outcome=outcome, recording=recording, ranks=())
 
 
 def _priced(forecast: Forecast, ops: OwnOps | None) -> Forecast:

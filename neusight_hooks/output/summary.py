@@ -12,6 +12,7 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
 from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
+from neusight.output.ranks import RankRow, rank_lines, ranks_json
 from neusight.output.system import network_words
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
@@ -46,7 +47,8 @@ class Findings:
 
     `unmapped` are ops that nobody mapped to kernels; `trace_path` where its trace was written;
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
-    and `notes` what the figures rest on that nobody stated.
+    and `notes` what the figures rest on that nobody stated. `ranks` are those that were run side by
+    side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
     """
 
     recording: Recording
@@ -62,6 +64,7 @@ class Findings:
     compiled: Compilation | None = None
     topology: Topology | None = None
     notes: tuple[str, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
 
     @property
     def failure(self) -> str:
@@ -121,6 +124,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         "",
         *_time_words(found.verdict),
         "",
+        *rank_lines(found.ranks, found.recording.world_size),
         *_memory_words(found.memory, gpu),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
         _coverage_words(found.verdict, found.unmapped),
@@ -154,7 +158,7 @@ def _premises(found: Findings) -> Iterator[str]:
         yield f"  batch     {_batch_words(found.verdict.batch)}"
         yield from _replica_words(found.verdict)
     rank = found.recording.options.get(RANK_OPTION)
-    if rank:
+    if rank and not found.ranks:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"
     if found.topology is not None:
         yield f"  topology  {found.topology.name}, {network_words(found.topology)}"
@@ -323,6 +327,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "tokens_per_step": verdict.batch.tokens,
         "batch_known_by": verdict.batch.known_by,
         "all_ranks": _all_ranks_json(verdict),
+        "ranks": ranks_json(found.ranks),
         "trace": found.trace_path,
         "compiled": compiled_json(found.compiled),
         "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],

@@ -47,12 +47,14 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = ["SCHEMA_VERSION", "load_recording", "save_recording"]
+__all__ = ["SCHEMA_VERSION", "load_recording", "load_recordings", "save_recording"]
 
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 2
 
 _VERSION_FIELD = "neusight_recording"
+#: Recordings of other ranks that were run side by side with this one.
+_BESIDE_FIELD = "beside"
 
 #: What of a call's `MathMode` is its own; the release of torch is the whole recording's.
 _SWITCHES = tuple(field.name for field in fields(MathMode) if field.name != "torch")
@@ -82,11 +84,16 @@ _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
-def save_recording(recording: Recording, path: str | Path, **extra: str) -> None:
-    """Writes a recording (gzip where the name ends in .gz), equal ones to equal bytes."""
+def save_recording(
+    recording: Recording, path: str | Path, *, beside: Sequence[Recording] = (), **extra: str
+) -> None:
+    """Writes a recording (gzip where the name ends in .gz), equal ones to equal bytes; `beside` are
+    those of other ranks that were run with it."""
     path = Path(path)
-    text = json.dumps({**_encode(recording), "extra": extra}, separators=(",", ":"))
-    data = text.encode()
+    document = {**_encode(recording), "extra": extra}
+    if beside:
+        document[_BESIDE_FIELD] = [_encode(one) for one in beside]
+    data = json.dumps(document, separators=(",", ":")).encode()
     if len(data) > MAX_DOCUMENT_BYTES:
         raise RecordingError(
             f"The recording is too large to be saved: {len(data) >> 20} MiB, "
@@ -98,7 +105,14 @@ def save_recording(recording: Recording, path: str | Path, **extra: str) -> None
 
 
 def load_recording(path: str | Path) -> tuple[Recording, dict[str, str]]:
-    """Reads what `save_recording` wrote; RecordingError where that is damaged or foreign."""
+    """Reads what `save_recording` wrote; RecordingError where that is damaged or foreign. Of
+    several ranks it is the first."""
+    recordings, extra = load_recordings(path)
+    return recordings[0], extra
+
+
+def load_recordings(path: str | Path) -> tuple[tuple[Recording, ...], dict[str, str]]:
+    """Reads what `save_recording` wrote, and those of ranks beside the first; RecordingError."""
     document = read_json_document(
         path,
         kind="saved forecast",
@@ -108,7 +122,10 @@ def load_recording(path: str | Path) -> tuple[Recording, dict[str, str]]:
         version_field=_VERSION_FIELD,
     )
     try:
-        return _decode(document), document.text_by_name("extra", default={})
+        has_more = bool(document.items(_BESIDE_FIELD, default=[]))
+        beside = document.rows(_BESIDE_FIELD) if has_more else []
+        recordings = tuple(_decode(one) for one in (document, *beside))
+        return recordings, document.text_by_name("extra", default={})
     except _Damage as error:
         raise RecordingError(
             f"The saved forecast {path} is damaged: {error}. Record the program again."

@@ -34,7 +34,7 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.recording.saving import load_recording, save_recording
+from neusight.recording.saving import load_recording, load_recordings, save_recording
 
 SPEC = TensorSpec((2, 3), (3, 1), "float32")
 CALL = OpCall(
@@ -258,3 +258,23 @@ def test_what_cannot_be_read_again_is_not_saved(
 
     with pytest.raises(RecordingError, match="too large to be saved"):
         save_recording(recording_of(CALL), tmp_path / "a.json")
+
+
+def test_ranks_beside_the_first_are_kept_with_it(tmp_path: Path) -> None:
+    first = replace(recording_of(CALL), world_size=2)
+    second = replace(recording_of(CALL, CALL), world_size=2, rank=1)
+    save_recording(first, tmp_path / "saved.json", beside=[second], gpu="H100")
+
+    assert load_recordings(tmp_path / "saved.json") == ((first, second), {"gpu": "H100"})
+    assert load_recording(tmp_path / "saved.json")[0] == first
+
+
+def test_damage_in_a_rank_beside_the_first_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    save_recording(recording_of(CALL), path, beside=[recording_of(CALL)])
+    document = json.loads(path.read_text())
+    document["beside"][0]["calls"][0][0] = 7
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(RecordingError, match="is damaged: it names row 7 of 1"):
+        load_recordings(path)

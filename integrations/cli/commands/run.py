@@ -299,7 +299,11 @@ def _memory_reports(request: RunRequest, forecasts: list[Forecast]) -> list[Memo
     if request.max_memory is None or any(forecast.failure for forecast in forecasts):
         return []
     limit = limit_of(request.max_memory)
-    return [MemoryReport(forecast, limit) for forecast in forecasts if forecast.recording.num_ops]
+    return [
+        MemoryReport(forecast.needs_most, limit)
+        for forecast in forecasts
+        if forecast.recording.num_ops
+    ]
 
 
 # -- what is shown and written -------------------------------------------------------------------
@@ -316,6 +320,8 @@ def _report(
     outcome, is_quiet = first.outcome, request.options.quiet
     needs_advice = request.html or request.json or (len(forecasts) == 1 and not is_quiet)
     needs_advice = needs_advice and not outcome.failure  # there is no step to change
+    # What is gained on one rank alone is not what all of them gain.
+    needs_advice = needs_advice and not first.forecast.ranks
     advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
     trials = tried_compiling(first, forecasts) if _is_to_try(request, outcome) else []
     for number, trial in enumerate(trials):

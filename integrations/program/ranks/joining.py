@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
+from neusight.failure import FAILURE_OPTION
 from neusight.integrations.program.guard.forking import words_of_end
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
@@ -59,10 +60,18 @@ def _failed(ranks: Ranks, rank: int) -> Recorded:
     if process.done is not None:
         found: Recorded = process.done.answer
         outcome = replace(found.outcome, failure=f"rank {rank}: {found.outcome.failure}")
-        return replace(found, outcome=outcome)
+        return replace(found, outcome=outcome, recording=_of_failed(found.recording, rank))
     assert process.status is not None
     failure, exit_code = words_of_end(os.waitstatus_to_exitcode(process.status))
     return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
+
+
+def _of_failed(recording: Recording | None, rank: int) -> Recording | None:
+    """What it recorded, whose failure says which rank it was."""
+    if recording is None or FAILURE_OPTION not in recording.options:
+        return recording
+    failure = f"rank {rank}: {recording.options[FAILURE_OPTION]}"
+    return replace(recording, options={**recording.options, FAILURE_OPTION: failure})
 
 
 def _interrupted(first: Recorded | None) -> Recorded:

@@ -47,7 +47,7 @@ def run_side_by_side(
     """
     gc.freeze()  # what all share is not copied for a mark in it
     try:
-        with _Server(work, follows=last is not None, wait_s=wait_s) as server:
+        with _Server(work, last=last, wait_s=wait_s) as server:
             for rank in ranks:
                 server.begin(rank)
             server.serve()
@@ -64,12 +64,12 @@ def run_side_by_side(
 class _Server:
     """Begins ranks, and serves them until they have ended."""
 
-    def __init__(self, work: RankWork, *, follows: bool, wait_s: float) -> None:
+    def __init__(self, work: RankWork, *, last: int | None, wait_s: float) -> None:
         self.ranks = Ranks()
         self._work = work
-        self._follows = follows
+        self._follows = last is not None
         self._wait_s = wait_s
-        self._exchange = Exchange(self.begin if follows else None)
+        self._exchange = Exchange(self.begin if self._follows else None, reserve=last)
         self._waiting_since: dict[int, float] = {}
         self._is_interrupted = False
         self._woken, self._wake = os.pipe()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from neusight.recording.recording import OpCall, Recording, Replay, Step, replays
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["MeetingSteps", "aligned", "unfolded"]
+__all__ = ["aligned", "unfolded"]
 
 #: Steps of all ranks together that are looked at one by one where ranks do not meet: a pipeline of
 #: 64 stages over 60 steps.
@@ -25,7 +25,7 @@ def aligned(recordings: Sequence[Recording]) -> Runs:
     step with the others. Where ranks have unequal numbers of them, all steps are run through.
     """
     ranks = frozenset(recording.rank for recording in recordings)
-    meetings = [MeetingSteps.of(recording, ranks) for recording in recordings]
+    meetings = [_MeetingSteps.of(recording, ranks) for recording in recordings]
     if len({steps.total for steps in meetings}) != 1:
         return unfolded(recordings)
     wanted = {
@@ -51,14 +51,14 @@ def unfolded(recordings: Sequence[Recording]) -> Runs:
     ]
 
 
-class MeetingSteps(NamedTuple):
+class _MeetingSteps(NamedTuple):
     """The steps in which a rank meets others that are run, as ranges of their numbers; they are
     counted by their places among them."""
 
     ranges: tuple[range, ...]
 
     @classmethod
-    def of(cls, recording: Recording, ranks: frozenset[int]) -> MeetingSteps:
+    def of(cls, recording: Recording, ranks: frozenset[int]) -> _MeetingSteps:
         """Those of a recording."""
         found: list[range] = []
         first = 0

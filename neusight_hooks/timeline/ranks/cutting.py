@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from neusight.recording.recording import Recording, Step
-from neusight.timeline.ranks.alignment import MeetingSteps
+from neusight.recording.recording import Recording, Step, StepKind
 
 __all__ = ["cut_alike", "without_broken_step"]
+
+#: What ends a program after so many of them, in this order.
+_KINDS: tuple[StepKind, ...] = ("train", "eval")
 
 
 def without_broken_step(recording: Recording) -> Recording:
@@ -21,30 +23,30 @@ def without_broken_step(recording: Recording) -> Recording:
 
 
 def cut_alike(recordings: Sequence[Recording], *, stopped: Collection[int]) -> list[Recording]:
-    """The recordings as far as each of the ranks that were `stopped` early came, counted in steps
-    in which ranks meet. What a rank did not do though nobody stopped it stays missing."""
-    ranks = frozenset(recording.rank for recording in recordings)
-    meetings = [MeetingSteps.of(recording, ranks) for recording in recordings]
-    totals = [
-        steps.total
-        for recording, steps in zip(recordings, meetings, strict=True)
-        if recording.rank in stopped
-    ]
+    """The recordings up to the training step (inference step, where nobody trains) that each of the
+    ranks came to that were `stopped` early. What a rank did not do though nobody stopped it stays
+    missing."""
+    kind = next(
+        (kind for kind in _KINDS if any(_count(one, kind) for one in recordings)), _KINDS[-1]
+    )
+    totals = [_count(one, kind) for one in recordings if one.rank in stopped]
     least = min((total for total in totals if total), default=0)
     if not least:
         return list(recordings)
-    return [
-        recording if steps.total <= least else _cut(recording, steps.number(least - 1) + 1)
-        for recording, steps in zip(recordings, meetings, strict=True)
-    ]
+    return [_cut(one, kind, least) if _count(one, kind) >= least else one for one in recordings]
 
 
-def _cut(recording: Recording, num_steps: int) -> Recording:
-    """Its first steps."""
+def _count(recording: Recording, kind: StepKind) -> int:
+    return sum(step.count for step in recording.steps if step.kind == kind)
+
+
+def _cut(recording: Recording, kind: StepKind, num_steps: int) -> Recording:
+    """Up to the last of so many steps of that kind."""
     kept: list[Step] = []
     for step in recording.steps:
-        count = min(step.count, num_steps)
-        num_steps -= count
-        if count:
-            kept.append(replace(step, count=count))
+        if not num_steps:
+            break
+        count = min(step.count, num_steps) if step.kind == kind else step.count
+        num_steps -= count if step.kind == kind else 0
+        kept.append(replace(step, count=count))
     return replace(recording, steps=tuple(kept))

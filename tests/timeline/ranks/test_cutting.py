@@ -11,7 +11,10 @@ MEET, ALONE, BROKEN = (reduce(),), (work(1.0),), (work(2.0), reduce())
 
 
 def steps(rank: int, *found: tuple[tuple[Entry, ...], int]) -> Recording:
-    made = tuple(Step("train", entries, count) for entries, count in found)
+    """Those that do not meet infer."""
+    made = tuple(
+        Step("eval" if entries is ALONE else "train", entries, count) for entries, count in found
+    )
     return Recording(made, gpu="H100", torch_version="2.13", world_size=2, rank=rank)
 
 
@@ -23,6 +26,16 @@ def test_all_end_where_the_first_that_was_stopped_did() -> None:
     cut = cut_alike([program(0, MEET, count=7), program(1, MEET, count=9)], stopped={0, 1})
 
     assert counts(cut) == [[7], [7]]
+
+
+def test_a_call_that_a_rank_left_out_stays_missing() -> None:
+    skips = Recording(
+        (Step("train", MEET, 4), Step("train", ALONE, 3)), "H100", "2.13", world_size=2, rank=1
+    )
+
+    cut = cut_alike([program(0, MEET, count=6), skips], stopped={0, 1})
+
+    assert counts(cut) == [[6], [4, 2]]
 
 
 def test_steps_of_one_rank_alone_do_not_count() -> None:
@@ -40,10 +53,10 @@ def test_what_a_rank_left_out_by_itself_stays_missing() -> None:
     assert cut_alike(recordings, stopped=set()) == recordings
 
 
-def test_ranks_that_never_meet_are_left_alone() -> None:
-    recordings = [program(0, ALONE, count=7), program(1, ALONE, count=5)]
+def test_where_nobody_trains_steps_of_inference_count() -> None:
+    cut = cut_alike([steps(0, (ALONE, 7)), steps(1, (ALONE, 5))], stopped={0, 1})
 
-    assert cut_alike(recordings, stopped={0, 1}) == recordings
+    assert counts(cut) == [[5], [5]]
 
 
 def test_a_step_that_was_broken_off_goes() -> None:

@@ -76,16 +76,19 @@ class _Box:
 class Exchange:
     """Knows who runs, who waits for what, and answers as soon as it can.
 
-    `start` makes a rank run that another one needs; without it the ranks are those that were begun,
-    and all others are done without. Who waits is answered through `answers`, which is to be emptied
-    after each call. What is answered does not depend on who is quicker: that a rank is not run
-    counts only once nobody can go on.
+    `start` makes a rank run that another one needs, and `reserve` where nobody can go on without
+    it; without `start` the ranks are those that were begun, and all others are done without. Who
+    waits is answered through `answers`, which is to be emptied after each call. What is answered
+    does not depend on who is quicker: that a rank is not run counts only once nobody can go on.
     """
 
-    def __init__(self, start: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, start: Callable[[int], None] | None = None, reserve: int | None = None
+    ) -> None:
         #: What waiting ranks are to be told by now.
         self.answers: list[tuple[int, Answer]] = []
         self._start = start
+        self._reserve = reserve
         self._is_interrupted = False
         self._live: set[int] = set()
         self._ended: dict[int, EndKind] = {}
@@ -284,6 +287,10 @@ class Exchange:
             for rank in self._waiting:
                 self._tell(rank, Answer("stop"))
             self._waiting.clear()
+            return
+        if self._start is not None and self._reserve not in (None, *self.run):
+            assert self._reserve is not None
+            self._start(self._reserve)
             return
         lines = [self._reason(rank, self._waiting[rank]) for rank in sorted(self._waiting)]
         is_hang = len(lines) > 1

@@ -94,6 +94,18 @@ def test_a_rank_that_is_needed_is_started() -> None:
     assert told(exchange) == []
 
 
+def test_before_an_error_the_rank_in_reserve_is_started() -> None:
+    begun: list[int] = []
+    exchange = Exchange(lambda rank: (begun.append(rank), exchange.begin(rank))[0], reserve=7)
+    exchange.begin(0)
+
+    exchange.want(0, Keys(("ready",)), "")
+    exchange.set("ready", b"yes")
+
+    assert begun == [7]
+    assert told(exchange) == [(0, Answer("value", [b"yes"]))]
+
+
 def test_ranks_that_wait_for_each_other_are_an_error_with_both_lines() -> None:
     exchange = exchange_of(0, 1)
     exchange.want(0, Letters((box(1, 0),)), "train.py:3")

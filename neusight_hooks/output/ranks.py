@@ -1,0 +1,83 @@
+"""Ranks that were run side by side: a row each of what its steady step and its memory are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from neusight.memory.placement import MemoryTimeline
+from neusight.memory.spread import MemoryVerdict
+from neusight.predictors.words import bytes_text, time_text
+from neusight.recording.recording import Recording
+from neusight.timeline.spans import Timeline
+from neusight.timeline.steady import kernels_of, steady_step_of
+
+__all__ = ["RankRow", "rank_lines", "rank_row", "ranks_json", "slowest"]
+
+_NS_PER_US = 1000
+
+#: Ranks that are shown one by one; JSON has all.
+_MOST_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """A rank's steady step. `bubble` is the share of it in which no kernel runs but transfers and
+    collectives, or none at all; `waited_us` the time inside of these for other ranks, all streams
+    counted."""
+
+    rank: int
+    step_us: float
+    bubble: float
+    waited_us: float
+    peak_memory_bytes: int
+    peak_reserved_bytes: int
+    memory_verdict: MemoryVerdict
+
+
+def rank_row(recording: Recording, timeline: Timeline, memory: MemoryTimeline) -> RankRow:
+    """The figures of one rank, scheduled with the others."""
+    step = steady_step_of(timeline)
+    step_ns = 0 if step is None else step.latency_ns
+    computing = 0 if step is None else step.gpu_busy_ns - step.exposed_communication_ns
+    kernels = () if step is None else kernels_of(step, timeline)
+    return RankRow(
+        rank=recording.rank,
+        step_us=step_ns / _NS_PER_US,
+        bubble=round(1.0 - min(computing, step_ns) / step_ns, 6) if step_ns else 0.0,
+        waited_us=sum(span.waited_ns for span in kernels) / _NS_PER_US,
+        peak_memory_bytes=memory.peak_allocated,
+        peak_reserved_bytes=memory.peak_reserved,
+        memory_verdict=memory.verdict,
+    )
+
+
+def slowest(rows: Sequence[RankRow]) -> RankRow:
+    """The one with the longest step, of equals the first."""
+    return max(rows, key=lambda row: row.step_us)
+
+
+def rank_lines(rows: Sequence[RankRow], world_size: int) -> list[str]:
+    """A line a rank, and who is the slowest."""
+    if not rows:
+        return []
+    last = slowest(rows)
+    title = (
+        f"  ranks     {len(rows)} of {world_size} side by side; slowest: rank {last.rank}, "
+        f"{time_text(last.step_us)} a step"
+    )
+    header = f"    {'rank':<6}{'step':>11}{'no compute':>12}{'waits':>11}{'memory':>12}"
+    lines = [
+        f"    {row.rank:<6}{time_text(row.step_us):>11}{row.bubble:>12.1%}"
+        f"{time_text(row.waited_us):>11}{bytes_text(row.peak_memory_bytes):>12}"
+        + ("" if row.memory_verdict == "fits" else f"  {row.memory_verdict}")
+        for row in rows[:_MOST_SHOWN]
+    ]
+    more = len(rows) - _MOST_SHOWN
+    return [title, header, *lines, *([f"    and {more} more"] if more > 0 else [])]
+
+
+def ranks_json(rows: Sequence[RankRow]) -> list[dict[str, Any]]:
+    """All rows as plain values."""
+    return [asdict(row) for row in rows]

@@ -1,0 +1,124 @@
+"""What ranks recorded becomes one answer, whatever became of each."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+from meeting_ranks import program, reduce, work
+
+from neusight.exit_codes import ExitCode
+from neusight.failure import FAILURE_OPTION
+from neusight.integrations.program.ranks.joining import joined
+from neusight.integrations.program.ranks.rank_process import Done, RankProcess
+from neusight.integrations.program.ranks.side_by_side import Ranks
+from neusight.integrations.program.recorded import Recorded
+from neusight.integrations.program.runner import Outcome
+from neusight.ops.own_ops import OwnOps
+from neusight.recording.recording import Entry, Recording
+
+EARLY = Outcome(stopped_early=True)
+
+
+def process(rank: int, done: Done | None, status: int = 0) -> RankProcess:
+    return RankProcess(rank, 0, None, 0, done=done, status=status)  # type: ignore[arg-type]
+
+
+def recorded(
+    rank: int, *entries: Entry, count: int = 5, outcome: Outcome = EARLY, files: str = "abc"
+) -> Done:
+    recording = program(rank, entries or (reduce("0..7"),), count=count)
+    return Done("early", Recorded(outcome, recording, OwnOps((f"op{rank}",)), files))
+
+
+def ranks_of(*done: Done, first_wave: frozenset[int] | None = None) -> Ranks:
+    processes = {}
+    for each in done:
+        rank = each.answer.recording.rank
+        processes[rank] = process(rank, each)
+    return Ranks(processes, frozenset(processes) if first_wave is None else first_wave)
+
+
+def ranks(found: Recorded) -> list[int]:
+    return [recording.rank for recording in found.ranks]
+
+
+def test_recordings_of_all_are_cut_to_the_same_steps() -> None:
+    found = joined(ranks_of(recorded(0, count=7), recorded(1, work(1.0), reduce("0..7"), count=6)))
+
+    assert ranks(found) == [0, 1]
+    assert [one.steps[0].count for one in found.ranks] == [6, 6]
+    assert found.recording == found.ranks[0]
+    assert found.outcome.stopped_early
+    assert found.ops is not None
+    assert found.ops.names == ("op0", "op1")
+
+
+def test_the_last_rank_is_left_out_where_it_does_what_the_first_does() -> None:
+    alike = joined(ranks_of(recorded(0), recorded(7), first_wave=frozenset({0})))
+    other = joined(
+        ranks_of(recorded(0), recorded(7, work(1.0), reduce("0..7")), first_wave=frozenset({0}))
+    )
+
+    assert (alike.ranks, ranks(other)) == ((), [0, 7])
+    assert alike.recording is not None
+
+
+def test_stated_ranks_stay_even_where_they_are_alike() -> None:
+    assert ranks(joined(ranks_of(recorded(0), recorded(1)))) == [0, 1]
+
+
+def test_files_of_ranks_that_read_different_ones_have_a_digest_of_their_own() -> None:
+    alike = joined(ranks_of(recorded(0), recorded(1)))
+    unlike = joined(ranks_of(recorded(0), recorded(1, files="xyz")))
+
+    assert alike.files == "abc"
+    assert unlike.files not in ("abc", "xyz")
+
+
+def test_of_a_failure_the_rank_is_told_and_what_it_did() -> None:
+    failed = Recorded(Outcome("ValueError: no such layer", exit_code=1), _failing(3))
+    found = ranks_of(recorded(0))
+    found.processes[3], found.failed = process(3, Done("failed", failed)), 3
+
+    answer = joined(found)
+
+    assert answer.outcome.failure == "rank 3: ValueError: no such layer"
+    assert answer.recording is not None
+    assert answer.recording.options[FAILURE_OPTION] == "rank 3: ValueError: no such layer"
+    assert answer.ranks == ()
+
+
+def _failing(rank: int) -> Recording:
+    return replace(
+        program(rank, (reduce(),)), options={FAILURE_OPTION: "ValueError: no such layer"}
+    )
+
+
+def test_a_rank_whose_process_is_killed_is_named() -> None:
+    found = ranks_of(recorded(0))
+    found.processes[3], found.failed = process(3, None, signal.SIGKILL), 3
+
+    answer = joined(found)
+
+    assert answer.outcome.failure.startswith("rank 3: its process was killed by SIGKILL")
+    assert answer.outcome.is_lost
+
+
+def test_after_an_interrupt_the_first_rank_alone_is_told_of() -> None:
+    interrupted = Outcome("interrupted", exit_code=ExitCode.INTERRUPTED)
+
+    answer = joined(ranks_of(recorded(0), recorded(1, outcome=interrupted)))
+
+    assert answer.outcome.is_interrupted
+    assert answer.ranks == ()
+    assert answer.recording is not None
+
+
+def test_what_neusight_failed_at_is_raised() -> None:
+    found = ranks_of(recorded(0))
+    found.processes[1] = process(1, Done("failed", error=LookupError("of our own")))
+
+    with pytest.raises(LookupError, match="of our own"):
+        joined(found)
