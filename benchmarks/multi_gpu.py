@@ -7,7 +7,8 @@
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
 recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
-(delete the folder after a change). Nothing is fitted to these figures. Needs the extra `[test]`.
+(delete the folder after a change outside of `recipes/`). Nothing is fitted to these figures. Needs
+the extra `[test]`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ RECIPES = Path(__file__).with_name("recipes")
 RESULTS = Path(tempfile.gettempdir()) / "neusight-multi-gpu"
 
 _GIB = 2**30
+#: What several recipes import.
+_SHARED = "split_layers.py"
 #: The GPU of torchtitan's figures, in the words of its reports.
 _TORCHTITAN_GPU = "H100-SXM5-96GB-HBM2E"
 
@@ -200,7 +203,8 @@ def _figure(row: dict[str, str]) -> float:
 
 def forecast(folder: Path, run: Run) -> dict[str, Any]:
     """What `neusight run --json` says of it; kept in the folder."""
-    path = folder / f"{sha256(repr(run).encode()).hexdigest()[:16]}.json"
+    texts = [repr(run), *(p.read_text() for p in (RECIPES / run.script, RECIPES / _SHARED))]
+    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         [command, *words] = run.words

@@ -107,6 +107,7 @@ def main() -> None:
     options = parser().parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention 2, as in all these figures
     with torch.device("meta"):
         model = MPT(options.size, options.seq)
     if options.recompute == "full":

@@ -108,6 +108,17 @@ def test_a_plan_ranks_what_fits(tmp_path: Path) -> None:
     assert all("8 ranks cannot be shared" in item["problem"] for item in document["excluded"])
 
 
+def test_a_pipeline_over_nodes_pays_for_a_narrow_spine(tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "many_nodes.py"), "--nodes", "1,3840", "--oversubscription",
+                  "1,8", "--layers-per-node", "1", "--width", "1024", cwd=tmp_path)  # fmt: skip
+
+    rows = [line.split() for line in printed.splitlines()[1:]]
+    stages = [float(row[-4]) for row in rows]
+
+    assert [row[0] for row in rows] == ["1", "1", "3840", "3840"]
+    assert stages[0] == stages[1] < stages[2] < stages[3]
+
+
 def test_gpus_are_compared_with_their_costs(tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "compare_gpus.py"), cwd=tmp_path)
 
