@@ -109,7 +109,7 @@ def test_groups_run_beside_each_other() -> None:
     groups = [call.signature.by_name["process_group"] for call in (first, second)]
     assert [str(group).split(" name")[0] for group in groups] == [
         "size=8 nodes=1 per_node=8",
-        "size=2 nodes=1 per_node=2",
+        "size=2 nodes=1 per_node=8",
     ]
     assert str(groups[1]).endswith("ranks=0,1")
 
