@@ -73,7 +73,7 @@ class SessionOptions:
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
     compiles the program's models, which it does not ask for itself. `link` leads from `rank` to
-    those that run beside it.
+    those that run beside it; what waits for other processes in vain ends after `wait_s` seconds.
     """
 
     forecast: ForecastOptions
@@ -88,6 +88,7 @@ class SessionOptions:
     script: str = ""
     rank: Rank | None = None
     link: Link | None = None
+    wait_s: float = 60.0
     stated: Mapping[str, str] = field(default_factory=dict)
     compiles_models: bool = False
 
@@ -240,6 +241,7 @@ class Session:
             compiles_models=options.compiles_models,
             rank=options.rank,
             link=options.link,
+            wait_s=options.wait_s,
         )
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)

@@ -141,4 +141,5 @@ def _session_options(
         compiles_models=options.compiles_models,
         rank=options.rank,
         link=link,
+        wait_s=options.wait_s,
     )

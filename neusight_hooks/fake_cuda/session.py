@@ -21,6 +21,7 @@ from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.distributed.installation import install_distributed
+from neusight.fake_cuda.distributed.peers.patience import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
@@ -67,6 +68,7 @@ def enter_fake_cuda(
     compiles_models: bool = False,
     rank: Rank | None = None,
     link: Link | None = None,
+    wait_s: float = DEFAULT_WAIT_S,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
     do; what they do to files goes to `store`, without one where they say. With `compiles_models`
@@ -98,7 +100,7 @@ def enter_fake_cuda(
     install_overrides(patches, recorder, gpu, heard)
     install_packages(patches)
     install_modules(patches, recorder)
-    install_distributed(patches, recorder, rank, link)
+    install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
     install_user_kernels(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:

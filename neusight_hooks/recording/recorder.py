@@ -86,6 +86,8 @@ class Recorder:
         self.handlers: Mapping[Any, Handler] = {}
         #: Called before each op on the GPU that no handler runs.
         self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        #: Called with the seconds of each virtual sleep of the program.
+        self.on_sleep: Callable[[float], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
         #: What torch.compile compiled of the program, for `Recording.compiled`.

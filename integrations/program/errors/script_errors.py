@@ -20,8 +20,8 @@ __all__ = [
     "without_own_frames",
 ]
 
-#: Files of Python that start a script or import a module.
-_STARTERS = ("runpy", "<frozen ")
+#: Files of Python that start a script or import a module, or wrap a function that is to go.
+_STARTERS = ("runpy", "<frozen ", "/typing_extensions.py")
 
 #: Errors that a call with the script's own wrong arguments ends in, wherever it was noticed.
 _OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
@@ -110,6 +110,8 @@ def _is_internal(shown: TracebackException | None) -> bool:
 
 
 def _is_script(frame: FrameSummary) -> bool:
+    if frame.filename == "<string>" and frame.name != "<module>":  # a function of torch's, answered
+        return False
     foreign = (*own_folders(), _torch_folder())
     is_starter = any(name in frame.filename for name in _STARTERS)
     return not is_starter and not frame.filename.startswith(tuple(filter(None, foreign)))

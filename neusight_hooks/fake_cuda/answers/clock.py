@@ -94,6 +94,8 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: LiveClock)
             return
         recorder.tape.add(HostWork("time.sleep", round(duration * 1e6, 3)))
         real_sleep(min(duration, _REAL_SLEEP_S))
+        if recorder.on_sleep is not None:
+            recorder.on_sleep(duration)
         if recorder.interrupted is not None:  # a loop that only sleeps is here most of the time
             recorder.interrupted()
 

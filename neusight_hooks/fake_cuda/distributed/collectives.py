@@ -13,6 +13,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
 from neusight.fake_cuda.distributed.known_values import follow_known_values
+from neusight.fake_cuda.distributed.wrong_calls import peer_of, refuse_wrong_sizes
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def _run_c10d(
 ) -> Any:
     values = parameters.values(args, kwargs)
     group = dist.ProcessGroup.unbox(values["process_group"])
+    refuse_wrong_sizes(func._schema.name.partition("::")[2], values, group)
     communication.touched(func, args, kwargs)
     values["process_group"] = communication.groups.text_of(group)
     outputs = values[written]
@@ -147,9 +149,8 @@ def _run_transfer(
     values = parameters.values(args, kwargs)
     group = dist.ProcessGroup.unbox(values["process_group"])
     communication.touched(func, args, kwargs)
-    ranks = dist.get_process_group_ranks(group)
     own = dist.get_rank()
-    peer = ranks[values[peer_name]] if peer_name else next(rank for rank in ranks if rank != own)
+    peer = peer_of(group, values[peer_name] if peer_name else None)
     between = (min(own, peer), max(own, peer))
     values["process_group"] = communication.groups.text_of(group, between)
     if peer_name:

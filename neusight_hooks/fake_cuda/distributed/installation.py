@@ -11,6 +11,11 @@ from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
 from neusight.fake_cuda.distributed.peers.link import Link, LoneLink
+from neusight.fake_cuda.distributed.peers.patience import (
+    DEFAULT_WAIT_S,
+    Patience,
+    install_patience,
+)
 from neusight.fake_cuda.distributed.process_groups import (
     install_environment,
     install_process_groups,
@@ -32,10 +37,17 @@ __all__ = ["install_distributed"]
 
 
 def install_distributed(
-    patches: Patches, recorder: Recorder, rank: Rank | None, link: Link | None = None
+    patches: Patches,
+    recorder: Recorder,
+    rank: Rank | None,
+    link: Link | None = None,
+    wait_s: float = DEFAULT_WAIT_S,
+    *,
+    virtual_time: bool = False,
 ) -> None:
     """The program is this rank; None: that of the group that is open already, else it is alone.
-    `link` leads to the ranks that run beside it, if any do."""
+    `link` leads to the ranks that run beside it, if any do. What waits for others in vain is
+    told so after `wait_s`."""
     own = rank or _rank_of_open_group() or Rank()
     recorder.devices.count = own.local_world_size
     if own.world_size > 1:
@@ -59,6 +71,9 @@ def install_distributed(
     install_refusals(patches)
     install_caches(patches)
     install_spawning(patches, own)
+    if own.world_size > 1:
+        patience = Patience(recorder, own.index, wait_s)
+        install_patience(patches, recorder, link, patience, virtual_time=virtual_time)
 
 
 def _rank_of_open_group() -> Rank | None:

@@ -127,6 +127,8 @@ def stated_rank(
         index = _number(environment, "RANK") if index is None else index
         if gpus_per_node is None and "LOCAL_WORLD_SIZE" in environment:
             gpus_per_node = _number(environment, "LOCAL_WORLD_SIZE")
+    if gpus_per_node == 0:
+        raise OptionError("there are 0 GPUs per node; it must be above 0")
     if world_size is None:
         if index is None and gpus_per_node is None:
             return None

@@ -45,7 +45,7 @@ class Devices:
         if index >= self.count:
             raise RuntimeError(
                 f"CUDA error: invalid device ordinal (cuda:{index}, but the forecast has "
-                f"{self.count} GPU{'s' if self.count > 1 else ''})"
+                f"{self.count} GPU{'s; LOCAL_RANK says which is whose' if self.count > 1 else ''})"
             )
         return torch.device("cuda", index)
 

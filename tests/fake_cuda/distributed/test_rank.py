@@ -69,3 +69,8 @@ def test_variables_that_are_no_numbers_are_named(text: str) -> None:
 def test_a_rank_without_a_world_is_refused() -> None:
     with pytest.raises(OptionError, match="without --world-size"):
         stated_rank(index=1, environment={})
+
+
+def test_no_gpus_on_a_node_are_refused() -> None:
+    with pytest.raises(OptionError, match="0 GPUs per node"):
+        stated_rank(world_size=8, gpus_per_node=0, environment={})

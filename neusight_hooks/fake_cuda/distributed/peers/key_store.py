@@ -50,7 +50,10 @@ class KeyStore(_Store):  # type: ignore[misc]
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all are there."""
-        return bool(self._link.ask("check", [self._key(key) for key in keys]))
+        is_there = bool(self._link.ask("check", [self._key(key) for key in keys]))
+        if not is_there and self._link.on_missing is not None:
+            self._link.on_missing(", ".join(keys))
+        return is_there
 
     def add(self, key: str, amount: int) -> int:
         """Counts a key up; what it is then."""

@@ -6,7 +6,7 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from neusight.fake_cuda.distributed.peers.exchange import (
@@ -31,6 +31,9 @@ class Link(Protocol):
     """How a rank reaches the others. Whatever waits raises UnansweredRankError where nobody will
     ever answer, HangError where ranks wait for each other, EnoughSteps where it is to stop because
     others did."""
+
+    #: Called with a key that was looked for and is not there.
+    on_missing: Callable[[str], None] | None
 
     @property
     def was_stopped(self) -> bool:
@@ -64,6 +67,7 @@ class _Asking:
 
     def __init__(self) -> None:
         self.was_stopped = False
+        self.on_missing: Callable[[str], None] | None = None
         self._met: set[int] = set()
 
     def _answered(self, request: tuple[Any, ...]) -> Answer:

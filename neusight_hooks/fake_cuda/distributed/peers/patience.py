@@ -1,0 +1,88 @@
+"""A program that asks again and again for what another process would do: it is told so in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.fake_cuda.patching import Patches
+from neusight.predictors.errors import UnansweredRankError
+from neusight.recording.call_stack import call_site
+
+if TYPE_CHECKING:
+    from neusight.recording.recorder import Recorder
+
+__all__ = ["DEFAULT_WAIT_S", "Patience", "install_patience"]
+
+#: How long a rank may wait for what another process would do, in seconds.
+DEFAULT_WAIT_S = 60.0
+
+_now = time.monotonic
+
+
+class Patience:
+    """Counts the time in which a program does no more than sleep and look whether a key is there.
+
+    Work on the GPU starts it anew. UnansweredRankError after `wait_s` seconds, virtual ones
+    included, with the line and the key.
+    """
+
+    def __init__(self, recorder: Recorder, rank: int, wait_s: float) -> None:
+        self._recorder = recorder
+        self._rank = rank
+        self._wait_s = wait_s
+        self._missing = ""
+        self._num_ops = -1
+        self._began = 0.0
+        self._slept_s = 0.0
+        self._num_sleeps = 0
+
+    def looked_for(self, key: str) -> None:
+        """A key of the store was asked for, and is not there."""
+        self._begin_anew_after_work()
+        self._missing = key
+        self._end_if_late()
+
+    def slept(self, duration_s: float) -> None:
+        """The program sleeps so long."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._begin_anew_after_work()
+        self._slept_s += duration_s
+        self._num_sleeps += 1
+        self._end_if_late()
+
+    def _begin_anew_after_work(self) -> None:
+        num_ops = self._recorder.tape.gpu_ops
+        if num_ops != self._num_ops:
+            self._num_ops, self._began = num_ops, _now()
+            self._missing, self._slept_s, self._num_sleeps = "", 0.0, 0
+
+    def _end_if_late(self) -> None:
+        is_loop = self._missing or self._num_sleeps > 1  # one long sleep waits for nobody
+        if not is_loop or max(self._slept_s, _now() - self._began) <= self._wait_s:
+            return
+        what = f'the key "{self._missing}"' if self._missing else "something"
+        raise UnansweredRankError(
+            f"rank {self._rank} at {call_site()} has waited {self._wait_s:g} s for {what} that "
+            "another process would bring; that process is not run (--wait says how long to wait)"
+        )
+
+
+def install_patience(
+    patches: Patches, recorder: Recorder, link: Link, patience: Patience, *, virtual_time: bool
+) -> None:
+    """From here on the program is told where it waits in vain."""
+    link.on_missing = patience.looked_for
+    if virtual_time:
+        recorder.on_sleep = patience.slept
+        return
+    real_sleep = time.sleep
+
+    def sleep(duration: float) -> None:
+        patience.slept(duration)
+        real_sleep(duration)
+
+    patches.set(time, "sleep", sleep)

@@ -1,0 +1,87 @@
+"""A program that waits for another process by asking again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import join
+
+from neusight.fake_cuda.distributed.peers.patience import Patience
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.forecast import forecast_options
+from neusight.predictors.errors import UnansweredRankError
+from neusight.session import Session, SessionOptions
+
+
+def waiting(program: Any, *, wait_s: float = 60.0) -> None:
+    """Runs it as one of two ranks, in virtual time."""
+    options = SessionOptions(
+        forecast_options("H100"), virtual_time=True, rank=Rank(0, 2), wait_s=wait_s
+    )
+    with Session(options):
+        join()
+        torch.ones(8, device="cuda")
+        program()
+
+
+def test_a_loop_that_sleeps_until_a_key_is_there_ends_with_the_key() -> None:
+    def program() -> None:
+        store: Any = vars(dist)["TCPStore"]("localhost", 29501, 2, False)
+        while not store.check(["ready"]):
+            time.sleep(10)
+
+    with pytest.raises(
+        UnansweredRankError, match=r'rank 0 at test_patience.py:\d+ has waited 60 s for the key "re'
+    ):
+        waiting(program)
+
+
+def test_a_loop_that_does_not_sleep_ends_too() -> None:
+    def program() -> None:
+        store: Any = vars(dist)["TCPStore"]("localhost", 29501, 2, False)
+        while not store.check(["ready"]):
+            pass
+
+    with pytest.raises(UnansweredRankError, match='the key "ready"'):
+        waiting(program, wait_s=0.01)
+
+
+def test_a_loop_that_waits_for_a_file_ends_with_its_line() -> None:
+    def program() -> None:
+        while True:
+            time.sleep(5)
+
+    with pytest.raises(UnansweredRankError, match=r"test_patience.py:\d+ has waited 60 s for some"):
+        waiting(program)
+
+
+def test_who_works_or_sleeps_once_waits_for_nobody() -> None:
+    def program() -> None:
+        time.sleep(1000)
+        for _ in range(20):
+            torch.ones(8, device="cuda")
+            time.sleep(10)
+
+    waiting(program)
+
+
+def test_patience_starts_anew_with_work() -> None:
+    class Tape:
+        gpu_ops = 0
+
+    class Recorder:
+        tape = Tape()
+
+    recorder: Any = Recorder()
+    patience = Patience(recorder, 3, 10.0)
+    for _ in range(5):
+        patience.slept(4.0)
+        patience.slept(4.0)
+        recorder.tape.gpu_ops += 1
+    patience.slept(6.0)
+    with pytest.raises(UnansweredRankError, match="rank 3"):
+        patience.slept(6.0)
