@@ -21,7 +21,7 @@ from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.distributed.installation import install_distributed
-from neusight.fake_cuda.distributed.peers.patience import DEFAULT_WAIT_S
+from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay

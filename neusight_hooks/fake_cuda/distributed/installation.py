@@ -11,10 +11,10 @@ from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
 from neusight.fake_cuda.distributed.peers.link import Link, LoneLink
-from neusight.fake_cuda.distributed.peers.patience import (
+from neusight.fake_cuda.distributed.peers.waiting_time import (
     DEFAULT_WAIT_S,
-    Patience,
-    install_patience,
+    WaitingTime,
+    install_waiting_time,
 )
 from neusight.fake_cuda.distributed.process_groups import (
     install_environment,
@@ -72,8 +72,8 @@ def install_distributed(
     install_caches(patches)
     install_spawning(patches, own)
     if own.world_size > 1:
-        patience = Patience(recorder, own.index, wait_s)
-        install_patience(patches, recorder, link, patience, virtual_time=virtual_time)
+        patience = WaitingTime(recorder, own.index, wait_s)
+        install_waiting_time(patches, recorder, link, patience, virtual_time=virtual_time)
 
 
 def _rank_of_open_group() -> Rank | None:

@@ -14,7 +14,7 @@ from neusight.recording.call_stack import call_site
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["DEFAULT_WAIT_S", "Patience", "install_patience"]
+__all__ = ["DEFAULT_WAIT_S", "WaitingTime", "install_waiting_time"]
 
 #: How long a rank may wait for what another process would do, in seconds.
 DEFAULT_WAIT_S = 60.0
@@ -22,7 +22,7 @@ DEFAULT_WAIT_S = 60.0
 _now = time.monotonic
 
 
-class Patience:
+class WaitingTime:
     """Counts the time in which a program does no more than sleep and look whether a key is there.
 
     Work on the GPU starts it anew. UnansweredRankError after `wait_s` seconds, virtual ones
@@ -71,8 +71,8 @@ class Patience:
         )
 
 
-def install_patience(
-    patches: Patches, recorder: Recorder, link: Link, patience: Patience, *, virtual_time: bool
+def install_waiting_time(
+    patches: Patches, recorder: Recorder, link: Link, patience: WaitingTime, *, virtual_time: bool
 ) -> None:
     """From here on the program is told where it waits in vain."""
     link.on_missing = patience.looked_for

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from ranks import join
 
-from neusight.fake_cuda.distributed.peers.patience import Patience
+from neusight.fake_cuda.distributed.peers.waiting_time import WaitingTime
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.forecast import forecast_options
 from neusight.predictors.errors import UnansweredRankError
@@ -35,7 +35,8 @@ def test_a_loop_that_sleeps_until_a_key_is_there_ends_with_the_key() -> None:
             time.sleep(10)
 
     with pytest.raises(
-        UnansweredRankError, match=r'rank 0 at test_patience.py:\d+ has waited 60 s for the key "re'
+        UnansweredRankError,
+        match=r'rank 0 at test_waiting_time.py:\d+ has waited 60 s for the key "re',
     ):
         waiting(program)
 
@@ -55,7 +56,9 @@ def test_a_loop_that_waits_for_a_file_ends_with_its_line() -> None:
         while True:
             time.sleep(5)
 
-    with pytest.raises(UnansweredRankError, match=r"test_patience.py:\d+ has waited 60 s for some"):
+    with pytest.raises(
+        UnansweredRankError, match=r"test_waiting_time.py:\d+ has waited 60 s for some"
+    ):
         waiting(program)
 
 
@@ -69,7 +72,7 @@ def test_who_works_or_sleeps_once_waits_for_nobody() -> None:
     waiting(program)
 
 
-def test_patience_starts_anew_with_work() -> None:
+def test_waiting_time_starts_anew_with_work() -> None:
     class Tape:
         gpu_ops = 0
 
@@ -77,7 +80,7 @@ def test_patience_starts_anew_with_work() -> None:
         tape = Tape()
 
     recorder: Any = Recorder()
-    patience = Patience(recorder, 3, 10.0)
+    patience = WaitingTime(recorder, 3, 10.0)
     for _ in range(5):
         patience.slept(4.0)
         patience.slept(4.0)
