@@ -31,13 +31,24 @@ def install_checkpoints(patches: Patches, *, allow_writes: bool) -> None:
 
 def _install_loading(patches: Patches) -> None:
     """torch.load to a GPU: read to the CPU, then copied as to a GPU."""
+    homes: dict[int, torch.device] = {}  # of what is being read, where the script wants storages
+
+    def move(storage: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """UntypedStorage.to and .cuda; what is not read just now gets a storage of a tensor."""
+        home = torch.device("cuda" if device is None else device)
+        if home.type != "cuda":
+            return original_move(storage, device=home)
+        if is_reading:
+            homes[storage._cdata] = home
+            return storage
+        return torch.empty(storage.size(), dtype=torch.uint8, device=home).untyped_storage()
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if callable(map_location):
-            return original(f, map_location, *args, **kwargs)
-        homes: dict[int, torch.device] = {}
+        homes.clear()
 
         def to_cpu(storage: Any, location: str) -> Any:
+            if callable(map_location):
+                return map_location(storage, location)
             home = torch.device(_home_of(location, map_location))
             if home.type == "cuda":
                 homes[storage._cdata] = home
@@ -49,11 +60,20 @@ def _install_loading(patches: Patches) -> None:
             return tensor if home is None else tensor.to(home)
 
         original_restore: Any = torch.serialization.default_restore_location
-        loaded = original(f, to_cpu, *args, **kwargs)
+        is_reading.append(True)
+        try:
+            loaded = original(f, to_cpu, *args, **kwargs)
+        finally:
+            is_reading.clear()
         if not homes:
             return loaded
         return torch.utils._pytree.tree_map_only(torch.Tensor, to_home, loaded)
 
+    is_reading: list[bool] = []
+    storages: Any = torch.storage.UntypedStorage
+    original_move = storages.to
+    for name in ("to", "cuda"):
+        patches.set(storages, name, lambda self, *args, **kwargs: move(self, *args, **kwargs))
     original = patches.answer(torch.serialization, "load", load)
 
 

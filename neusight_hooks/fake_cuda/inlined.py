@@ -10,7 +10,7 @@ import torch
 
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["is_tracers_tensor", "tensor_maker"]
+__all__ = ["is_tracers_tensor", "legacy_type_taker", "tensor_maker"]
 
 _FakeTensor = torch._subclasses.FakeTensor
 
@@ -30,3 +30,23 @@ def tensor_maker(make: Callable[..., Any], make_pinned: Callable[..., Any]) -> C
         return make_pinned(data, *args, **kwargs)
 
     return tensor
+
+
+def legacy_type_taker(plain: Callable[..., Any], dtypes: dict[str, torch.dtype]) -> Any:
+    """`Tensor.type`, which refuses "torch.cuda.HalfTensor" and the class of that name on a CPU
+    build; `dtypes` by the names of such classes."""
+
+    names = {dtype: name for name, dtype in dtypes.items()}
+
+    def type_of(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dtype is None and self.layout is torch.strided and self.dtype in names:
+            return f"torch.{'cuda.' if self.is_cuda else ''}{names[self.dtype]}"
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype, *args, **kwargs)
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            return self.to("cuda", dtypes[dtype[len("torch.cuda.") :]])
+        if hasattr(dtype, "held_dtype"):
+            return self.to("cuda", dtype.held_dtype)
+        return plain(self) if dtype is None else plain(self, dtype, *args, **kwargs)
+
+    return type_of

@@ -202,6 +202,10 @@ class ForecastTensor(FakeTensor):
     def is_pinned(self, device: Any = None) -> bool:
         return False
 
+    def share_memory_(self) -> ForecastTensor:
+        """Memory of a GPU is shared between processes as it is."""
+        return self
+
     def record_stream(self, stream: Any) -> None:
         return None
 

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["Asked", "DeviceProperties", "MemoryAnswers", "install_facade", "static_answer"]
+__all__ = [
+    "TENSOR_TYPES",
+    "Asked",
+    "DeviceProperties",
+    "MemoryAnswers",
+    "install_facade",
+    "static_answer",
+]
 
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
@@ -671,7 +678,8 @@ def _install_random(patches: Patches, recorder: Recorder) -> None:
     patches.set(torch.cuda, "default_generators", generators)
 
 
-_TENSOR_TYPES = {
+#: What the legacy types of torch.cuda hold, by name.
+TENSOR_TYPES = {
     "FloatTensor": torch.float32,
     "DoubleTensor": torch.float64,
     "HalfTensor": torch.float16,
@@ -698,6 +706,8 @@ def _install_tensor_types(patches: Patches) -> None:
                 )
 
         class LegacyTensor(metaclass=Constructor):
+            held_dtype = dtype  # as `Tensor.type(...)` asks
+
             def __new__(cls, *args: Any) -> Any:
                 if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
                     return torch.tensor(args[0], dtype=dtype, device="cuda")
@@ -706,5 +716,5 @@ def _install_tensor_types(patches: Patches) -> None:
 
         return LegacyTensor
 
-    for name, dtype in _TENSOR_TYPES.items():
+    for name, dtype in TENSOR_TYPES.items():
         patches.set(torch.cuda, name, constructor(dtype))

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neusight.fake_cuda.answers.facade import TENSOR_TYPES
+from neusight.fake_cuda.inlined import legacy_type_taker
+
 if TYPE_CHECKING:
     from neusight.fake_cuda.patching import Patches
     from neusight.recording.recorder import Recorder
@@ -22,6 +25,7 @@ def install_native_names(patches: Patches, recorder: Recorder) -> None:
         patches.set(core, function.__name__, function)
     patches.set(core, "_cuda_getCurrentRawStream", lambda device=0: recorder.current_stream)
     _install_default_type(patches)
+    patches.set(torch.Tensor, "type", legacy_type_taker(torch.Tensor.type, TENSOR_TYPES))
 
 
 # -- what DataParallel moves between GPUs ---------------------------------------------------------
@@ -86,7 +90,7 @@ def _install_default_type(patches: Patches) -> None:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
         changed.append(torch.get_default_dtype())
         if ".cuda." in f".{name}":
-            torch.set_default_dtype(_DTYPES.get(name.rpartition(".")[2], torch.float32))
+            torch.set_default_dtype(TENSOR_TYPES.get(name.rpartition(".")[2], torch.float32))
             torch.set_default_device("cuda")
         else:
             torch.set_default_device(None)
@@ -96,11 +100,3 @@ def _install_default_type(patches: Patches) -> None:
 
     patches.on_restore(put_back)
     patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
-
-
-#: What the legacy types hold; all others hold float32.
-_DTYPES = {
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "DoubleTensor": torch.float64,
-}

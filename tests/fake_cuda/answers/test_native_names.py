@@ -64,3 +64,14 @@ def test_a_legacy_default_type_says_dtype_and_device(kind: str, dtype: torch.dty
 
     made = torch.zeros(3)
     assert (made.dtype, made.device.type) == (torch.float32, "cpu")
+
+
+def test_a_legacy_type_brings_a_tensor_to_the_gpu() -> None:
+    with neusight.forecast_on("H100"):
+        for kind in ("torch.cuda.HalfTensor", torch.cuda.HalfTensor):
+            made = torch.zeros(3).type(kind)
+            assert (made.dtype, made.device.type) == (torch.float16, "cuda")
+        assert made.type(torch.int32).dtype == torch.int32
+        assert torch.zeros(3).type() == "torch.FloatTensor"
+        assert torch.zeros(3, device="cuda").type() == "torch.cuda.FloatTensor"
+        assert made.share_memory_() is made
