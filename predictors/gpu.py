@@ -332,6 +332,9 @@ def _check(candidate: GPU) -> None:
     for unit in ("fp32", "fp64"):
         if unit not in candidate.peak_tflops:
             refuse("peak_tflops", sorted(candidate.peak_tflops), f"a mapping that has '{unit}'")
+    system: object = candidate.topology
+    if system is not None and not isinstance(system, Topology):
+        refuse("topology", system, "a topology (see predictors/topologies)")
     units: object = candidate.matrix_units
     if units is not None and not isinstance(units, tuple):
         refuse("matrix_units", units, "a list of units that peak_tflops has")

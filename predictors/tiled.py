@@ -132,6 +132,7 @@ class Tiled:
         elif gpu.constants_origin.startswith("prior"):
             spread *= _PRIOR_WIDENING
         in_range = adjustment is not None and adjustment.in_range
+        time_us = min(time_us, timing.at_most_us)
         time_us += bias_us(kernel, gpu, timing.num_waves)
         if is_unaligned(kernel, gpu):
             time_us = unaligned_us(kernel, gpu, time_us)

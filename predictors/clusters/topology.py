@@ -129,10 +129,9 @@ class Topology:
         document = asdict(replace(self, sources=dict(self.sources)))
         document["levels"] = [_told(level) for level in self.levels]
         optional = ("reference_of", "measured", "sources")
-        return json.loads(
-            json.dumps({name: value for name, value in document.items()
-                        if value or name not in optional})
-        )  # fmt: skip
+        kept = {name: value for name, value in document.items() if value or name not in optional}
+        plain: dict[str, Any] = json.loads(json.dumps(kept))
+        return plain
 
     def save(self, path: str | Path) -> None:
         """Writes the file that `--topology` takes, equal ones to equal bytes."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Curve, Level, Topology
@@ -172,7 +173,7 @@ def _with(level: Level, share: float, multiple: float) -> Level:
 
 def _rounded(level: Level) -> Level:
     """As a file should say it."""
-    figures = {name: float(f"{getattr(level, name):.4g}") for name in _FITTED}
+    figures: dict[str, Any] = {name: float(f"{getattr(level, name):.4g}") for name in _FITTED}
     return replace(level, **figures)
 
 

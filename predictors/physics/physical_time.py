@@ -19,7 +19,8 @@ class PhysicalTime:
     """How long a kernel takes by the physics alone: before any correction, without an interval.
 
     `time_us` is not rounded; `spread` is the half width of the 80 % interval as a share of it,
-    on a GPU whose constants were measured.
+    on a GPU whose constants were measured. `at_most_us` is what another algorithm of the library
+    takes, which it chooses where that is less (infinite: there is none); no correction is of it.
     """
 
     time_us: float
@@ -30,6 +31,7 @@ class PhysicalTime:
     num_ctas: int = 1
     threads_per_cta: int = 256
     num_waves: float = 1.0
+    at_most_us: float = math.inf
 
 
 def whole_nanoseconds(time_us: float) -> float:

@@ -20,6 +20,7 @@ __all__ = [
     "memory_roofline_us",
     "roofline_us",
     "sent_bytes",
+    "switches_add_up",
     "wire_bytes",
 ]
 
@@ -85,11 +86,21 @@ def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
     """Compulsory bytes over the bandwidth of what carries them (DRAM, link, host link), µs."""
     if isinstance(kernel.size, CollectiveSize):
         link = gpu.link_gbps or gpu.pcie_gbps
-        return wire_bytes(kernel) / (link * 1e3) if link else 0.0
+        sent = wire_bytes(kernel)
+        if kernel.name == "all_reduce" and switches_add_up(gpu):
+            sent = min(sent, float(kernel.size.num_bytes))
+        return sent / (link * 1e3) if link else 0.0
     if kernel.name in HOST_COPIES:
         num_bytes = max(kernel.bytes_read, kernel.bytes_written)
         return num_bytes / (gpu.pcie_gbps * 1e3) if gpu.pcie_gbps else 0.0
     return kernel.num_bytes / (gpu.bandwidth_gbps * 1e3)
+
+
+def switches_add_up(gpu: GPU) -> bool:
+    """Whether the switches of its link can reduce (NVLink 4 and 5: NVLS), so that what is reduced
+    crosses the link of each GPU once."""
+    is_nvlink = gpu.vendor == "nvidia" and gpu.link_kind.startswith("NVLink")
+    return is_nvlink and "pair" not in gpu.link_kind and gpu.compute_capability[0] in (9, 10)
 
 
 def cold_share(footprint_bytes: float, gpu: GPU) -> float:

@@ -11,7 +11,7 @@ import math
 from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
 from neusight.predictors.physics.communication.measured import (
     curve_of,
     measured_spread,
@@ -21,7 +21,7 @@ from neusight.predictors.physics.communication.network import Crossing, network_
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
-from neusight.predictors.physics.roofline import sent_bytes
+from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
 
 __all__ = ["collective_timing", "inside_gbps", "physical_us"]
 
@@ -54,6 +54,16 @@ _DIRECT_PIPELINE_SHARE = 0.6
 _DIRECT_LINK_SHARE = 0.85
 _DIRECT = frozenset({"send_recv"})
 
+#: Switches of NVLink 4 and 5 add up (NVLS), so that a rank's buffer crosses its link once, at this
+#: share of it, from so many ranks on, by major compute capability. Of H100 and H200 the share that
+#: the bus bandwidths of data/achievable tell (all_reduce of 8 GiB on 5 to 8 GPUs, 0.575 to 0.60);
+#: of Blackwell that of data/modern's nccl-tests of B200 on 8, every other size (8 GiB reach 0.53).
+#: Other collectives, and fewer ranks, were measured no faster than rings.
+_NVLS = {9: (5, 0.585), 10: (6, 0.50)}
+#: Bytes of an element from which on they can (PTX ISA, multimem.ld_reduce: f16, bf16, f32 and
+#: wider, integers of 32 bits): rows of int8 are as slow as rings.
+_NVLS_ITEM_BYTES = 2
+
 #: Half width of the 80 % interval on switched NVLink.
 _SPREAD = 0.25
 
@@ -79,11 +89,14 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
+    at_most_us = math.inf
     system = system_of(gpu)
     place = placement_of(size, system, is_stated=gpu.topology is not None)
     curve = curve_of(kernel.name, size, place, system)
     if curve is None:
         time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
+        if kernel.name == "all_reduce" and DTYPE_BYTES[kernel.dtype] >= _NVLS_ITEM_BYTES:
+            at_most_us = _in_switches_us(size, gpu, place)
     else:
         time_us = measured_us(
             curve,
@@ -101,6 +114,7 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
+        at_most_us=at_most_us,
     )
 
 
@@ -133,6 +147,18 @@ def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Le
     pipeline_us = share * gpu.link_floor_us * growth
     start_us = pipeline_us * wire_us / (wire_us + pipeline_us)
     return smooth_maximum(floor_us, wire_us) + start_us
+
+
+def _in_switches_us(size: CollectiveSize, gpu: GPU, place: GroupPlacement) -> float:
+    """An all-reduce in the switches that join the ranks; infinite where they do not add up."""
+    level = place.inside
+    least, share = _NVLS.get(gpu.compute_capability[0], (0, 0.0))
+    is_able = switches_add_up(gpu) and level.kind == "switch" and level.ranks >= least
+    if not is_able or place.network is not None or size.world_size < least:
+        return math.inf
+    rate = inside_gbps(gpu, level, world_size=size.world_size) * share / _LINK_SHARE
+    start_us = _PIPELINE_SHARE * gpu.link_floor_us * _growth(size.world_size)
+    return start_us + size.num_bytes / (rate * 1e3)
 
 
 def _between_us(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neusight.predictors import Tiled
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.communication.collective import collective_timing, inside_gbps
@@ -135,3 +136,37 @@ def test_hosts_decide_more_than_switches_do() -> None:
     )
 
     assert between_hosts > 2 * switched
+
+
+def all_reduce_us(gpu: str, num_bytes: int, ranks: int, dtype: str = "bfloat16") -> float:
+    (estimate,) = Tiled().predict(
+        [Kernel.collective("all_reduce", num_bytes, ranks, dtype=dtype)], find_gpu(gpu)
+    )
+    return estimate.latency_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "bus_gbps"),
+    [("H200", 4, 363.3), ("H200", 5, 414.2), ("H200", 8, 473.1), ("B200", 6, 778.2)],
+)
+def test_switches_reduce_from_so_many_gpus_on(gpu: str, ranks: int, bus_gbps: float) -> None:
+    """Bus bandwidths of 8 GiB in data/achievable: rings on 4, more where the switches add up."""
+    wire = 2 * (ranks - 1) / ranks * 2**33
+
+    assert wire / all_reduce_us(gpu, 2**33, ranks) / 1e3 == pytest.approx(bus_gbps, rel=0.09)
+
+
+def test_switches_do_not_add_bytes_nor_before_nvlink_4() -> None:
+    assert all_reduce_us("H100", 2**29, 8, "int8") > 1.2 * all_reduce_us("H100", 2**29, 8)
+    kernel = Kernel.collective("all_reduce", 2**30, 8)
+    assert collective_timing(kernel, find_gpu("A100")).at_most_us == math.inf
+    assert collective_timing(kernel, find_gpu("H100")).at_most_us < math.inf
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(st.integers(0, 2**36), st.integers(2, 80))
+def test_no_estimate_of_a_reduction_beats_what_the_link_allows(num_bytes: int, ranks: int) -> None:
+    kernel = Kernel.collective("all_reduce", num_bytes, ranks)
+    gb200 = find_gpu("GB200")
+
+    assert all_reduce_us("GB200", num_bytes, ranks) >= roofline_us(kernel, gb200) - 1e-3
