@@ -31,7 +31,7 @@ from neusight.recording.values.lazy import LazyParameters
 from neusight.recording.values.pinned import PinnedMemory
 from neusight.recording.values.values import Values
 
-__all__ = ["Handler", "Recorder", "RecordingMode"]
+__all__ = ["CpuHandler", "Handler", "Recorder", "RecordingMode"]
 
 aten = torch.ops.aten
 
@@ -45,6 +45,10 @@ _OF_PINNED_MEMORY = frozenset({aten._pin_memory.default, aten.is_pinned.default}
 
 #: Runs an op whose result depends on values, or which has no fake kernel.
 Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
+
+
+#: Runs an op on tensors of the CPU otherwise than torch does.
+CpuHandler = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Recorder:
@@ -84,6 +88,8 @@ class Recorder:
         self.storages.on_death = self.known.forget
         #: Ops that are run by a function of their own.
         self.handlers: Mapping[Any, Handler] = {}
+        #: The same for tensors on the CPU, which hold data.
+        self.cpu_handlers: Mapping[Any, CpuHandler] = {}
         #: Called before each op on the GPU that no handler runs.
         self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
         #: Called with the seconds of each virtual sleep of the program.
@@ -187,7 +193,8 @@ class Recorder:
         if kwargs.get("pin_memory"):
             made = func(*args, **{**kwargs, "pin_memory": False})
             return self.pinned.remember(made)
-        out = func(*args, **kwargs)
+        handler = self.cpu_handlers.get(func)
+        out = func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
             self.tape.add_cpu_op(_cpu_us(out))
         return out

@@ -10,6 +10,7 @@ from neusight.fake_cuda.distributed.collectives import collective_handlers
 from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
+from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches, cpu_handlers
 from neusight.fake_cuda.distributed.peers.link import Link, LoneLink
 from neusight.fake_cuda.distributed.peers.waiting_time import (
     DEFAULT_WAIT_S,
@@ -64,7 +65,11 @@ def install_distributed(
         **collective_handlers(communication),
         **synchronized_norm_handlers(),
     }
-    install_process_groups(patches, communication, own, objects, link, is_stated=rank is not None)
+    batches = CpuBatches()
+    recorder.cpu_handlers = cpu_handlers(objects, batches)
+    install_process_groups(
+        patches, communication, own, objects, link, batches, is_stated=rank is not None
+    )
     install_objects(patches, objects)
     install_replicas(patches)
     install_sharded_checkpoints(patches, recorder)

@@ -28,16 +28,25 @@ class Objects:
         self._communication = communication
         self._link = link
 
-    def send(self, value: Any, group: Any, target: int) -> None:
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody would read what this rank tells."""
+        return self._link.is_alone
+
+    def send(
+        self, value: Any, group: Any, target: int, *, what: str = "objects sent", tag: int = 0
+    ) -> None:
         """To one other rank."""
-        box = self._box("objects sent", group, dist.get_rank(), target)
+        box = self._box(what, group, dist.get_rank(), target, tag)
         self._link.post({box: pickle.dumps(value)})
 
-    def receive(self, group: Any, source: int | None) -> tuple[int, Any]:
+    def receive(
+        self, group: Any, source: int | None, *, what: str = "objects sent", tag: int = 0
+    ) -> tuple[int, Any]:
         """From one other rank, or whoever is first; and who that was."""
         own = dist.get_rank()
         sources = [one for one in _ranks(group) if one != own] if source is None else [source]
-        boxes = [self._box("objects sent", group, one, own) for one in sources]
+        boxes = [self._box(what, group, one, own, tag) for one in sources]
         [(sender, data)] = self._link.take(boxes, is_any=source is None).items()
         return sender, pickle.loads(data)
 
@@ -90,8 +99,11 @@ class Objects:
         if boxes:
             self._link.take(boxes, may_be_missing=True)
 
-    def _box(self, what: str, group: Any, source: int, target: int | None = None) -> Mailbox:
-        return Mailbox(what, self._communication.groups.text_of(_or_world(group)), source, target)
+    def _box(
+        self, what: str, group: Any, source: int, target: int | None = None, tag: int = 0
+    ) -> Mailbox:
+        text = self._communication.groups.text_of(_or_world(group))
+        return Mailbox(what, text, source, target, tag)
 
 
 def install_objects(patches: Patches, objects: Objects) -> None:

@@ -16,6 +16,7 @@ from torch.testing._internal.distributed import fake_pg  # registers the backend
 
 from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.objects import Objects
+from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches
 from neusight.fake_cuda.distributed.peers.key_store import KeyStore, key_store_classes
 from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.rank import Rank
@@ -58,6 +59,7 @@ def install_process_groups(
     rank: Rank,
     objects: Objects,
     link: Link,
+    batches: CpuBatches,
     *,
     is_stated: bool,
 ) -> None:
@@ -69,7 +71,7 @@ def install_process_groups(
     _install_groups(patches, backends, stores)
     _install_nccl(patches)
     _install_barrier(patches, communication, backends, objects)
-    _install_batches(patches, communication)
+    _install_batches(patches, communication, batches)
 
 
 class _Stores:
@@ -252,15 +254,16 @@ def _install_barrier(
         patches.set(module, "barrier", barrier)
 
 
-def _install_batches(patches: Patches, communication: Communication) -> None:
+def _install_batches(patches: Patches, communication: Communication, batches: CpuBatches) -> None:
     """Calls between the begin and the end of a group become one kernel."""
     from torch._C._distributed_c10d import FakeProcessGroup
 
     def start(group: Any, device: Any = None) -> None:
+        batches.begin()
         communication.begin_batch(group)
 
     def end(group: Any, device: Any = None) -> Any:
-        return communication.end_batch()
+        return batches.end(communication.end_batch())
 
     # Else a batch of sends and receives takes the way of gloo, one after the other.
     patches.set(FakeProcessGroup, "supports_coalescing", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 from ranks import join
+from ranks_together import run_together
 
 import neusight
 from neusight.predictors.errors import UnansweredRankError
@@ -42,3 +43,46 @@ def test_a_broadcast_that_a_rank_needs_is_an_error() -> None:
     ):
         join()
         dist.broadcast_object_list([None], src=0)
+
+
+def _exchange() -> list[object]:
+    rank = dist.get_rank()
+    shared: list[object] = [{"seed": 7}, 1] if rank == 0 else [None, None]
+    dist.broadcast_object_list(shared, src=0)
+    gathered: list[object] = [None] * 3
+    dist.all_gather_object(gathered, rank)
+    on_last: list[object] | None = [None] * 3 if rank == 2 else None
+    dist.gather_object(rank * 2, on_last, dst=2)
+    scattered: list[object] = [None]
+    dist.scatter_object_list(scattered, ["a", "b", "c"] if rank == 1 else None, src=1)
+    received: list[object] = [None]
+    if rank == 0:
+        dist.send_object_list([{"shape": (2, 3)}], dst=1)
+    elif rank == 1:
+        assert dist.recv_object_list(received) == 0
+    pair = dist.new_group([0, 2])
+    in_pair: list[object] = [None, None]
+    if rank != 1:
+        dist.all_gather_object(in_pair, rank, group=pair)
+    dist.barrier()
+    dist.monitored_barrier()
+    return [shared, gathered, on_last, scattered, received, in_pair]
+
+
+def test_objects_travel_between_ranks_that_run() -> None:
+    seed, everybody = [{"seed": 7}, 1], [0, 1, 2]
+
+    assert run_together(_exchange, 3) == [
+        [seed, everybody, None, ["a"], [None], [0, 2]],
+        [seed, everybody, None, ["b"], [{"shape": (2, 3)}], [None, None]],
+        [seed, everybody, [0, 2, 4], ["c"], [None], [0, 2]],
+    ]
+
+
+def test_a_broadcast_of_a_rank_that_is_not_run_leaves_what_this_one_has() -> None:
+    shared = [{"seed": 1}]
+    with neusight.forecast_on("H100", world_size=4, rank=2):
+        join()
+        dist.broadcast_object_list(shared, src=0)
+
+    assert shared == [{"seed": 1}]

@@ -36,6 +36,11 @@ class Link(Protocol):
     on_missing: Callable[[str], None] | None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether no other rank runs, nor will."""
+        ...
+
+    @property
     def was_stopped(self) -> bool:
         """Whether it was told to stop in the midst of a step."""
         ...
@@ -64,6 +69,8 @@ class Link(Protocol):
 
 class _Asking:
     """What every link says, by one question and its answer."""
+
+    is_alone = False
 
     def __init__(self) -> None:
         self.was_stopped = False
@@ -127,6 +134,8 @@ def handled(exchange: Exchange, rank: int, request: tuple[Any, ...]) -> None:
 
 class LoneLink(_Asking):
     """Of a rank that runs alone: what others would send is not there."""
+
+    is_alone = True
 
     def __init__(self, rank: int) -> None:
         super().__init__()
