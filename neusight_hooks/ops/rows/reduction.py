@@ -132,6 +132,17 @@ def equal(
     return [*kernels, *reduce_kernel("all", (mask,), (answer,)), memcpy_d2h(answer)]
 
 
+@register_op("aten::_nested_tensor_from_mask_left_aligned")
+def left_aligned(
+    call: OpSignature, math: MathMode, *, t: TensorSpec, mask: TensorSpec
+) -> list[Kernel]:
+    """How long each row is, whether that is where it ends, and the answer read by the host."""
+    answer = TensorSpec((), (), "bool", mask.device)
+    lengths = TensorSpec(mask.shape[:1], (1,), "int64", mask.device)
+    kernels = reduce_kernel("sum", (mask,), (lengths,))
+    return [*kernels, *reduce_kernel("all", (lengths,), (answer,)), memcpy_d2h(answer)]
+
+
 @register_op(
     "aten::cumsum",
     "aten::cumprod",
