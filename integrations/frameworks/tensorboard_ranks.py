@@ -14,7 +14,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["calls_of", "mend_ranks", "set_steps", "set_transfer_times", "steps_of"]
+__all__ = [
+    "Calls",
+    "Meeting",
+    "calls_of",
+    "mend_ranks",
+    "set_steps",
+    "set_transfer_times",
+    "steps_of",
+]
 
 Event = dict[str, Any]
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from neusight.integrations.frameworks.tensorboard_ranks import (
+    Calls,
+    Meeting,
     calls_of,
     set_steps,
     set_transfer_times,
@@ -79,7 +81,7 @@ def transfers(nodes: list[Any]) -> list[list[tuple[float, float]]]:
 
 def test_transfer_is_the_end_of_what_the_one_who_came_early_spent() -> None:
     early, late = [call(1, (0, 2), (10, 100))], [call(1, (60, 61), (70, 100))]
-    calls = {1: [("0", "[0, 1]")]}
+    calls: Calls = {1: [("0", "[0, 1]")]}
 
     set_transfer_times([(early, calls), (late, calls)])
 
@@ -90,7 +92,8 @@ def test_transfer_is_the_end_of_what_the_one_who_came_early_spent() -> None:
 def test_calls_of_other_groups_in_between_do_not_mix_them_up() -> None:
     one = [call(1, (0, 50)), call(2, (60, 100))]
     other = [call(1, (80, 100))]
-    pair, alone = [("0", "[0, 1]")], [("5", "[0, 2]")]
+    pair: list[Meeting] = [("0", "[0, 1]")]
+    alone: list[Meeting] = [("5", "[0, 2]")]
 
     set_transfer_times([(one, {1: alone, 2: pair}), (other, {1: pair})])
 
@@ -100,7 +103,7 @@ def test_calls_of_other_groups_in_between_do_not_mix_them_up() -> None:
 
 def test_a_batch_transfers_no_longer_than_the_shortest_of_those_it_meets() -> None:
     batch, sender, receiver = [call(1, (0, 90))], [call(1, (20, 90))], [call(1, (50, 90))]
-    ends = [("0", "1", "0"), ("0", "0", "2")]
+    ends: list[Meeting] = [("0", "1", "0"), ("0", "0", "2")]
 
     set_transfer_times([(batch, {1: ends}), (sender, {1: ends[:1]}), (receiver, {1: ends[1:]})])
 

@@ -214,7 +214,7 @@ def _exchange(part: _Exchange, rank: GridRank, groups: Mapping[Ranks, int]) -> b
         source, target = (rank.number, peer) if is_send else (peer, rank.number)
         name = f"{'send' if is_send else 'recv'} {source} to {target}"
         node_type = NodeType.COMM_SEND if is_send else NodeType.COMM_RECV
-        own = (
+        own: tuple[Attribute, ...] = (
             Attribute("comm_src", "uint32", source),
             Attribute("comm_dst", "uint32", target),
             Attribute("comm_tag", "uint32", message.tag),

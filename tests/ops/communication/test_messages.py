@@ -75,7 +75,7 @@ def test_a_functional_op_gives_what_it_returns() -> None:
 
 
 def test_an_exchange_says_how_it_is_dealt_out_where_it_is_uneven() -> None:
-    tensors = {"output": spec(6), "input": spec(8), "process_group": WORLD}
+    tensors: dict[str, Any] = {"output": spec(6), "input": spec(8), "process_group": WORLD}
 
     (even,) = messages_of(call("c10d::alltoall_base_", **tensors))
     (uneven,) = messages_of(

@@ -10,8 +10,13 @@ from neusight.output.chakra.tasks import Task
 
 
 def exchange(*messages: Message) -> list[Task]:
-    kind = "transfer" if messages[0].is_transfer else "collective"
-    return [Task(kind, "", 100, 0, 10, (), messages=(message,)) for message in messages]
+    return [
+        Task(
+            "transfer" if message.is_transfer else "collective",
+            "", 100, 0, 10, (), messages=(message,),
+        )
+        for message in messages
+    ]  # fmt: skip
 
 
 def reduce(*ranks: int) -> Message:
