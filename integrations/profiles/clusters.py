@@ -9,6 +9,7 @@ from typing import NamedTuple
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Curve, Topology
 from neusight.predictors.errors import CalibrationError, UnknownGPUError
+from neusight.predictors.files import shown
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.cluster import LevelFit, fitted_topology, held_out_error
 from neusight.predictors.measuring.nccl_tests import NcclRun, read_nccl_output
@@ -74,13 +75,13 @@ def _gpu_of(runs: Sequence[NcclRun]) -> GPU:
     names = sorted({run.gpu for run in runs})
     if len(names) > 1:
         raise CalibrationError(
-            f"The outputs of nccl-tests are of different GPUs: {', '.join(names)}. Calibrate each "
+            f"The outputs of nccl-tests are of different GPUs: {shown(names)}. Calibrate each "
             "cluster by itself."
         )
     try:
         return find_gpu(names[0])
     except UnknownGPUError as error:
         raise CalibrationError(
-            f"The outputs of nccl-tests are of {names[0]!r}, which no known GPU is called. Say "
+            f"The outputs of nccl-tests are of {shown(names[0])}, which no known GPU is called. Say "
             "--gpu."
         ) from error

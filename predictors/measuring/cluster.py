@@ -24,7 +24,7 @@ __all__ = ["LevelFit", "fitted_topology", "held_out_error"]
 _ROUNDS = 4
 
 #: Halvings of an interval: far finer than any measurement.
-_HALVINGS = 60
+_HALVINGS = 40
 
 #: Between these, a share of the rate and a multiple of the latencies are looked for.
 _SHARES = (1e-4, 1e3)

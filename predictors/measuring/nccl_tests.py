@@ -28,10 +28,13 @@ _PROGRAMS = {
 #: "#  Rank  0 Group  0 Pid   1887 on   worker-1 device  0 [0x8d] NVIDIA H100 80GB HBM3"; the group
 #: is newer.
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*\S)"
+    r"#\s+Rank\s+([0-9]{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*\S)"
 )
 _STARTING = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
 _BEGIN = re.compile(r"#\s*nThread\s")
+_COUNT = re.compile(r"[0-9]{1,15}")
+#: Words that every row of the table has more of: size, count, type and what follows.
+_LEAST_WORDS = 4
 _COLUMNS = re.compile(r"#\s+size\s+count\s")
 
 #: Bytes of a file that is read at most: a sweep is a few kilobytes.
@@ -93,7 +96,7 @@ def _parts(lines: Sequence[str]) -> Iterator[list[str]]:
 
 def _is_row(line: str) -> bool:
     words = line.split()
-    return len(words) > 4 and words[0].isdigit() and words[1].isdigit()
+    return len(words) > _LEAST_WORDS and all(map(_COUNT.fullmatch, words[:2]))
 
 
 class _Printed:
@@ -110,12 +113,12 @@ class _Printed:
         ranks = {int(found[1]) for found in devices}
         if len(ranks) < 2 or ranks != set(range(len(devices))):
             raise self._error(
-                f"it ran on {len(devices)} GPUs of ranks {sorted(ranks)}, which are no group. "
+                f"it ran on {len(devices)} GPUs of ranks {shown(sorted(ranks))}, which are no group. "
                 "Build nccl-tests with MPI=1 and start one process a GPU, or use -g"
             )
         of_host = Counter(found[2] for found in devices)
         if len(set(of_host.values())) > 1:
-            raise self._error(f"its hosts run different numbers of GPUs ({dict(of_host)})")
+            raise self._error(f"its hosts run different numbers of GPUs ({shown(dict(of_host))})")
         points = self._points()
         curve = Curve(self._op(len(devices)), len(devices), len(of_host), points)
         return NcclRun(curve, devices[0][3])

@@ -40,9 +40,12 @@ from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.settings import read_settings
 from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.profiles.calibration import calibrate
+from neusight.integrations.profiles.clusters import calibrate_cluster
 from neusight.integrations.profiles.comparison.comparison import compare
 from neusight.integrations.profiles.host_costs import costs_of
 from neusight.integrations.profiles.reading.reading import read_profile
+from neusight.predictors.clusters.named import find_topology
+from neusight.predictors.clusters.topology import Curve, read_topology
 from neusight.predictors.errors import (
     BaselineError,
     CalibrationError,
@@ -52,6 +55,7 @@ from neusight.predictors.errors import (
     OptionError,
     RecordingError,
     RegistrationError,
+    TopologyError,
     TraceError,
     UnsupportedKernelError,
     WeightsError,
@@ -414,6 +418,34 @@ def gpu_file() -> bytes:
     return json.dumps(one.to_json()).encode()
 
 
+def topology_file() -> bytes:
+    curve = Curve("all_reduce", 16, 2, ((1024, 30.0), (2**20, 90.5), (2**26, 3000.0)))
+    return json.dumps(replace(find_topology("p4d"), measured=(curve,)).to_json()).encode()
+
+
+def use_topology(path: Path) -> None:
+    found = find_topology(str(path))
+    gpu = replace(find_gpu("A100"), topology=found)
+    kernels = [Kernel.collective("all_reduce", 2**22, ranks) for ranks in (2, 8)]
+    kernels.append(Kernel.collective("all_reduce", 2**22, 16, ranks="0..15", gpus_per_node=8))
+    find_predictor().predict(kernels, gpu)
+    assert read_topology(path) == found
+
+
+def nccl_output() -> bytes:
+    devices = "".join(
+        f"#  Rank {rank} Group 0 Pid 7 on node-{rank // 8} device {rank % 8} [0x8d] NVIDIA A100\n"
+        for rank in range(16)
+    )
+    rows = "".join(f"  {4**at} 16384 float sum -1 {40 + 2**at} 1.0 1.9 0\n" for at in range(8, 12))
+    columns = "#   size  count  type  redop  root  time  algbw  busbw #wrong\n"
+    return f"# nThread 1 nGpus 1\n{devices}{columns}{rows}".encode()
+
+
+def use_nccl_output(path: Path) -> None:
+    calibrate_cluster([path], gpu="A100").table()
+
+
 def use_gpu(path: Path) -> None:
     try:
         mine = find_gpu(str(path))
@@ -671,6 +703,24 @@ def test_no_gpu_file_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None
     documented = (RegistrationError, UnsupportedKernelError)
 
     problems = tried("GPU", gpu_file(), json_mutant, use_gpu, documented, tmp_path / "g.json", fuzz)
+
+    assert problems == []
+
+
+def test_no_topology_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
+    problems = tried(
+        "topology", topology_file(), json_mutant, use_topology, (TopologyError,),
+        tmp_path / "t.json", fuzz,
+    )  # fmt: skip
+
+    assert problems == []
+
+
+def test_no_output_of_nccl_tests_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
+    problems = tried(
+        "nccl-tests", nccl_output(), bytewise, use_nccl_output,
+        (CalibrationError, TopologyError), tmp_path / "all_reduce_perf.txt", fuzz,
+    )  # fmt: skip
 
     assert problems == []
 
