@@ -82,6 +82,6 @@ def _gpu_of(runs: Sequence[NcclRun]) -> GPU:
         return find_gpu(names[0])
     except UnknownGPUError as error:
         raise CalibrationError(
-            f"The outputs of nccl-tests are of {shown(names[0])}, which no known GPU is called. Say "
-            "--gpu."
+            f"The outputs of nccl-tests are of {shown(names[0])}, which no known GPU is called. "
+            "Say --gpu."
         ) from error

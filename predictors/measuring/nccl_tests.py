@@ -113,8 +113,8 @@ class _Printed:
         ranks = {int(found[1]) for found in devices}
         if len(ranks) < 2 or ranks != set(range(len(devices))):
             raise self._error(
-                f"it ran on {len(devices)} GPUs of ranks {shown(sorted(ranks))}, which are no group. "
-                "Build nccl-tests with MPI=1 and start one process a GPU, or use -g"
+                f"it ran on {len(devices)} GPUs of ranks {shown(sorted(ranks))}, which are no "
+                "group. Build nccl-tests with MPI=1 and start one process a GPU, or use -g"
             )
         of_host = Counter(found[2] for found in devices)
         if len(set(of_host.values())) > 1:
