@@ -24,7 +24,12 @@ from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape, TapedOp
-from neusight.recording.tensor import ForecastMode, ForecastTensor, used_outside
+from neusight.recording.tensor import (
+    ForecastMode,
+    ForecastTensor,
+    has_own_dispatch,
+    used_outside,
+)
 from neusight.recording.values.invention import Invention
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may_be_known
 from neusight.recording.values.lazy import LazyParameters
@@ -396,7 +401,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         if recorder.mode.is_inside or not recorder.tape.is_open:
             return func(*args, **(kwargs or {}))
         for kind in types:
-            if kind is not ForecastTensor and _has_own_dispatch(kind):
+            if kind is not ForecastTensor and has_own_dispatch(kind):
                 # Not work: what it does with the tensors inside arrives here by itself.
                 return NotImplemented
         if _is_in_other_fake_mode(recorder.mode):
@@ -408,13 +413,6 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
             set_eval_frame(compiles)
 
 
-def _has_own_dispatch(kind: type) -> bool:
-    """Whether it is a subclass that runs its ops itself: DTensor, nested, quantised tensors."""
-    own = getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH)
-    return own is not _PLAIN_DISPATCH and not issubclass(kind, FakeTensor)
-
-
-_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 

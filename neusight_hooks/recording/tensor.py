@@ -17,7 +17,7 @@ from neusight.predictors.errors import ForecastStateError
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["ForecastMode", "ForecastTensor", "TensorListener", "used_outside"]
+__all__ = ["ForecastMode", "ForecastTensor", "TensorListener", "has_own_dispatch", "used_outside"]
 
 _PRIM_DEVICE = torch.ops.prim.device.default
 _plain_data: Any = torch.Tensor.data
@@ -155,6 +155,9 @@ class ForecastTensor(FakeTensor):
                 if tensor.fake_mode.in_kernel_invocation
                 else tensor._fake_device
             )
+        for kind in types:
+            if kind is not ForecastTensor and has_own_dispatch(kind):
+                return NotImplemented  # it knows the forecast tensor inside
         mode = _mode_of(args) or _mode_of(tuple((kwargs or {}).values()))
         if mode is None or mode.is_inside:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
@@ -242,6 +245,15 @@ class ForecastTensor(FakeTensor):
         if isinstance(self, torch.nn.Parameter):
             return torch._utils._rebuild_parameter, (values, self.requires_grad, OrderedDict())
         return values.__reduce_ex__(protocol)
+
+
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
+
+
+def has_own_dispatch(kind: type) -> bool:
+    """Whether it is a subclass that runs its ops itself: DTensor, nested, quantised tensors."""
+    own = getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH)
+    return own is not _PLAIN_DISPATCH and not issubclass(kind, FakeTensor)
 
 
 #: Python's own errors name the class: "'Tensor' object has no attribute …", as on a GPU.

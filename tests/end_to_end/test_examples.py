@@ -78,6 +78,30 @@ def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
     assert compiled["peak_memory_bytes"] <= eager["peak_memory_bytes"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("--checkpoint",), ("--tp", "4", "--replicas", "2")])
+def test_a_sharded_llama_is_forecast(how: tuple[str, ...], tmp_path: Path) -> None:
+    script = (str(EXAMPLES / "train_fsdp.py"), "--size", "tiny", "--seq", "128", *how)
+    run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "1", "--json", "o.json",
+        "--world-size", "16", "--rank", "15", *script, cwd=tmp_path)  # fmt: skip
+
+    document = json.loads((tmp_path / "o.json").read_text())
+
+    assert document["unmapped"] == []
+
+
+@pytest.mark.slow
+def test_stages_of_split_layers_are_forecast_together(tmp_path: Path) -> None:
+    script = (str(EXAMPLES / "train_tp_pp.py"), "--size", "tiny", "--seq", "128", "--tp", "2")
+    run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "1", "--json", "o.json",
+        "--world-size", "4", "--rank", "all-distinct", *script, cwd=tmp_path)  # fmt: skip
+
+    document = json.loads((tmp_path / "o.json").read_text())
+
+    assert document["unmapped"] == []
+    assert len(document["ranks"]) == 4
+
+
 @pytest.mark.parametrize("how", [(), ("--shard",)])
 def test_one_rank_of_many_is_forecast_behind_torchrun(how: tuple[str, ...], tmp_path: Path) -> None:
     script = (str(EXAMPLES / "train_ddp.py"), "--layers", "2", "--width", "256", *how)

@@ -99,6 +99,40 @@ def test_a_split_layer_reduces_activations_once_each_way() -> None:
     assert not forecast.recording.warnings
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_split_sequence_is_gathered_before_each_layer_and_scattered_behind(rank: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    with neusight.forecast_on("H100", world_size=4, rank=rank) as forecast:
+        join()
+        mesh = init_device_mesh("cuda", (4,))
+        norm, block = nn.RMSNorm(WIDTH).cuda(), Block().cuda()
+        parallelize_module(norm, mesh, SequenceParallel())
+        plan = {
+            "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(output_layouts=Shard(1)),
+        }
+        parallelize_module(block, mesh, plan)
+        x = torch.randn(4, 4, WIDTH, device="cuda", requires_grad=True)  # of 16 positions
+        optimizer = torch.optim.SGD([*norm.parameters(), *block.parameters()], lr=0.1)
+        for _ in range(3):
+            block(norm(x).to_local()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    activations = 4 * 4 * 16 * WIDTH
+    moved = moved_bytes(training_step(forecast))
+    for kind in ("all_gather", "reduce_scatter"):
+        assert moved[kind, "forward"] == moved[kind, "backward"] == activations
+
+
 def test_sharded_statistics_of_batch_norm_are_shared() -> None:
     with neusight.forecast_on("H100", world_size=8) as forecast:
         join()

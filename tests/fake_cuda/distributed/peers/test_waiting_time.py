@@ -36,7 +36,7 @@ def test_a_loop_that_sleeps_until_a_key_is_there_ends_with_the_key() -> None:
 
     with pytest.raises(
         UnansweredRankError,
-        match=r'rank 0 at test_waiting_time.py:\d+ has waited 60 s for the key',
+        match=r"rank 0 at test_waiting_time.py:\d+ has waited 60 s for the key",
     ):
         waiting(program)
 
@@ -56,9 +56,7 @@ def test_a_loop_that_waits_for_a_file_ends_with_its_line() -> None:
         while True:
             time.sleep(5)
 
-    with pytest.raises(
-        UnansweredRankError, match=r"test_waiting_time.py:\d+ has waited 60 s"
-    ):
+    with pytest.raises(UnansweredRankError, match=r"test_waiting_time.py:\d+ has waited 60 s"):
         waiting(program)
 
 
