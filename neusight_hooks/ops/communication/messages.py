@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
@@ -110,15 +111,7 @@ def group_in(text: str) -> ProcessGroup:
     words = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     if "ranks" not in words:
         raise ValueError(f"the process group {text!r} does not tell its ranks")
-    return ProcessGroup(words.get("name", ""), tuple(_ranks_in(words["ranks"])))
-
-
-def _ranks_in(text: str) -> list[int]:
-    first, dots, rest = text.partition("..")
-    if not dots:
-        return [int(rank) for rank in text.split(",")]
-    last, _, step = rest.partition("/")
-    return list(range(int(first), int(last) + 1, int(step or 1)))
+    return ProcessGroup(words.get("name", ""), ranks_from(words["ranks"]))
 
 
 def messages_of(call: OpSignature) -> tuple[Message, ...]:

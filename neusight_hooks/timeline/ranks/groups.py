@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
+from neusight.predictors.clusters.placement import ranks_from
 from neusight.recording.recording import OpCall, OpSignature, TensorSpec, tensors_of
 
-__all__ = ["Part", "parts_of", "ranks_in"]
+__all__ = ["Part", "parts_of"]
 
 #: Arguments that hold the text of a group.
 _GROUP_ARGUMENTS = ("process_group", "group_name", "group")
 _GROUP = re.compile(r"name=(\S*) ranks=(\S+)")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?")
 
 #: Ops of one transfer, with the argument that names the other end; a batch has lists of them.
 _SENDS = {"send": "dst", "isend": "dst"}
@@ -52,20 +51,6 @@ class Part(NamedTuple):
         return self.key[0]
 
 
-@lru_cache(maxsize=1024)
-def ranks_in(text: str) -> tuple[int, ...]:
-    """The ranks that a group's text holds.
-
-    >>> ranks_in("0..7"), ranks_in("0..24/8"), ranks_in("3,5,6")
-    ((0, 1, 2, 3, 4, 5, 6, 7), (0, 8, 16, 24), (3, 5, 6))
-    """
-    found = _RANGE.fullmatch(text)
-    if found is None:
-        return tuple(map(int, text.split(",")))
-    first, last, step = found.groups()
-    return tuple(range(int(first), int(last) + 1, int(step or 1)))
-
-
 def parts_of(call: OpCall, rank: int) -> tuple[Part, ...]:
     """With whom a rank meets in a call: nobody, a group, or each end of its transfers."""
     signature = call.signature
@@ -77,16 +62,16 @@ def parts_of(call: OpCall, rank: int) -> tuple[Part, ...]:
     if op == _BATCH:
         return tuple(_transfers(signature, name, rank))
     if op in _SENDS or op in _RECEIVES:
-        others = [other for other in ranks_in(ranks) if other != rank]
+        others = [other for other in ranks_from(ranks) if other != rank]
         peer = signature.by_name.get(_SENDS.get(op) or _RECEIVES.get(op) or "")
         other = peer if isinstance(peer, int) else others[0] if others else rank
         return (_transfer(name, rank, other, signature.input_tensors, is_send=op in _SENDS),)
     kind = _CALLED.get(op) or op.strip("_")
     if kind == "barrier":
-        return (Part((name, ranks), ranks_in(ranks), (kind,), kind),)
+        return (Part((name, ranks), ranks_from(ranks), (kind,), kind),)
     size, dtype = _moved(_inputs(signature))
     agreed = (kind, dtype) if kind in _UNEQUAL else (kind, dtype, size)
-    return (Part((name, ranks), ranks_in(ranks), agreed, f"{kind} of {size} {dtype}"),)
+    return (Part((name, ranks), ranks_from(ranks), agreed, f"{kind} of {size} {dtype}"),)
 
 
 def _transfers(signature: OpSignature, name: str, rank: int) -> Iterator[Part]:

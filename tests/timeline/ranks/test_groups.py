@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from meeting_ranks import batch, gather, receive, reduce, send, work
 
 from neusight.fake_cuda.distributed.groups import ranks_text
-from neusight.timeline.ranks.groups import parts_of, ranks_in
+from neusight.predictors.clusters.placement import ranks_from
+from neusight.timeline.ranks.groups import parts_of
 
 
 @given(st.lists(st.integers(0, 4096), min_size=1, max_size=20, unique=True))
 def test_ranks_are_read_as_they_were_written(ranks: list[int]) -> None:
     ranks.sort()
 
-    assert ranks_in(ranks_text(ranks)) == tuple(ranks)
+    assert ranks_from(ranks_text(ranks)) == tuple(ranks)
 
 
 def test_an_op_that_is_no_communication_meets_nobody() -> None:
