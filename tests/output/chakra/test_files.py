@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from chakra_reader import attributes, kind, read_chakra
+from chakra_simulator import Simulation
 from ranks import Block, join
 from unequal_ranks import COLLECTIVE_US, NUM_BYTES, NUM_COLLECTIVES, unequal_ranks
 
@@ -162,6 +163,36 @@ def test_a_batch_is_a_node_for_each_transfer_and_what_follows_waits_for_all(
             node for node in nodes if kind(node) == "COMP_NODE" and "num_ops" in attributes(node)
         ]
         assert {sent.id, received.id} <= set(added.data_deps)
+
+
+def test_a_simulator_comes_to_the_end_when_the_forecast_does(
+    unequal: list[Rank], tmp_path: Path
+) -> None:
+    paths = write_chakra(tmp_path, unequal, gpu="H100").paths
+
+    simulated = Simulation(paths, {})
+
+    assert simulated.left == [0, 0]
+    for end_us, (_, timeline) in zip(simulated.end_us, unequal, strict=True):
+        step = steady_step_of(timeline)
+        assert step is not None
+        assert end_us == pytest.approx((step.done_ns - step.start_ns) / 1000, abs=20)
+
+
+def test_neighbours_that_send_to_each_other_at_once_do_not_wait_for_ever(tmp_path: Path) -> None:
+    paths = write_chakra(tmp_path, [two_stages(0), two_stages(1)], gpu="H100").paths
+
+    assert Simulation(paths, {}).left == [0, 0]
+
+
+def test_ranks_that_were_not_run_find_those_they_meet(tmp_path: Path) -> None:
+    forecast = one_of_eight()
+    paths = write_chakra(tmp_path, [(forecast.recording, forecast.timeline)], gpu="H100").paths
+
+    simulated = Simulation(paths, json.loads((tmp_path / GROUPS_FILE).read_text()))
+
+    assert simulated.left == [0] * 8
+    assert len(set(simulated.end_us)) == 1
 
 
 def test_a_stage_alone_is_written_and_it_is_told_why_the_others_are_not(tmp_path: Path) -> None:
