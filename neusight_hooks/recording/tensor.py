@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -122,6 +123,10 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
         return tensor
 
 
+#: Numbers of ragged sizes, above those that torch gives (torch.nested counts from 0).
+_RAGGED_SIZES = count(2**20)
+
+
 class ForecastTensor(FakeTensor):
     """A FakeTensor that belongs to a forecast, and holds no data.
 
@@ -138,6 +143,7 @@ class ForecastTensor(FakeTensor):
     _unique_memo = None
     _unique_consecutive_memo = None
     _nested_int_memo = None
+    _ragged_size: Any = None
     fake_mode: ForecastMode
 
     @classmethod
@@ -163,6 +169,8 @@ class ForecastTensor(FakeTensor):
             return super().__torch_dispatch__(func, types, args, kwargs or {})
         if not mode.listener.is_open:
             raise used_outside(func)
+        if len(types) > 1 and any(not issubclass(kind, FakeTensor) for kind in types):
+            return NotImplemented  # the other one takes its own parts apart: nested tensors
         return mode.listener.dispatch(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -204,6 +212,15 @@ class ForecastTensor(FakeTensor):
 
     def is_pinned(self, device: Any = None) -> bool:
         return False
+
+    def get_nested_int(self, *, coeff: Any = 1) -> Any:
+        """The ragged size whose offsets these are: one for each tensor, as outside of tracing."""
+        if self._ragged_size is None:
+            from torch.nested._internal.nested_int import NestedIntNode
+
+            node: Any = NestedIntNode
+            self._ragged_size = torch.SymInt(node(next(_RAGGED_SIZES), coeff))
+        return self._ragged_size
 
     def share_memory_(self) -> ForecastTensor:
         """Memory of a GPU is shared between processes as it is."""

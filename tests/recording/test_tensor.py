@@ -149,3 +149,19 @@ def test_contents_are_exchanged_with_their_device() -> None:
         here = layer(torch.ones(8)).device.type
 
     assert (there, here) == ("cuda", "cpu")
+
+
+def test_jagged_tensors_run_as_their_values() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        rows = [torch.randn(3, 8), torch.randn(5, 8)]
+        ragged = torch.nested.nested_tensor(rows, layout=torch.jagged, device="cuda")
+        model = torch.nn.Linear(8, 4).cuda()
+        out = torch.relu(model(ragged))
+        out.values().sum().backward()
+        assert out.values().shape == (8, 4)
+        assert out.shape[1] == ragged.shape[1]
+        other = torch.nested.nested_tensor(rows, layout=torch.jagged, device="cuda")
+        assert out.shape[1] != other.shape[1]
+
+    assert {"gemm", "relu"} <= {kernel.name for kernel, _ in forecast.kernels}
+    assert forecast.unmapped == []
