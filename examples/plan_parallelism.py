@@ -2,16 +2,20 @@
 
 neusight plan --gpu H100 --world-size 16 --sweep tp=1,2,4 --sweep micro-batch=1,2 \
     --sweep checkpoint examples/plan_parallelism.py
+neusight plan --gpu H100 --world-size 16 --rank all-distinct --sweep pp=1,2,4 --sweep tp=1,2 \
+    examples/plan_parallelism.py
 
-Of the ranks, `--tp` split each layer (tensor parallel), `--replicas` hold a model each and sum
-their gradients, and the others shard what a replica holds (FSDP2). Whatever is chosen, a step takes
-in `--global-batch` sequences, in micro-batches.
+Of the ranks, `--pp` hold some of the layers each (a pipeline, 1F1B), `--tp` split each layer
+(tensor parallel), `--replicas` hold a copy each and sum their gradients, and the others shard what
+a copy holds (FSDP2). Whatever is chosen, a step takes in `--global-batch` sequences, in
+micro-batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -19,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -88,30 +93,37 @@ class Block(nn.Module):
         return result
 
 
-class Model(nn.Module):
-    """Token ids to logits."""
+class Stage(nn.Module):
+    """The layers of one stage: the first takes in token ids, the last gives logits."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, number: int) -> None:
         super().__init__()
-        width = arguments.width
-        self.embedding = nn.Embedding(arguments.vocabulary, width)
+        width, own = arguments.width, arguments.layers // arguments.pp
+        is_last = number == arguments.pp - 1
+        self.embedding = nn.Embedding(arguments.vocabulary, width) if number == 0 else None
         self.blocks = nn.ModuleList(
-            Block(width, checkpoints=arguments.checkpoint) for _ in range(arguments.layers)
+            Block(width, checkpoints=arguments.checkpoint) for _ in range(own)
         )
-        self.norm = nn.RMSNorm(width)
-        self.head = nn.Linear(width, arguments.vocabulary, bias=False)
+        self.norm = nn.RMSNorm(width) if is_last else None
+        self.head = nn.Linear(width, arguments.vocabulary, bias=False) if is_last else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x))
+        return x
 
 
-def split_layers(model: Model, mesh: DeviceMesh) -> None:
+def blocks_of(model: nn.Module) -> list[Block]:
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     """Tensor parallel: two all-reduces a block forward, and two backward."""
-    for block in model.blocks:
+    for block in blocks_of(model):
         parallelize_module(
             block,
             mesh,
@@ -133,10 +145,10 @@ def split_layers(model: Model, mesh: DeviceMesh) -> None:
         )
 
 
-def shard(model: Model, mesh: DeviceMesh) -> None:
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """FSDP2: parameters, gradients and states of a replica over its ranks."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for block in model.blocks:
+    for block in blocks_of(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
@@ -149,6 +161,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--global-batch", type=int, default=32, help="sequences a step, all ranks")
     parser.add_argument("--micro-batch", type=int, default=1, help="sequences at once")
+    parser.add_argument("--pp", type=int, default=1, help="stages that the layers are cut into")
     parser.add_argument("--tp", type=int, default=1, help="ranks that split each layer")
     parser.add_argument("--replicas", type=int, default=1, help="copies of the model")
     parser.add_argument("--checkpoint", action="store_true", help="compute activations again")
@@ -158,42 +171,73 @@ def parse_arguments() -> argparse.Namespace:
 
 def num_micro_batches(arguments: argparse.Namespace, world_size: int) -> int:
     """How often a rank accumulates; SystemExit for what cannot be shared out."""
-    shares = arguments.tp * arguments.replicas
+    shares = arguments.pp * arguments.tp * arguments.replicas
     if world_size % shares:
-        raise SystemExit(f"{world_size} ranks cannot be shared by tp x replicas = {shares}")
-    at_once = arguments.micro_batch * world_size // arguments.tp
+        raise SystemExit(f"{world_size} ranks cannot be shared by pp x tp x replicas = {shares}")
+    if arguments.layers % arguments.pp:
+        raise SystemExit(f"{arguments.layers} layers do not make {arguments.pp} equal stages")
+    at_once = arguments.micro_batch * world_size // (arguments.pp * arguments.tp)
     if arguments.global_batch % at_once:
         raise SystemExit(f"{at_once} sequences at once do not divide {arguments.global_batch}")
     return int(arguments.global_batch // at_once)
+
+
+def loss_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+
+def step_of(
+    stage: Stage, number: int, arguments: argparse.Namespace, group: dist.ProcessGroup, times: int
+) -> Callable[[], None]:
+    """One step's forwards and backwards: in turn, or as a stage of a pipeline."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    shape = (arguments.micro_batch, arguments.seq)
+    whole = (arguments.micro_batch * times, arguments.seq)
+
+    def accumulate() -> None:
+        for turn in range(times):
+            stage.set_requires_gradient_sync(turn == times - 1)  # type: ignore[operator]  # FSDP's
+            tokens = torch.randint(arguments.vocabulary, shape, device="cuda")
+            (loss_of(stage(tokens), tokens) / times).backward()
+
+    if arguments.pp == 1:
+        return accumulate
+    schedule = Schedule1F1B(
+        PipelineStage(stage, number, arguments.pp, device, group=group), times, loss_fn=loss_of
+    )
+
+    def pipelined() -> None:
+        tokens = torch.randint(arguments.vocabulary, whole, device="cuda")
+        inputs = (tokens,) if number == 0 else ()
+        is_last = number == arguments.pp - 1
+        schedule.step(*inputs, target=tokens if is_last else None)
+
+    return pipelined
 
 
 def main() -> None:
     arguments = parse_arguments()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    world_size, tp, replicas = dist.get_world_size(), arguments.tp, arguments.replicas
-    accumulated = num_micro_batches(arguments, world_size)
+    world_size = dist.get_world_size()
+    pp, tp, replicas = arguments.pp, arguments.tp, arguments.replicas
+    times = num_micro_batches(arguments, world_size)
     mesh = init_device_mesh(
         "cuda",
-        (replicas, world_size // (tp * replicas), tp),
-        mesh_dim_names=("replicate", "shard", "tp"),
+        (pp, replicas, world_size // (pp * tp * replicas), tp),
+        mesh_dim_names=("stages", "replicate", "shard", "tp"),
     )
+    number = mesh["stages"].get_local_rank()
     with torch.device("meta"):
-        model = Model(arguments)
+        stage = Stage(arguments, number)
     if tp > 1:
-        split_layers(model, mesh["tp"])
-    shard(model, mesh["replicate", "shard"] if replicas > 1 else mesh["shard"])
-    model.to_empty(device="cuda")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    shape = (arguments.micro_batch, arguments.seq)
+        split_layers(stage, mesh["tp"])
+    shard(stage, mesh["replicate", "shard"] if replicas > 1 else mesh["shard"])
+    stage.to_empty(device="cuda")
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4, fused=True)
+    step = step_of(stage, number, arguments, mesh["stages"].get_group(), times)
     for _ in range(arguments.steps):
-        for number in range(accumulated):
-            model.set_requires_gradient_sync(number == accumulated - 1)
-            tokens = torch.randint(arguments.vocabulary, shape, device="cuda")
-            logits = model(tokens)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
-            (loss / accumulated).backward()
+        step()
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()

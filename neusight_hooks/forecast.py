@@ -15,6 +15,7 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.ranks import RankRow, rank_row, slowest
+from neusight.output.replicas import replicas_together
 from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
 from neusight.output.system import unstated_network
 from neusight.predictors.clusters.named import find_topology
@@ -180,10 +181,18 @@ class Forecast:
     @cached_property
     def verdict(self) -> Verdict:
         """The figures of the steady step, of which the properties below are parts; of several ranks
-        those of the slowest."""
+        those of the slowest, and what all take in."""
         if self.ranks:
             last = slowest([rank.row for rank in self.ranks]).rank
-            return next(rank.verdict for rank in self.ranks if rank.recording.rank == last)
+            found = next(rank.verdict for rank in self.ranks if rank.recording.rank == last)
+            alone = [rank.verdict for rank in self.ranks]
+            return replace(
+                found,
+                batch=next((verdict.batch for verdict in alone if verdict.batch), found.batch),
+                replicas=replicas_together(
+                    self._recordings, [verdict.replicas for verdict in alone]
+                ),
+            )
         return verdict_of(self.recording, self.timeline, self.gpu, self.host)
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from neusight.recording.recording import RANK_OPTION, Entry, OpCall, Recording
+from neusight.timeline.ranks.likeness import peers_of
 
-__all__ = ["Replicas", "replicas_of"]
+__all__ = ["Replicas", "replicas_of", "replicas_together"]
 
 #: What a recording keeps of its rank: "rank 0 of 16, 8 a node".
 _WORLD_SIZE = re.compile(r"^rank \d+ of (\d+)\b")
@@ -24,10 +26,12 @@ _ACTIVATION_DIMENSIONS = 2
 @dataclass(frozen=True)
 class Replicas:
     """`count` replicas among `world_size` ranks: the ranks of a replica take in the same samples.
-    None: this rank alone does not tell, for it is a stage of a pipeline."""
+    None: this rank alone does not tell, for it is a stage of a pipeline. `split` ranks share each
+    of its layers."""
 
     world_size: int = 1
     count: int | None = 1
+    split: int = 1
 
     @property
     def words(self) -> str:
@@ -54,17 +58,32 @@ def replicas_of(recording: Recording, entries: Iterable[Entry]) -> Replicas:
     if world_size == 1:
         return Replicas()
     shared: dict[str, int] = {}
+    is_stage = False
     for call in _activations(entries):
         op = call.signature.op.partition("::")[2]
-        if any(word in op for word in _TRANSFERS):
-            return Replicas(world_size, None)
+        is_stage = is_stage or any(word in op for word in _TRANSFERS)
         group = _group(call) if any(word in op for word in _SUMS) else None
         if group is not None:
             shared[group[0]] = int(group[1])
-    ranks = 1
-    for size in shared.values():
-        ranks *= size
-    return Replicas(world_size, max(1, world_size // ranks))
+    split = prod(shared.values())
+    return Replicas(world_size, None if is_stage else max(1, world_size // split), split)
+
+
+def replicas_together(recordings: Sequence[Recording], alone: Sequence[Replicas]) -> Replicas:
+    """The replicas among the ranks where several were run side by side, by what each tells alone:
+    those that send each other something are the stages of one pipeline."""
+    first, split = alone[0], max(item.split for item in alone)
+    if all(item.count is not None for item in alone):
+        return first
+    peers = {recording.rank: peers_of(recording) for recording in recordings}
+    stages: set[int] = set()
+    waiting = [recordings[0].rank]
+    while waiting:
+        rank = waiting.pop()
+        if rank not in stages:
+            stages.add(rank)
+            waiting += peers.get(rank, ())
+    return Replicas(first.world_size, max(1, first.world_size // (len(stages) * split)), split)
 
 
 def _activations(entries: Iterable[Entry]) -> Iterator[OpCall]:

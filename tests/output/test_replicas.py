@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import neusight
-from neusight.output.replicas import Replicas
+from neusight.output.replicas import Replicas, replicas_together
 
 SEQUENCES, LENGTH, WORLD = 2, 16, 8
 
@@ -85,7 +85,7 @@ def forecast(
 def test_ranks_that_split_a_layer_share_their_samples(model: str, count: int) -> None:
     made = forecast(model)
 
-    assert made.verdict.replicas == Replicas(WORLD, count)
+    assert made.verdict.replicas == Replicas(WORLD, count, split=WORLD // count)
     assert made.verdict.whole_batch.tokens == count * SEQUENCES * LENGTH
 
 
@@ -123,3 +123,36 @@ def test_a_stage_of_a_pipeline_does_not_tell() -> None:
     assert made.verdict.replicas == Replicas(WORLD, None)
     assert made.to_json()["all_ranks"]["tokens_per_second"] is None
     assert "a stage does not tell what all ranks take in" in made.summary()
+
+
+def stage(rank: int) -> neusight.Forecast:
+    """One of two stages, four replicas of them."""
+    with neusight.forecast_on("H100", world_size=WORLD, rank=rank) as made:
+        join()
+        net = Words().cuda()
+        for _ in range(3):
+            hidden = net(torch.zeros(SEQUENCES, LENGTH, dtype=torch.long, device="cuda"))
+            if rank < 4:
+                dist.send(hidden.detach(), rank + 4)
+            else:
+                dist.recv(hidden.detach().clone(), rank - 4)
+            hidden.mean().backward()
+        dist.destroy_process_group()
+    return made
+
+
+def test_stages_that_were_run_together_are_one_replica() -> None:
+    stages = [stage(0), stage(4)]
+    alone = [made.verdict.replicas for made in stages]
+
+    found = replicas_together([made.recording for made in stages], alone)
+
+    assert [item.count for item in alone] == [None, None]
+    assert found == Replicas(WORLD, 4)
+
+
+def test_ranks_without_transfers_are_what_the_first_says() -> None:
+    made = forecast("replicated")
+    alone = made.verdict.replicas
+
+    assert replicas_together([made.recording] * 2, [alone] * 2) == alone

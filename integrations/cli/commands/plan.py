@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -141,7 +141,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
-def _points(planned: Planned) -> Iterator[tuple[int, list[PlanPoint]]]:
+def _points(planned: Planned) -> Generator[tuple[int, list[PlanPoint]], None, None]:
     """The points of each candidate as it ends."""
     work = partial(evaluated, planned.request)
     if planned.ray is not None:

@@ -55,10 +55,10 @@ def candidates_of(
         raise OptionError(
             f"these are {count:,} combinations; plan {MOST_CANDIDATES:,} at most: leave values out"
         )
-    values = itertools.product(ranks, *(sweep.values for sweep in sweeps))
     return [
         _candidate(program, sweeps, rank, chosen, tells_ranks=len(ranks) > 1)
-        for rank, *chosen in values
+        for rank in ranks
+        for chosen in itertools.product(*(sweep.values for sweep in sweeps))
     ]
 
 

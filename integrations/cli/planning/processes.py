@@ -7,18 +7,15 @@ import os
 import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.guarded_process import (
-    Terminated,
-    ending_on_sigterm,
-    words_of_end,
-)
+from neusight.integrations.program.guard.forking import words_of_end
+from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
 from neusight.predictors.errors import OptionError
 
 __all__ = ["Lost", "in_processes", "num_cores", "on_ray"]
@@ -44,7 +41,7 @@ def num_cores() -> int:
 
 def in_processes(
     work: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
-) -> Iterator[tuple[int, Result | Lost]]:
+) -> Generator[tuple[int, Result | Lost], None, None]:
     """(position, result) of each item as it ends, `at_once` forked from this process at a time:
     what is loaded here is loaded there. Left early, the others are ended."""
     waiting = deque(range(len(items)))
@@ -55,10 +52,10 @@ def in_processes(
                 position = waiting.popleft()
                 receiver, process = _started(work, items[position])
                 running[receiver] = position, process
-            for receiver in wait(list(running)):
-                assert isinstance(receiver, Connection)
-                position, process = running.pop(receiver)
-                yield position, _result_of(receiver, process)
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                position, process = running.pop(ready)
+                yield position, _result_of(ready, process)
     finally:
         _end(running)
 
@@ -109,7 +106,7 @@ def _end(running: dict[Connection, tuple[int, BaseProcess]]) -> None:
 
 def on_ray(
     work: Callable[[Item], Result], items: Sequence[Item], *, address: str
-) -> Iterator[tuple[int, Result | Lost]]:
+) -> Generator[tuple[int, Result | Lost], None, None]:
     """(position, result) of each item as it ends, on the machines of the Ray cluster at `address`
     ("auto": the one that this machine belongs to; "local": this machine alone). OptionError without
     Ray, or where nobody answers there."""
