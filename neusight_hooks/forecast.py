@@ -51,6 +51,7 @@ from neusight.timeline.pricing import (
     uncalibrated,
 )
 from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
+from neusight.timeline.ranks.likeness import peers_note
 from neusight.timeline.spans import Timeline
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
@@ -486,11 +487,13 @@ def host_profile(
 
 def _notes_of(forecast: Forecast) -> tuple[str, ...]:
     """What the figures rest on that nobody stated."""
-    if forecast.topology is not None:
-        return ()
-    kernels = (span.kernel for span in forecast.timeline.kernels)
-    note = unstated_network(kernels, forecast.gpu)
-    return (note,) if note else ()
+    notes: list[str] = []
+    if forecast.topology is None:
+        kernels = (span.kernel for span in forecast.timeline.kernels)
+        notes.append(unstated_network(kernels, forecast.gpu))
+    if not forecast.ranks:
+        notes.append(peers_note(forecast.recording))
+    return tuple(note for note in notes if note)
 
 
 def _loaded(path: str | Path) -> Forecast:

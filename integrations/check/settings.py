@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from neusight.integrations.program.options import STATED
+from neusight.integrations.program.options import STATED, STATED_OF_RANKS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
@@ -29,7 +29,13 @@ _MOST_BYTES = 2**20
 #: Parts of a dotted name: the time that Python's reader takes grows with their square.
 _MOST_PARTS = 64
 
-_NAMES = tuple(sorted(("baseline", "cases", "gpu", "tolerance", *STATED)))
+#: What may be stated of all programs, or of one case.
+_STATED = (*STATED, *STATED_OF_RANKS)
+
+_NAMES = tuple(sorted(("baseline", "cases", "gpu", "tolerance", *_STATED)))
+
+#: What may be stated as a number as well.
+_COUNTS = ("gpus_per_node", "ranks", "steps", "world_size")
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Settings:
     [tool.neusight.cases]
     small = "train.py --size small"
     large = { command = "train.py", steps = 3, calibration = "h100.json" }
+    pipeline = { command = "train_pp.py", world_size = 8, ranks = "all-distinct" }
     """
 
     gpus: tuple[str, ...] = ()
@@ -126,11 +133,11 @@ def _case(value: Any, name: str, path: Path) -> CaseSettings:
     """A command line, or a table with one and with options."""
     if not isinstance(value, dict):
         return CaseSettings(_command(value, name, path))
-    unknown = sorted(set(value) - {"command", *STATED})
+    unknown = sorted(set(value) - {"command", *_STATED})
     if unknown:
         raise OptionError(
             f"{path} has an unknown setting {shown(unknown[0])} in [{_full(name)}]; known: "
-            f"command, {', '.join(STATED)}."
+            f"command, {', '.join(_STATED)}."
         )
     command = _command(value.get("command"), f"{name}.command", path)
     return CaseSettings(command, _stated(value, f"{name}.", path))
@@ -140,14 +147,13 @@ def _stated(table: Mapping[str, Any], inside: str, path: Path) -> dict[str, str]
     """The options of programs that are stated, as text by name."""
     return {
         name: _text(_as_text(name, table[name]), f"{inside}{name}", path)
-        for name in STATED
+        for name in _STATED
         if name in table
     }
 
 
 def _as_text(name: str, value: Any) -> Any:
-    """Steps may be stated as a number."""
-    return str(value) if name == "steps" and is_count(value) else value
+    return str(value) if name in _COUNTS and is_count(value) else value
 
 
 def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:

@@ -88,14 +88,28 @@ def _places(screen: Screen, first: Forecast) -> list[str]:
         lines.append(f"  open with tensorboard --logdir {screen.trace}")
     if screen.html:
         lines.append(f"  report    {screen.html}")
-    if first.recording.num_ops and screen.options.rank is None:  # a check knows no ranks
-        lines.append(f"  in CI     {check_command(screen.program, screen.gpu_names)}")
+    if first.recording.num_ops:
+        command = check_command(screen.program, screen.gpu_names, screen.options)
+        lines.append(f"  in CI     {command}")
     return lines
 
 
-def check_command(program: Program, gpu_names: tuple[str, ...]) -> str:
+#: Options of the command line by what they state.
+_RANK_OPTIONS = {
+    "--world-size": "world_size",
+    "--gpus-per-node": "gpus_per_node",
+    "--rank": "ranks",
+}
+
+
+def check_command(
+    program: Program, gpu_names: tuple[str, ...], options: ProgramOptions | None = None
+) -> str:
     """The command that keeps these figures from getting worse, as a shell reads it."""
     words = ["neusight", "check", *(word for name in gpu_names for word in ("--gpu", name))]
+    stated = {} if options is None else options.stated_ranks
+    for option, name in _RANK_OPTIONS.items():
+        words += [option, stated[name]] if name in stated else []
     return f"{shlex.join([*words, *program.words])} (first with --update)"
 
 

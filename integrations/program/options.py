@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neusight.fake_cuda.distributed.rank import Rank
+from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.predictors.clusters.named import find_topology, with_cards
 from neusight.predictors.clusters.topology import Topology
@@ -24,6 +24,7 @@ __all__ = [
     "DEFAULT_WAIT_S",
     "HOSTS",
     "STATED",
+    "STATED_OF_RANKS",
     "ProgramOptions",
     "checked_calibration",
     "read_ranks",
@@ -47,6 +48,9 @@ HOSTS = ("plain", "cloud", "older", "profiled")
 
 #: Options that a project's settings and a baseline may state too, by name, as text.
 STATED = ("calibration", "host", "predictor", "steps")
+
+#: The same for a program that is one of many, or several side by side.
+STATED_OF_RANKS = ("gpus_per_node", "ranks", "world_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +135,23 @@ class ProgramOptions:
         return {name: str(value) for name, value in stated.items() if value is not None}
 
     @property
+    def stated_ranks(self) -> dict[str, str]:
+        """What states the same ranks, by the names in STATED_OF_RANKS; nothing for a program that
+        is alone.
+
+        >>> ProgramOptions(rank=Rank(0, 16), ranks=()).stated_ranks
+        {'gpus_per_node': '8', 'ranks': 'all-distinct', 'world_size': '16'}
+        """
+        if self.rank is None:
+            return {}
+        chosen = (self.rank.index,) if self.ranks is None else self.ranks
+        return {
+            "gpus_per_node": str(self.rank.gpus_per_node),
+            "ranks": ",".join(map(str, chosen)) or ALL_DISTINCT,
+            "world_size": str(self.rank.world_size),
+        }
+
+    @property
     def steps_text(self) -> str:
         """The steps as they are stated: a number, or "all"."""
         return "all" if self.steps is None else str(self.steps)
@@ -164,8 +185,8 @@ def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:
 def stated_options(
     texts: Mapping[str, str | None], options: ProgramOptions | None = None
 ) -> ProgramOptions:
-    """These options, but for those that are stated as text, by their names in STATED; what is None
-    is not stated. OptionError for what means nothing.
+    """These options, but for those that are stated as text, by their names in STATED and
+    STATED_OF_RANKS; what is None is not stated. OptionError for what means nothing.
 
     >>> stated_options({"steps": "all", "host": None}).steps is None
     True
@@ -173,7 +194,24 @@ def stated_options(
     stated: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
     if "steps" in stated:
         stated["steps"] = _steps_of(stated["steps"])
+    of_ranks = {name: stated.pop(name) for name in STATED_OF_RANKS if name in stated}
+    if of_ranks:
+        stated.update(_ranks_of(of_ranks))
     return replace(options or ProgramOptions(), **stated)
+
+
+def _ranks_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {name: text for name, text in texts.items() if name != "ranks"}
+    for name, text in numbers.items():
+        if not text.isdecimal():
+            raise OptionError(f"{name} is {text!r}; it must be a number above 0")
+    index, ranks = read_ranks(texts.get("ranks"))
+    rank = stated_rank(
+        index=index,
+        environment={},
+        **{name: int(text) for name, text in numbers.items()},
+    )
+    return {"rank": rank, "ranks": ranks}
 
 
 def checked_calibration(options: ProgramOptions, targets: list[GPU]) -> None:

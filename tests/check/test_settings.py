@@ -105,3 +105,16 @@ def test_settings_that_nobody_wrote_are_refused(text: str, words: str, tmp_path:
 
     assert "pyproject.toml" in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_case_may_be_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.neusight.cases]\n"
+        'pipe = { command = "train.py", world_size = 8, gpus_per_node = 4, ranks = "0,3" }\n'
+    )
+
+    assert read_settings(tmp_path).cases["pipe"].stated == {
+        "gpus_per_node": "4",
+        "ranks": "0,3",
+        "world_size": "8",
+    }

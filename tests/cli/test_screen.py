@@ -7,8 +7,10 @@ import shlex
 
 import pytest
 
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.main import _split
 from neusight.integrations.cli.screen import check_command, coloured
+from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 
 SCREEN = "T4: does not fit, 5 ms\nA100: fits, 2 ms\n  note      a NOTE\nL4  NO  yes\n"
@@ -52,3 +54,18 @@ def test_the_command_for_ci_is_one_that_check_takes() -> None:
     own, inner = _split(words[1 : words.index("(first")])
     assert own == ["check", "--gpu", "H100", "--gpu", "T4"]
     assert inner == program
+
+
+def test_the_command_for_ci_runs_the_same_ranks() -> None:
+    options = ProgramOptions(rank=Rank(0, 16), ranks=())
+
+    words = shlex.split(check_command(Program("train.py", ()), ("H100",), options))
+
+    assert words[4:10] == [
+        "--world-size",
+        "16",
+        "--gpus-per-node",
+        "8",
+        "--rank",
+        "all-distinct",
+    ]

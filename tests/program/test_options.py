@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.program.options import (
     DEFAULT_STEPS,
     ProgramOptions,
@@ -96,3 +97,34 @@ def test_a_calibration_that_is_not_there_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CalibrationError, match=r"gone\.json"):
         options.learnt_of(find_gpu("L4"))
+
+
+def test_ranks_are_stated_as_text_too() -> None:
+    found = stated_options({"world_size": "16", "ranks": "0,3", "gpus_per_node": None})
+
+    assert (found.rank, found.ranks) == (Rank(0, 16, 8), (0, 3))
+    assert stated_options(found.stated_ranks) == found
+    assert stated_options({"world_size": "4", "ranks": "2"}).stated_ranks["ranks"] == "2"
+    assert stated_options({"world_size": "4", "ranks": "all-distinct"}).ranks == ()
+    assert ProgramOptions().stated_ranks == {}
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"world_size": "eight"}, "world_size is 'eight'"),
+        ({"world_size": "4", "ranks": "0,9"}, "no rank 9 of 4"),
+        ({"world_size": "4", "ranks": "some"}, "--rank is 'some'"),
+        ({"ranks": "all-distinct"}, "mean nothing without --world-size"),
+    ],
+)
+def test_ranks_that_mean_nothing_are_told(stated: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        stated_options(stated)
+
+
+def test_ranks_need_a_rank_and_a_wait_needs_seconds() -> None:
+    with pytest.raises(OptionError, match="say --world-size"):
+        ProgramOptions(ranks=(0, 1))
+    with pytest.raises(OptionError, match="--wait is 0"):
+        ProgramOptions(wait_s=0.0)

@@ -22,7 +22,11 @@ from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
 from neusight.integrations.check.tolerance import parse_tolerances
-from neusight.integrations.cli.arguments import add_file_arguments, file_options
+from neusight.integrations.cli.arguments import (
+    add_file_arguments,
+    add_rank_arguments,
+    file_options,
+)
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS, STATED
@@ -59,6 +63,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
                        help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     check.add_argument("--host", choices=HOSTS, help="cost of the host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
+    add_rank_arguments(check)
     add_file_arguments(check)
     check.add_argument("--json", metavar="FILE", help="write all there")
     check.add_argument("--markdown", metavar="FILE",
@@ -113,9 +118,24 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
         program=program,
         gpu_names=tuple(options.gpu),
         case=options.case,
-        stated={name: getattr(options, name) for name in STATED},
-        options=replace(file_options(options), with_stack=True),
+        stated={
+            **{name: getattr(options, name) for name in STATED},
+            "gpus_per_node": _text(options.gpus_per_node),
+            "ranks": options.rank,
+            "world_size": _text(options.world_size),
+        },
+        options=replace(
+            file_options(options),
+            with_stack=True,
+            wait_s=options.wait,
+            topology=options.topology,
+            network_gbps=options.network_gbps,
+        ),
     )
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _reports(options: argparse.Namespace, baseline: Path) -> Reports:
@@ -180,7 +200,7 @@ def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Obse
 
 
 def _settings_of(found: ProgramForecast) -> dict[str, str]:
-    settings = {"steps": found.options.steps_text}
+    settings = {"steps": found.options.steps_text, **found.options.stated_ranks}
     if found.options.calibration is not None and found.forecast.calibration is not None:
         settings["calibration"] = found.options.calibration
     return settings

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Sequence
 from neusight.recording.recording import Argument, OpCall, OpSignature, Recording, Step
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["Work", "peers_of", "work_of"]
+__all__ = ["Work", "peers_note", "peers_of", "work_of"]
 
 #: What a rank's steps do: equal where two ranks do the same.
 Work = tuple[tuple[int, tuple[object, ...]], ...]
+
+#: Peers that a note names.
+_MOST_TOLD = 5
 
 #: The part of a group's text that says nothing of which ranks it holds.
 _GROUP = re.compile(r"(size=.*) name=\S* ranks=\S*")
@@ -67,3 +70,16 @@ def peers_of(recording: Recording) -> Sequence[int]:
         for rank in part.ranks
     }
     return sorted(found - {own})
+
+
+def peers_note(recording: Recording) -> str:
+    """Which other ranks do something else, of one that was run alone; "" where none is known to."""
+    peers = peers_of(recording) if recording.world_size > 1 else ()
+    if not peers:
+        return ""
+    told = ", ".join(map(str, peers[:_MOST_TOLD])) + (", …" if len(peers) > _MOST_TOLD else "")
+    plural = "s" if len(peers) > 1 else ""
+    return (
+        f"rank {recording.rank} sends to or receives from rank{plural} {told}, whose steps differ: "
+        "it is placed in time without them; --rank all-distinct runs them side by side"
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from meeting_ranks import program, receive, reduce, send, work
 
 from neusight.recording.recording import Step
-from neusight.timeline.ranks.likeness import peers_of, work_of
+from neusight.timeline.ranks.likeness import peers_note, peers_of, work_of
 
 
 def test_with_whom_it_is_shared_does_not_matter() -> None:
@@ -42,3 +42,12 @@ def test_peers_are_those_of_transfers_alone() -> None:
 
     assert peers_of(sends) == [0, 2]
     assert peers_of(program(1, (reduce("0..7"),))) == []
+
+
+def test_who_was_run_alone_is_told_of_its_peers() -> None:
+    [few, many] = [program(1, tuple(send(peer, 1) for peer in range(2, last))) for last in (4, 12)]
+
+    assert peers_note(few).startswith("rank 1 sends to or receives from ranks 2, 3, whose steps")
+    assert "--rank all-distinct" in peers_note(few)
+    assert "ranks 2, 3, 4, 5, 6, …, whose" in peers_note(many)
+    assert peers_note(program(1, (reduce("0..7"),))) == ""
