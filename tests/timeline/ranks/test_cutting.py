@@ -59,6 +59,16 @@ def test_where_nobody_trains_steps_of_inference_count() -> None:
     assert counts(cut) == [[5], [5]]
 
 
+def test_where_steps_are_not_the_same_calls_are_counted() -> None:
+    twice = program(0, (*MEET, *MEET), count=3)
+    once = program(1, MEET, count=5)
+
+    cut = cut_alike([twice, once], stopped={0, 1})
+
+    assert counts(cut) == [[2], [4]]
+    assert "ranks do not agree on what a step is" in cut[0].warnings[0]
+
+
 def test_a_step_that_was_broken_off_goes() -> None:
     assert counts([without_broken_step(steps(0, (MEET, 5), (BROKEN, 1)))]) == [[5]]
     assert counts([without_broken_step(steps(0, (MEET, 5)))]) == [[5]]
