@@ -43,7 +43,7 @@ def row_of_kernel(kernel: Kernel) -> list[Any]:
     return [
         kernel.kernel_class.value,
         kernel.name,
-        list(kernel.size),
+        list(kernel.size)[: _num_parts(type(kernel.size))],
         kernel.dtype,
         kernel.out_dtype,
         kernel.compute,
@@ -132,7 +132,8 @@ def _traits_of(name: str, kernel_class: KernelClass) -> dict[str, Any]:
 
 def _size_from(kind: type[Any], size: Any) -> Size:
     """The problem size, every part of it of the type that it is declared to have."""
-    types = get_type_hints(kind)
+    hints = get_type_hints(kind)
+    types = {name: hints[name] for name in list(hints)[: _num_parts(kind)]}
     if not isinstance(size, list) or len(size) != len(types):
         raise DataError(f"{shown(size)} is no size of a kernel: it must be {', '.join(types)}.")
     parts = [tuple(part) if isinstance(part, list) else part for part in size]
@@ -141,6 +142,12 @@ def _size_from(kind: type[Any], size: Any) -> Size:
             raise DataError(f"{shown(size)} is no size of a kernel: {name} is {shown(part)}.")
     made: Size = kind(*parts)
     return made
+
+
+def _num_parts(kind: type[Any]) -> int:
+    """How many parts of a size a row tells: which ranks of which program a group has, it does
+    not."""
+    return len(kind._fields) - len(kind._field_defaults)
 
 
 def _is_part(part: object, wanted: object) -> bool:

@@ -17,6 +17,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
 )
 from neusight.ops.registry import register_op
+from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
@@ -24,8 +25,10 @@ __all__: list[str] = []
 
 _SIZE = re.compile(r"\bsize=(\d+)")
 _NODES = re.compile(r"\bnodes=(\d+)")
-_PER_NODE = re.compile(r"\bper_node=(\d+)")
-_RANKS = re.compile(r"\branks=([\d.,/]+)")
+_PER_NODE = re.compile(r"\bper_node=([1-9]\d{0,5})(?!\S)")
+#: Ranks, and ranges of them; no cluster has a million.
+_RANK = r"\d{1,6}(?:\.\.\d{1,6}(?:/[1-9]\d{0,5})?)?"
+_RANKS = re.compile(rf"\branks=({_RANK}(?:,{_RANK})*)(?!\S)")
 
 
 def _group_text(call: OpSignature) -> str:
@@ -53,7 +56,7 @@ def _place(call: OpSignature, num_ranks: int) -> dict[str, Any]:
     text = _group_text(call)
     nodes, per_node, ranks = (form.search(text) for form in (_NODES, _PER_NODE, _RANKS))
     place: dict[str, Any] = {"num_nodes": min(num_ranks, int(nodes.group(1)) if nodes else 1)}
-    if ranks is not None and per_node is not None:
+    if ranks is not None and per_node is not None and ranks_from(ranks.group(1)):
         place |= {"ranks": ranks.group(1), "gpus_per_node": int(per_node.group(1))}
     return place
 
