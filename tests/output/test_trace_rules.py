@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from compiled_net import train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import neusight
 from neusight.memory.placement import memory_of
 from neusight.output.trace.file import trace_events, write_trace
+from neusight.output.trace.ranks import rank_of
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -393,6 +395,55 @@ def compiled_program() -> dict[str, Any]:
 
 def test_the_trace_of_a_compiled_program_keeps_the_rules(compiled_program: dict[str, Any]) -> None:
     assert broken_rules(compiled_program) == []
+
+
+def exchanging_rank() -> dict[str, Any]:
+    """One rank of four that calls most of what NCCL has, some of it in batches."""
+    with neusight.forecast_on("H100", world_size=4, gpus_per_node=2, rank=2) as forecast:
+        dist.init_process_group("nccl")
+        pair = dist.new_group([2, 3])
+        x = torch.ones(4, 1024, device="cuda")
+        for _ in range(3):
+            pending = dist.all_reduce(x, group=pair, async_op=True)
+            y = torch.relu(torch.ones_like(x))
+            assert pending is not None
+            pending.wait()
+            dist.all_gather([torch.empty_like(x) for _ in range(4)], x)
+            dist.all_to_all_single(y, x)
+            dist.send(x, 0)
+            transfers = [dist.P2POp(dist.isend, x, 3), dist.P2POp(dist.irecv, y, 1)]
+            for work in dist.batch_isend_irecv(transfers):
+                work.wait()
+            dist.barrier()
+            forecast.step()
+    trace = trace_events(
+        forecast.timeline,
+        forecast.memory,
+        forecast.gpu,
+        **rank_of(forecast.recording),
+    )
+    loaded: dict[str, Any] = json.loads(json.dumps(trace, allow_nan=False))
+    return loaded
+
+
+def test_the_trace_of_a_rank_that_exchanges_keeps_the_rules_and_the_schema(schema: Schema) -> None:
+    trace = exchanging_rank()
+
+    assert broken_rules(trace) == []
+    # Profiles of today leave lines out; those of collectives are always known, and shown.
+    assert set(violations(trace, schema)) == {"X cpu_op: no profile has args.Call stack"}
+    names = {event["name"].partition("(")[0] for event in trace["traceEvents"]}
+    assert {
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        "ncclDevKernel_AllGather_RING_LL",
+        "ncclDevKernel_SendRecv",
+        "nccl:all_reduce",
+        "nccl:all_gather",
+        "nccl:all_to_all",
+        "nccl:send 2->0",
+        "nccl:coalesced",
+        "nccl:all_reduce_barrier",
+    } <= names
 
 
 def inside(trace: dict[str, Any], outer: Event) -> list[str]:

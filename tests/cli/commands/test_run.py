@@ -108,3 +108,32 @@ def test_advice_and_rates_are_in_the_json(tmp_path: Path) -> None:
     assert "  report    r.html" in shown
     assert "  in CI     neusight check --gpu H100 train.py (first with --update)" in shown
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_stages_that_run_side_by_side_have_a_trace_and_a_chakra_trace_each(tmp_path: Path) -> None:
+    (tmp_path / "stages.py").write_text(
+        "import torch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\nrank = dist.get_rank()\n"
+        "x = torch.ones(64, 1024, device='cuda')\nw = torch.ones(1024, 1024, device='cuda')\n"
+        "for step in range(4):\n"
+        "    if rank == 1:\n        dist.recv(x, 0)\n"
+        "    for _ in range(8):\n        x = x @ w\n"
+        "    if rank == 0:\n        dist.send(x, 1)\n"
+        "    torch.cuda.synchronize()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--world-size", "2", "--rank",
+         "all-distinct", "--trace", "runs", "--chakra", "et", "stages.py"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    traces = sorted(path.name for path in (tmp_path / "runs").glob("*.pt.trace.json.gz"))
+    assert traces == ["node0_0.1.pt.trace.json.gz", "node0_1.1.pt.trace.json.gz"]
+    assert sorted(path.name for path in (tmp_path / "et").glob("*.et")) == [
+        "forecast.0.et",
+        "forecast.1.et",
+    ]
+    assert "have Chakra traces" not in done.stderr
