@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from neusight.ops import map_op
 from neusight.predictors.kernel import Kernel
 from op_calls import MATH, call, kernels, names, spec
@@ -26,6 +28,27 @@ def test_a_group_tells_its_size_and_nodes() -> None:
     )
 
     assert kernel == Kernel.collective("all_reduce", 64, 16, dtype="float32", num_nodes=2)
+
+
+def test_a_group_tells_its_ranks_and_how_many_a_node_holds() -> None:
+    group = "size=4 nodes=4 per_node=8 name=dp ranks=0..24/8"
+
+    (kernel,) = kernels(call("c10d::allreduce_", tensors=(spec(16),), process_group=group))
+
+    assert kernel == Kernel.collective(
+        "all_reduce", 64, 4, dtype="float32", num_nodes=4, ranks="0..24/8", gpus_per_node=8
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks", ["", "0..", "..", "3..0", "0..9/0", "0,,1", "0..99999999999", "a", "0;1"]
+)
+def test_ranks_that_are_none_are_left_out(ranks: str) -> None:
+    group = f"size=4 nodes=2 per_node=8 name=dp ranks={ranks}"
+
+    (kernel,) = kernels(call("c10d::allreduce_", tensors=(spec(16),), process_group=group))
+
+    assert kernel == Kernel.collective("all_reduce", 64, 4, dtype="float32", num_nodes=2)
 
 
 def test_a_group_of_unknown_size_is_reported() -> None:
