@@ -18,7 +18,7 @@ def unstated_network(kernels: Iterable[Kernel], gpu: GPU) -> str:
     system = system_of(gpu)
     sizes = {kernel.size for kernel in kernels if isinstance(kernel.size, CollectiveSize)}
     placed = (placement_of(size, system, is_stated=False) for size in sizes if size.world_size > 1)
-    if all(place.network is None for place in placed):
+    if gpu.topology is not None or all(place.network is None for place in placed):
         return ""
     return (
         f"nobody stated the network between nodes: it is taken to be that of {system.name} "

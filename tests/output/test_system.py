@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.output.system import network_words, unstated_network
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.gpu import find_gpu
@@ -16,6 +18,7 @@ ALONE = Kernel.collective("all_reduce", 1024, 1)
 def test_only_what_leaves_a_node_needs_a_network() -> None:
     assert unstated_network([INSIDE, ALONE, Kernel.gemm(8, 8, 8)], H100) == ""
     assert "--network-gbps" in unstated_network([INSIDE, BETWEEN], H100)
+    assert unstated_network([BETWEEN], replace(H100, topology=find_topology("p4d"))) == ""
 
 
 def test_a_box_without_a_network_says_so() -> None:
