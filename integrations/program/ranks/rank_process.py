@@ -117,6 +117,8 @@ class RankProcess:
                 os.close(reading)
                 os.dup2(writing, number)
                 os.close(writing)
+            if pipes:
+                sys.stdout, sys.stderr = map(_line_by_line, (1, 2))
             _be_rank(rank, work, theirs, parent, interrupt)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
@@ -185,6 +187,11 @@ class RankProcess:
             except BlockingIOError:  # a process that it left behind holds the other end
                 os.close(output.descriptor)
         self.outputs.clear()
+
+
+def _line_by_line(descriptor: int) -> TextIO:
+    """A standard stream of which whole lines are seen at once."""
+    return open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _be_rank(

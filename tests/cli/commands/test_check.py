@@ -320,3 +320,35 @@ def test_hash_seeds_threads_and_processors_do_not_change_a_byte(tmp_path: Path) 
         )
 
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+
+
+RANKS = """
+import torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = model(torch.ones(4, 64, device="cuda")).mean()
+    loss.backward()
+    if rank == 0 or step < 2:
+        dist.all_reduce(loss.detach())
+    optimizer.step()
+"""
+
+
+def test_a_collective_that_one_rank_never_comes_to_fails_with_its_line(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").write_text(RANKS)
+    settings('gpu = "H100"\n[tool.neusight.cases]\n'
+             'both = { command = "train.py", world_size = 2, ranks = "0,1" }')  # fmt: skip
+
+    code = check("--steps", "all", "--update", "--json", "report.json")
+
+    told = capsys.readouterr().out
+    assert code == 3
+    assert "HangError" in told
+    assert "rank 0 waits in all_reduce of 1 float32 at train.py:12" in told
+    assert "HangError" in Path("report.json").read_text()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
+from neusight.forecast import Forecast
 from neusight.integrations.cli.commands.run import _requested
-from neusight.integrations.cli.main import _parser
+from neusight.integrations.cli.main import _parser, main
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.predictors.clusters.named import find_topology
@@ -137,3 +138,65 @@ def test_stages_that_run_side_by_side_have_a_trace_and_a_chakra_trace_each(tmp_p
         "forecast.1.et",
     ]
     assert "have Chakra traces" not in done.stderr
+
+
+def test_ranks_are_run_side_by_side_and_one_alone(tmp_path: Path) -> None:
+    def options_of(*words: str) -> ProgramOptions:
+        parsed = _parser().parse_args(["run", "--gpu", "H100", "--world-size", "8", *words])
+        parsed.is_command_line = True
+        return _requested(parsed, TRAIN).options
+
+    alone, some, all_ = (
+        options_of(*words)
+        for words in (["--rank", "3"], ["--rank", "7,0,3"], ["--rank", "all-distinct"])
+    )
+
+    assert (alone.rank, alone.ranks) == (Rank(3, 8), None)
+    assert (some.rank, some.ranks) == (Rank(0, 8), (0, 3, 7))
+    assert (all_.rank, all_.ranks) == (Rank(0, 8), ())
+    assert options_of("--wait", "5").wait_s == 5.0
+
+
+RANKS = """
+import torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank, told = dist.get_rank(), [None, None]
+dist.all_gather_object(told, 8 * (rank + 1))
+for width in told:
+    (torch.ones(width, 8, device="cuda") @ torch.ones(8, 8, device="cuda")).sum()
+if rank == 1:
+    raise ValueError("no such layer") if "fail" in __import__("sys").argv else SystemExit
+"""
+
+
+def test_what_ranks_do_is_written_and_told_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    saved, figures = tmp_path / "saved.json", tmp_path / "figures.json"
+    own = ["--gpu", "H100", "--world-size", "2", "--rank", "0,1"]
+
+    code = main(["run", *own, "--json", str(figures), "--save", str(saved),
+                 str(tmp_path / "train.py")])  # fmt: skip
+
+    told = capsys.readouterr().out
+    assert code == 0
+    assert "ranks     2 of 2 side by side" in told
+    assert "what to change" not in told
+    assert [row["rank"] for row in json.loads(figures.read_text())["ranks"]] == [0, 1]
+    assert [rank.recording.num_ops for rank in Forecast.load(saved).ranks] == [8, 8]
+
+
+def test_a_rank_that_fails_is_named_with_its_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    own = ["--gpu", "H100", "--world-size", "2", "--rank", "all-distinct", "--quiet"]
+
+    code = main(["run", *own, str(tmp_path / "train.py"), "fail"])
+
+    printed = capfd.readouterr()
+    assert code == 3
+    assert "the script failed: rank 1: ValueError: no such layer (train.py:10)" in printed.err
+    assert "[rank 1] ValueError: no such layer" in printed.err
