@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -184,18 +185,33 @@ def test_the_host_waits_at_a_barrier() -> None:
     ]
 
 
-@pytest.mark.parametrize("world_size", [8, 64, 1024])
-def test_what_is_recorded_does_not_depend_on_the_world(world_size: int) -> None:
+@pytest.mark.slow
+def test_what_is_recorded_and_kept_does_not_depend_on_the_world() -> None:
     from torch.distributed.fsdp import fully_shard
 
-    with neusight.forecast_on("H100", world_size=world_size) as forecast:
-        join()
-        model = Block(1024).cuda()
-        fully_shard(model)
-        train(model, steps=2, width=1024)
+    def recorded(world_size: int) -> tuple[list[str], int, int]:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with neusight.forecast_on("H100", world_size=world_size) as forecast:
+            join()
+            model = Block(1024).cuda()
+            fully_shard(model)
+            train(model, steps=2, width=1024)
+        step = training_step(forecast)
+        _, peak = tracemalloc.get_traced_memory()
+        ops = [call.signature.op for call in communication(step)]
+        return ops, len(step.entries), peak - before
 
-    ops = [call.signature.op for call in communication(training_step(forecast))]
-    assert ops == ["c10d::_allgather_base_", "c10d::_reduce_scatter_base_"]
+    tracemalloc.start()
+    try:
+        recorded(8)  # imports what is needed
+        ops, entries, peaks = zip(*map(recorded, (8, 64, 1024)), strict=True)
+    finally:
+        tracemalloc.stop()
+
+    assert list(ops) == [["c10d::_allgather_base_", "c10d::_reduce_scatter_base_"]] * 3
+    assert len(set(entries)) == 1
+    assert max(peaks) - min(peaks) < 10 * 2**20
 
 
 @pytest.mark.slow

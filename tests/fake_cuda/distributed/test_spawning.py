@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import neusight
+from neusight.predictors.errors import OptionError
 
 
 def work(rank: int, world_size: int, found: list[int]) -> None:
@@ -41,3 +42,32 @@ def test_who_does_not_wait_gets_something_to_wait_for() -> None:
         assert context.join()
 
     assert found == [0]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_loop_of_processes_runs_the_one_that_is_recorded(rank: int) -> None:
+    found: list[int] = []
+    before: Any = mp.Process
+    with neusight.forecast_on("H100", world_size=4, rank=rank):
+        processes = [mp.Process(target=work, args=(index, 4, found)) for index in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        exits = {process.exitcode for process in processes}
+
+    assert (found, exits) == ([rank], {0})
+    assert mp.Process is before
+
+
+def test_an_elastic_launch_runs_the_function_once() -> None:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=4)
+    found: list[int] = []
+    with neusight.forecast_on("H100", world_size=4, rank=2):
+        results = elastic_launch(config, work)(2, 4, found)
+        with pytest.raises(OptionError, match=r"test_spawning.py:\d+ starts train.py by torchrun"):
+            elastic_launch(config, "train.py")("--steps", "3")
+
+    assert (found, results) == ([2], {2: None})

@@ -71,6 +71,13 @@ def test_mixed_precision_reduces_half_the_bytes() -> None:
     assert reduced(mixed_precision=bf16) == {("all_reduce", "backward"): BLOCK_BYTES // 2}
 
 
+def test_what_is_logged_of_replicas_can_be_read() -> None:
+    with neusight.forecast_on("H100", world_size=8):
+        join()
+        model: Any = Replicated(Block().cuda())
+        assert model._get_ddp_logging_data() == {}
+
+
 def hooked(hook: Any, state: Any = None, **options: Any) -> dict[Any, int]:
     with neusight.forecast_on("H100", world_size=8) as forecast:
         join()
