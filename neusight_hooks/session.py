@@ -352,9 +352,11 @@ class forecast_on:  # a context manager reads as a verb
 
     With `world_size` the block is one process of many, `rank` (default: 0) with `gpus_per_node` of
     them on each host (default: up to 8): torch.distributed finds the others there, and what they
-    would send is answered. Without it the variables RANK and WORLD_SIZE count, as torchrun sets
-    them. `topology` says how GPUs and nodes are joined: a name (`neusight gpus --topologies` lists
-    them), a JSON file, or a `Topology` (default: the GPU's reference system).
+    would send is answered. Ranks that differ, such as stages of a pipeline, are run side by side by
+    `neusight run --rank all-distinct`: a block is one of them. Without it the variables RANK and
+    WORLD_SIZE count, as torchrun sets them. `topology` says how GPUs and nodes are joined: a name
+    (`neusight gpus --topologies` lists them), a JSON file, or a `Topology` (default: the GPU's
+    reference system).
 
     UnknownGPUError, ForecastStateError (one block inside another), UnsupportedTorchError,
     CalibrationError (of another GPU, predictor or version), OptionError (ranks that mean nothing),

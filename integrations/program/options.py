@@ -201,15 +201,16 @@ def stated_options(
 
 
 def _ranks_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {name: text for name, text in texts.items() if name != "ranks"}
-    for name, text in numbers.items():
-        if not text.isdecimal():
+    for name, text in texts.items():
+        if name != "ranks" and not text.isdecimal():
             raise OptionError(f"{name} is {text!r}; it must be a number above 0")
     index, ranks = read_ranks(texts.get("ranks"))
+    world_size, gpus_per_node = texts.get("world_size"), texts.get("gpus_per_node")
     rank = stated_rank(
         index=index,
+        world_size=None if world_size is None else int(world_size),
+        gpus_per_node=None if gpus_per_node is None else int(gpus_per_node),
         environment={},
-        **{name: int(text) for name, text in numbers.items()},
     )
     return {"rank": rank, "ranks": ranks}
 

@@ -33,7 +33,7 @@ def joined(ranks: Ranks) -> Recorded:
             raise process.done.error
     if ranks.failed is not None:
         return _failed(ranks, ranks.failed)
-    found = {
+    found: dict[int, Recorded] = {
         rank: process.done.answer
         for rank, process in ranks.processes.items()
         if process.done is not None

@@ -121,6 +121,11 @@ def stated_rank(
     >>> stated_rank(environment={"RANK": "3", "WORLD_SIZE": "4"})
     Rank(index=3, world_size=4, gpus_per_node=4)
     """
+    if index is not None and not isinstance(index, int):
+        raise OptionError(
+            f"the rank is {index!r}, and here one is run: "
+            "neusight run --gpu GPU --rank all-distinct SCRIPT runs several side by side"
+        )
     from_launcher = world_size is None and {"RANK", "WORLD_SIZE"} <= set(environment)
     if from_launcher:
         world_size = _number(environment, "WORLD_SIZE")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,9 @@ def test_a_rank_without_a_world_is_refused() -> None:
 def test_no_gpus_on_a_node_are_refused() -> None:
     with pytest.raises(OptionError, match="0 GPUs per node"):
         stated_rank(world_size=8, gpus_per_node=0, environment={})
+
+
+@pytest.mark.parametrize("several", ["all-distinct", (0, 3)])
+def test_several_ranks_are_for_the_command_line(several: Any) -> None:
+    with pytest.raises(OptionError, match="--rank all-distinct SCRIPT runs several side by side"):
+        stated_rank(index=several, world_size=8)

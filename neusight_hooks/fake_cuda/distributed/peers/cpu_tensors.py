@@ -190,7 +190,7 @@ def _joined_gathered(all_inputs: list[Tensors], own: int, values: Mapping[str, A
 
 
 def _at_least_1d(tensors: Tensors) -> Tensors:
-    return [torch.atleast_1d(tensor) for tensor in tensors]
+    return [tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in tensors]
 
 
 def _own_of_each(all_inputs: list[Tensors], own: int, values: Mapping[str, Any]) -> Tensors:
@@ -217,8 +217,8 @@ def _own_parts(all_inputs: list[Tensors], own: int, values: Mapping[str, Any]) -
     """Of each member's tensor the part that is for this one, by that member's splits."""
     parts = []
     for [tensor], splits in zip(all_inputs, values["splits"], strict=True):
-        size = len(tensor) // values["size"]
-        parts.append(tensor.split(list(splits) or [size] * values["size"])[own])
+        sizes = splits or (len(tensor) // values["size"],) * values["size"]
+        parts.append(tensor.narrow(0, sum(sizes[:own]), sizes[own]))
     return [torch.cat(parts)]
 
 

@@ -16,7 +16,7 @@ __all__ = ["KeyStore", "key_store_classes"]
 #: torch's own, which nothing here waits for.
 _TIMEOUT = timedelta(minutes=5)
 
-_Store: Any = dist.Store
+_Store: Any = vars(dist)["Store"]
 
 
 class KeyStore(_Store):  # type: ignore[misc]
