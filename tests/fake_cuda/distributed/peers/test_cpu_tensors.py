@@ -46,7 +46,9 @@ def _all_collectives() -> dict[str, Any]:
     splits = [place + 1 for place in range(WORLD)]
     given = torch.full((sum(splits),), float(rank))
     dist.all_to_all_single(found["all_to_all"], given, [rank + 1] * WORLD, splits)
-    found["functional"] = functional.all_reduce(own, "sum", dist.group.WORLD) + 0
+    world = dist.group.WORLD
+    assert world is not None
+    found["functional"] = functional.all_reduce(own, "sum", world) + 0
     found["bfloat16"] = own.to(torch.bfloat16)
     dist.all_reduce(found["bfloat16"])
     found["number"] = torch.tensor(rank)

@@ -14,6 +14,18 @@ def exchange_of(*ranks: int) -> Exchange:
     return exchange
 
 
+def starting_exchange(reserve: int | None = None) -> tuple[Exchange, list[int]]:
+    """One that starts who is needed, and whom it started."""
+    begun: list[int] = []
+
+    def start(rank: int) -> None:
+        begun.append(rank)
+        exchange.begin(rank)
+
+    exchange = Exchange(start, reserve)
+    return exchange, begun
+
+
 def box(source: int, target: int | None = None, what: str = "objects sent") -> Mailbox:
     return Mailbox(what, "world", source, target)
 
@@ -83,8 +95,7 @@ def test_ranks_that_are_not_run_are_done_without_only_when_nobody_can_go_on() ->
 
 
 def test_a_rank_that_is_needed_is_started() -> None:
-    begun: list[int] = []
-    exchange = Exchange(start=lambda rank: (begun.append(rank), exchange.begin(rank))[0])
+    exchange, begun = starting_exchange()
     exchange.begin(0)
 
     exchange.meet(2)
@@ -95,8 +106,7 @@ def test_a_rank_that_is_needed_is_started() -> None:
 
 
 def test_before_an_error_the_rank_in_reserve_is_started() -> None:
-    begun: list[int] = []
-    exchange = Exchange(lambda rank: (begun.append(rank), exchange.begin(rank))[0], reserve=7)
+    exchange, begun = starting_exchange(reserve=7)
     exchange.begin(0)
 
     exchange.want(0, Keys(("ready",)), "")
