@@ -14,6 +14,7 @@ stragglers. `neusight run --rank all-distinct` places few stages in time exactly
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -48,15 +49,14 @@ class Stage(nn.Module):
 
 def fat_tree(oversubscription: float) -> Topology:
     """Leaves of 32 nodes, and a spine over all of them."""
-    leaf = NODES_PER_LEAF * GPUS_PER_NODE
-    cards = {"gbps": CARD_GBPS, "nics_per_node": GPUS_PER_NODE}
+    cards = Level("network", CARD_GBPS, nics_per_node=GPUS_PER_NODE)
     return Topology(
         name=f"fat tree, {oversubscription:g}:1",
         gpus_per_node=GPUS_PER_NODE,
         levels=(
             Level("switch", NVLINK_GBPS, ranks=GPUS_PER_NODE),
-            Level("network", **cards, ranks=leaf, hop_us=LEAF_HOP_US),
-            Level("network", **cards, hop_us=SPINE_HOP_US, oversubscription=oversubscription),
+            replace(cards, ranks=NODES_PER_LEAF * GPUS_PER_NODE, hop_us=LEAF_HOP_US),
+            replace(cards, hop_us=SPINE_HOP_US, oversubscription=oversubscription),
         ),
     )
 
