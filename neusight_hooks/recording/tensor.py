@@ -219,7 +219,8 @@ class ForecastTensor(FakeTensor):
             from torch.nested._internal.nested_int import NestedIntNode
 
             node: Any = NestedIntNode
-            self._ragged_size = torch.SymInt(node(next(_RAGGED_SIZES), coeff))
+            symbolic: Any = torch.SymInt
+            self._ragged_size = symbolic(node(next(_RAGGED_SIZES), coeff))
         return self._ragged_size
 
     def share_memory_(self) -> ForecastTensor:

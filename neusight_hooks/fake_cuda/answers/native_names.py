@@ -39,10 +39,11 @@ def _scatter(
     streams: object = None,
 ) -> tuple[torch.Tensor, ...]:
     """A part of the tensor for each GPU."""
+    split: Any = torch.split  # has no annotations
     parts = (
         tensor.chunk(len(devices), dim)
         if chunk_sizes is None
-        else tensor.split(list(chunk_sizes), dim)
+        else split(tensor, list(chunk_sizes), dim)
     )
     return tuple(
         part.to(torch.device("cuda", device), non_blocking=True)

@@ -62,7 +62,7 @@ def _consolidate(optimizer: Any, to: int = 0) -> None:
 
 def _state_of(groups: list[dict[str, Any]], own: dict[str, Any]) -> dict[str, Any]:
     """What another rank's optimizer says of its parameters, states on the CPU."""
-    pattern = next(iter(own["state"].values()), {})
+    pattern: dict[str, Any] = next(iter(own["state"].values()), {})
     state: dict[int, dict[str, Any]] = {}
     numbered = []
     for group, like in zip(groups, own["param_groups"], strict=True):
