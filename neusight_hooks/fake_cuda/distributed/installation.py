@@ -28,6 +28,7 @@ from neusight.fake_cuda.distributed.wrappers.checkpoints import install_sharded_
 from neusight.fake_cuda.distributed.wrappers.norms import synchronized_norm_handlers
 from neusight.fake_cuda.distributed.wrappers.refusals import install_refusals
 from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
+from neusight.fake_cuda.distributed.wrappers.shards import install_shards
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import RANK_OPTION
 
@@ -73,6 +74,7 @@ def install_distributed(
     install_objects(patches, objects)
     install_replicas(patches)
     install_sharded_checkpoints(patches, recorder)
+    install_shards(patches)
     install_refusals(patches)
     install_caches(patches)
     install_spawning(patches, own)
