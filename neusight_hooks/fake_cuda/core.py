@@ -161,11 +161,22 @@ def _enter_device_guard(undo: ExitStack) -> None:
     slot = _guard_slot()
     real = slot[_CUDA_DEVICE_TYPE]
     has_gpu = torch.cuda.device_count() > 0
+    if not has_gpu:
+        _start_autograd()
     if real and has_gpu:
         undo.callback(_put, slot, _CUDA_DEVICE_TYPE, real)
     if has_gpu or not real:
         _register_stub_guard()
     torch._C._ensureCUDADeviceGuardSet()
+
+
+@lru_cache(maxsize=1)
+def _start_autograd() -> None:
+    """Lets autograd's engine count devices while there is none. With the stub guard's it would
+    start a thread for it, and then refuse to run in any process that is forked from this one
+    (Engine::start_device_threads, torch/csrc/autograd/engine.cpp)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.zeros((), device="cpu", requires_grad=True).backward()
 
 
 @lru_cache(maxsize=1)

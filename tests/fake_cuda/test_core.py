@@ -160,3 +160,22 @@ def test_a_damaged_memory_is_checked_again(fresh_check: Path) -> None:
     self_check()
 
     assert json.loads(file.read_text()) == {"ok": True}
+
+
+def test_a_process_that_forecast_a_backward_can_be_forked() -> None:
+    """In one of its own, where no other test has begun autograd."""
+    program = """
+import os, neusight, torch
+def train():
+    with neusight.forecast_on("H100"):
+        torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4, device="cuda")).sum().backward()
+train()
+child = os.fork()
+if not child:
+    train()
+    torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()
+    os._exit(0)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

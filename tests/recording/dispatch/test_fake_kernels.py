@@ -78,7 +78,9 @@ def test_a_device_without_a_number_is_the_current_one() -> None:
     assert devices.checked(torch.device("cpu")) == torch.device("cpu")
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 GPU\\)"), (2, "2 GPUs\\)")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "1 GPU\\)"), (2, "2 GPUs; LOCAL_RANK says which is whose\\)")]
+)
 def test_a_device_that_is_not_there_is_refused(count: int, words: str) -> None:
     with pytest.raises(RuntimeError, match=rf"invalid device ordinal \(cuda:7, .* has {words}"):
         Devices(count).checked(torch.device("cuda", 7))

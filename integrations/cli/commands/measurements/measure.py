@@ -32,7 +32,7 @@ DESCRIPTION = (
 
 DEFAULT_MINUTES = 8.0
 #: The workloads of the source tree.
-WORKLOADS = Path(__file__).parents[3] / "benchmarks" / "workloads"
+WORKLOADS = Path(__file__).parents[4] / "benchmarks" / "workloads"
 
 #: How `neusight measure` is started again as a measuring process.
 MEASURE = (sys.executable, "-m", "neusight", "measure")
