@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -176,7 +177,8 @@ def _start_autograd() -> None:
     start a thread for it, and then refuse to run in any process that is forked from this one
     (Engine::start_device_threads, torch/csrc/autograd/engine.cpp)."""
     with torch.inference_mode(False), torch.enable_grad():
-        torch.zeros((), device="cpu", requires_grad=True).backward()
+        number: Any = torch.zeros((), device="cpu", requires_grad=True)
+        number.backward()
 
 
 @lru_cache(maxsize=1)
