@@ -22,6 +22,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -64,7 +65,7 @@ class Stage(nn.Module):
 
 def split(stage: Stage, mesh: DeviceMesh) -> None:
     """Splits the layers of a stage, and the sequence between them, over the ranks of the mesh."""
-    ends: Mapping[str, object] = {
+    ends: Mapping[str, ParallelStyle] = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
         "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),

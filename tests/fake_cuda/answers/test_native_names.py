@@ -68,7 +68,8 @@ def test_a_legacy_default_type_says_dtype_and_device(kind: str, dtype: torch.dty
 
 def test_a_legacy_type_brings_a_tensor_to_the_gpu() -> None:
     with neusight.forecast_on("H100"):
-        for kind in ("torch.cuda.HalfTensor", torch.cuda.HalfTensor):
+        legacy: Any = torch.cuda
+        for kind in ("torch.cuda.HalfTensor", legacy.HalfTensor):
             made = torch.zeros(3).type(kind)
             assert (made.dtype, made.device.type) == (torch.float16, "cuda")
         assert made.type(torch.int32).dtype == torch.int32

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meeting_ranks import batch, gather, receive, reduce, send, work
 
-from neusight.fake_cuda.distributed.groups import ranks_text
+from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.timeline.ranks.groups import parts_of
 

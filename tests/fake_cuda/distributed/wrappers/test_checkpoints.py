@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as checkpoint
 from ranks import WIDTH, Block, join
 from torch import nn
+from torch.distributed import checkpoint as torch_checkpoint
 from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 
 import neusight
 from neusight.recording.recording import OpCall
+
+checkpoint: Any = torch_checkpoint  # names that it does not export by its own account
 
 #: Bytes of a block's parameters in FP32.
 BLOCK_BYTES = 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
@@ -34,7 +36,7 @@ def test_a_checkpoint_is_written_and_read_back(rank: int, is_whole: bool, tmp_pa
     options = states.StateDictOptions(full_state_dict=is_whole, cpu_offload=is_whole)
     with neusight.forecast_on("H100", world_size=8, rank=rank):
         join()
-        model = fully_shard(Block().cuda())
+        model: Any = fully_shard(Block().cuda())
         optimizer = trained(model)
         of_model, of_optimizer = states.get_state_dict(model, optimizer, options=options)
         whole: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer, "step": 3}
@@ -69,7 +71,7 @@ def test_a_checkpoint_of_replicas_is_read_back(rank: int, tmp_path: Path) -> Non
 def test_an_asynchronous_save_ends(tmp_path: Path) -> None:
     with neusight.forecast_on("H100", world_size=8):
         join()
-        model = fully_shard(Block().cuda())
+        model: Any = fully_shard(Block().cuda())
         trained(model)
         saving: Any = checkpoint.async_save(
             {"model": model.state_dict()}, checkpoint_id=tmp_path / "last"
@@ -83,7 +85,7 @@ def test_rank_zeros_weights_are_broadcast_whole(rank: int) -> None:
     whole = Block().state_dict() if rank == 0 else {}
     with neusight.forecast_on("H100", world_size=8, rank=rank) as forecast:
         join()
-        model = fully_shard(Block().cuda())
+        model: Any = fully_shard(Block().cuda())
         states.set_model_state_dict(model, whole, options=options)
         trained(model)
 
