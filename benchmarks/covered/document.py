@@ -1,0 +1,100 @@
+"""COVERAGE.md, written from the kept tables and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from covered import rows
+from covered.cases import STATUSES
+from covered.rows import Row
+
+#: Kind, its heading, and what one of its cases is.
+KINDS = {
+    "operators": (
+        "Operators",
+        "Each operator of torch's own test databases (`op_db` and its like), each module of"
+        " `module_db` and each optimizer of `optim_db` with its flags, float32 and bfloat16,"
+        " forward and backward: shapes, dtypes and strides are compared with those of the CPU, or"
+        " with those of CUDA where they differ.",
+    ),
+    "models": (
+        "Models",
+        "Each architecture of transformers' AutoConfig that can be built small: forward, backward"
+        " and steps of AdamW.",
+    ),
+    "habits": ("Habits", "What training and inference scripts do beside layers and losses."),
+    "scripts": ("Scripts", "Public programs, unmodified, by name and commit."),
+}
+
+_HEAD = """\
+# What runs
+
+What was tried under a forecast, and how it came out. This file is written by
+`python benchmarks/coverage.py` from the tables in `benchmarks/coverage/`; `--sample` tries a few of
+each kind, `--only NAME` those with this in their names.
+
+**ok**: as on a GPU. **difference**: it ran, and a shape, dtype or stride is another one.
+**refused**: a limit, with a message that names it. **failed**: anything else. **skipped**: it could
+not be tried (a package is absent, a download is needed, torch's own CPU cannot run it). The share
+is that of ok among all that were tried.
+"""
+
+
+def document(tables: dict[str, dict[str, Row]]) -> str:
+    """The text of COVERAGE.md."""
+    lines = [_HEAD, f"| kind | cases | {' | '.join(STATUSES)} | share |"]
+    lines.append("|---|" + "---:|" * (len(STATUSES) + 2))
+    for kind, table in tables.items():
+        lines += [_totals(kind, list(table.values()))]
+        lines += [_totals(f"{kind}: {name}", group) for name, group in _groups(table).items()]
+    for kind, table in tables.items():
+        title, words = KINDS[kind]
+        lines += ["", f"## {title}", "", words]
+        versions = sorted({row.version for row in table.values() if row.version})
+        if 0 < len(versions) <= 3:
+            lines += ["", f"Tried with {', '.join(versions)}."]
+        lines += _list(kind, table)
+    return "\n".join(lines) + "\n"
+
+
+def _totals(name: str, group: list[Row]) -> str:
+    counts = [sum(row.status == status for row in group) for status in STATUSES]
+    return f"| {name} | {len(group)} | {' | '.join(map(str, counts))} | {_share(group)} |"
+
+
+def _share(group: list[Row]) -> str:
+    tried = [row for row in group if row.status != "skipped"]
+    good = sum(row.status == "ok" for row in tried)
+    return f"{100 * good / len(tried):.1f} %" if tried else ""
+
+
+def _groups(table: dict[str, Row]) -> dict[str, list[Row]]:
+    """Rows whose names begin alike, up to a slash: only where all of a kind have one."""
+    if not table or any("/" not in name for name in table):
+        return {}
+    found: dict[str, list[Row]] = {}
+    for name, row in table.items():
+        found.setdefault(name.rpartition("/")[0], []).append(row)
+    return found
+
+
+#: The order of lists: what is wrong comes first.
+_LISTED = ("failed", "difference", "refused", "skipped", "ok")
+
+
+def _list(kind: str, table: dict[str, Row]) -> list[str]:
+    """Every row that is not ok; of scripts, whose commits matter, every row."""
+    found = [row for row in table.values() if row.status != "ok" or kind == "scripts"]
+    if not found:
+        return ["", "All are ok." if table else "None was tried yet."]
+    lines = ["", "| case | outcome | reason |", "|---|---|---|"]
+    for row in sorted(found, key=lambda row: (_LISTED.index(row.status), row.name)):
+        reason = row.reason.replace("|", "\\|")
+        version = f" ({row.version})" if kind == "scripts" and row.version else ""
+        lines.append(f"| {row.name}{version} | {row.status} | {reason} |")
+    return lines
+
+
+def tables_in(folder: Path) -> dict[str, dict[str, Row]]:
+    """The tables of all kinds in a folder."""
+    return {kind: rows.read(folder / f"{kind}.csv") for kind in KINDS}
