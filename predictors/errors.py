@@ -4,6 +4,7 @@ NeusightError
 ├── UnknownGPUError        (ValueError)           no such GPU; names near misses
 ├── UnknownPredictorError  (ValueError)           no such predictor; names near misses
 ├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
+├── UnansweredCallError    (NotImplementedError)  a call that only a GPU, or C++ beside it, answers
 ├── ForecastStateError     (RuntimeError)         used when it cannot be: nested, outside
 ├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
 ├── TraceError             (ValueError)           a trace that cannot be read or written
@@ -37,6 +38,7 @@ __all__ = [
     "SlowMachineError",
     "TopologyError",
     "TraceError",
+    "UnansweredCallError",
     "UnansweredRankError",
     "UnknownGPUError",
     "UnknownPredictorError",
@@ -97,6 +99,10 @@ class OptionError(NeusightError, ValueError):
 
 class TopologyError(NeusightError, ValueError):
     """A topology could not be used: unknown, damaged, or without a level that joins a group."""
+
+
+class UnansweredCallError(NeusightError, NotImplementedError):
+    """A program calls what only a GPU could answer, or a C library that is not there."""
 
 
 class UnansweredRankError(NeusightError, RuntimeError):

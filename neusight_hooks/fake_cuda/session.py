@@ -93,8 +93,8 @@ def enter_fake_cuda(
             asked(question, answer)
 
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
+    install_native_names(patches, recorder, gpu, asked_by_program)
     install_accelerator(patches)
-    install_native_names(patches, recorder)
     wrappers = Wrappers()
     heard = wrappers.hearing(recorder.mode, asked)
     install_overrides(patches, recorder, gpu, heard)

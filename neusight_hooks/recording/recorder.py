@@ -97,6 +97,8 @@ class Recorder:
         self.cpu_handlers: Mapping[Any, CpuHandler] = {}
         #: Called before each op on the GPU that no handler runs.
         self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        #: Called with the reason before the host waits for the GPU to read or copy.
+        self.on_wait: Callable[[str], None] | None = None
         #: Called with the seconds of each virtual sleep of the program.
         self.on_sleep: Callable[[float], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.
@@ -198,6 +200,8 @@ class Recorder:
         if kwargs.get("pin_memory"):
             made = func(*args, **{**kwargs, "pin_memory": False})
             return self.pinned.remember(made)
+        if kwargs.get("generator") is not None:
+            self.fake_kernels.check_generator_of_cpu(kwargs["generator"])
         handler = self.cpu_handlers.get(func)
         out = func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
@@ -314,6 +318,8 @@ class Recorder:
 
     def wait(self, reason: str) -> None:
         """The host waits for the stream that is current."""
+        if self.on_wait is not None:
+            self.on_wait(reason)
         self.tape.synchronize(reason, stream=self.current_stream)
 
     def _require_mapped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +30,19 @@ _SAME_AS = {
     "get_memory_info": "mem_get_info",
 }
 
+#: Types that tensors on a GPU cannot be converted to.
+_IS_QUANTIZED = re.compile(r"torch\.q(u?int|uint)\d").match
+
 
 def install_accelerator(patches: Patches) -> None:
     """What torch.cuda answers by now also answers under the names of any accelerator."""
     for name, of_cuda in _SAME_AS.items():
-        if hasattr(torch.accelerator, name):
-            patches.set(torch.accelerator, name, _called_late(of_cuda))
+        for module in (torch.accelerator, getattr(torch.accelerator, "memory", None)):
+            if hasattr(module, name):
+                patches.set(module, name, _called_late(of_cuda))
+    patches.set(torch._C, "_accelerator_getDeviceCapability", _capability)
+    if hasattr(torch.accelerator, "Graph"):
+        patches.set(torch.accelerator, "Graph", _graph_class())
     patches.set(torch, "Stream", _standing_for(torch.Stream, torch.cuda.Stream))
     patches.set(torch, "Event", _standing_for(torch.Event, torch.cuda.Event))
 
@@ -42,6 +50,39 @@ def install_accelerator(patches: Patches) -> None:
 def _called_late(name: str) -> Callable[..., Any]:
     """What torch.cuda's function of this name does when it is called."""
     return lambda *args, **kwargs: getattr(torch.cuda, name)(*args, **kwargs)
+
+
+def _capability(device_index: int) -> dict[str, Any]:
+    """What torch.accelerator.get_device_capability returns: the types that tensors can have."""
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    return {"supported_dtypes": {dtype for dtype in dtypes if not _IS_QUANTIZED(str(dtype))}}
+
+
+def _graph_class() -> Any:
+    """torch.accelerator.Graph: a CUDA graph that is a with statement, too."""
+    of_cuda: Any = torch.cuda.CUDAGraph
+
+    class Graph(of_cuda):  # type: ignore[misc]
+        def __init__(
+            self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default"
+        ) -> None:
+            super().__init__(keep_graph)
+            self.graph_pool = pool
+
+        def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+            super().capture_begin(self.graph_pool)
+
+        def instantiate(self) -> None:
+            return None
+
+        def __enter__(self) -> Graph:
+            self.capture_begin()
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.capture_end()
+
+    return Graph
 
 
 def _standing_for(plain: Any, of_cuda: Any) -> Any:

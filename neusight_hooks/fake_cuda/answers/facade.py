@@ -30,9 +30,6 @@ __all__ = [
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
 
-#: Bytes of a CUDA generator's state (seed and offset, aten/src/ATen/cuda/CUDAGeneratorImpl.cpp).
-_RNG_STATE_BYTES = 16
-
 #: Streams of one priority before torch hands out the first again (c10/cuda/CUDAStream.cpp).
 _STREAM_POOL = 32
 
@@ -364,44 +361,6 @@ class _Context:
         return int(stream.stream_id)
 
 
-class _GeneratorType(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _TORCH_GENERATOR)
-
-
-_TORCH_GENERATOR = torch.Generator
-
-
-class _Generator(metaclass=_GeneratorType):
-    """torch.Generator that accepts `cuda`: its numbers are never drawn."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        return _TORCH_GENERATOR("cpu")
-
-
-class _DefaultGenerator(_TORCH_GENERATOR):
-    """The generator of a GPU, whose states compiled code takes apart for what it computes twice."""
-
-    def __new__(cls, index: int) -> _DefaultGenerator:
-        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]  # torch's is read-only too
-        return torch.device("cuda", self._index)
-
-    def clone_state(self) -> _DefaultGenerator:
-        return _DefaultGenerator(self._index)
-
-    def graphsafe_get_state(self) -> _DefaultGenerator:
-        return self
-
-    def graphsafe_set_state(self, state: Any) -> _DefaultGenerator:
-        return self
-
-
 def install_facade(
     patches: Patches,
     recorder: Recorder,
@@ -422,11 +381,10 @@ def install_facade(
     ]
     event_class, stream_class, graph_class = classes
     context.event_class = event_class
-    _install_questions(patches, recorder, gpu, asked)
+    _install_questions(patches, gpu, asked)
     _install_devices(patches, recorder)
     _install_streams(patches, recorder, event_class, stream_class, context)
     _install_memory(patches, memory, gpu, asked)
-    _install_random(patches, recorder)
     _install_tensor_types(patches)
     _captured_before(patches, cuda.CUDAGraph, graph_class)
     for owner in (cuda, cuda.graphs):
@@ -491,7 +449,7 @@ def _install_ranges(patches: Patches, recorder: Recorder) -> None:
         patches.answer(nvtx, name, lambda *args, **kwargs: 0)
 
 
-def _install_questions(patches: Patches, recorder: Recorder, gpu: GPU, asked: Asked) -> None:
+def _install_questions(patches: Patches, gpu: GPU, asked: Asked) -> None:
     cuda = torch.cuda
     properties = device_properties(gpu)
 
@@ -506,21 +464,35 @@ def _install_questions(patches: Patches, recorder: Recorder, gpu: GPU, asked: As
     patches.answer(cuda, "is_available", lambda: True)
     patches.answer(cuda, "_is_compiled", lambda: True)
     patches.answer(cuda, "_nvml_based_avail", lambda: False)
-    patches.answer(cuda, "get_device_properties", tell("get_device_properties", properties))
-    patches.set(cuda, "_get_device_properties", tell("get_device_properties", properties))
-    patches.answer(cuda, "get_device_name", tell("get_device_name", properties.name))
-    patches.answer(cuda, "get_device_capability", tell("get_device_capability", capability))
+    told = tell("get_device_properties", properties)
+    patches.set(cuda, "_get_device_properties", told)
+    for question, answer in (
+        ("get_device_properties", told),
+        ("get_device_name", tell("get_device_name", properties.name)),
+        ("get_device_capability", tell("get_device_capability", capability)),
+    ):
+        patches.answer(cuda, question, _of_a_gpu(answer))
     patches.answer(cuda, "get_arch_list", tell("get_arch_list", arch_list(gpu)))
     patches.answer(cuda, "is_bf16_supported", tell("is_bf16_supported", supports_bf16(gpu)))
-    patches.answer(cuda, "get_gencode_flags", lambda: "")
-    for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate"):
-        patches.answer(cuda, name, lambda *args, **kwargs: 0)
+    patches.set(torch._C, "_has_cuda", True)
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     cudnn = torch.backends.cudnn
     patches.answer(cudnn, "is_available", lambda: True)
     patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
     patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.answer(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
+
+
+def _of_a_gpu(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """The answer, for a GPU that is there; AssertionError, as CUDA gives it, for another."""
+
+    def reply(device: Any = None) -> Any:
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        if not 0 <= index < torch.cuda.device_count():
+            raise AssertionError("Invalid device id")
+        return answer()
+
+    return reply
 
 
 def _install_devices(patches: Patches, recorder: Recorder) -> None:
@@ -655,27 +627,6 @@ def _install_memory(patches: Patches, memory: MemoryAnswers, gpu: GPU, asked: As
     patches.answer(module, "_set_allocator_settings", lambda env: memory.set_settings(env))
     patches.set(torch._C, "_accelerator_setAllocatorSettings", memory.set_settings)
     patches.answer(module, "get_allocator_backend", lambda: "native")
-
-
-def _install_random(patches: Patches, recorder: Recorder) -> None:
-    module = torch.cuda.random
-    state = torch.zeros(_RNG_STATE_BYTES, dtype=torch.uint8)
-
-    def nothing(*args: Any, **kwargs: Any) -> None:
-        return None
-
-    patches.answer(module, "manual_seed", nothing)
-    patches.answer(module, "manual_seed_all", nothing)
-    patches.answer(module, "seed", nothing)
-    patches.answer(module, "seed_all", nothing)
-    patches.answer(module, "initial_seed", lambda: 0)
-    patches.answer(module, "get_rng_state", lambda *args, **kwargs: state.clone())
-    patches.answer(module, "set_rng_state", nothing)
-    patches.answer(module, "get_rng_state_all", lambda: [state.clone()])
-    patches.answer(module, "set_rng_state_all", nothing)
-    patches.set(torch, "Generator", _Generator)
-    generators = tuple(map(_DefaultGenerator, range(recorder.devices.count)))
-    patches.set(torch.cuda, "default_generators", generators)
 
 
 #: What the legacy types of torch.cuda hold, by name.

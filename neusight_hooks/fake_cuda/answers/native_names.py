@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from neusight.fake_cuda.answers.facade import TENSOR_TYPES
+from neusight.fake_cuda.answers.native.attention_questions import install_attention_questions
+from neusight.fake_cuda.answers.native.generators import install_generators
+from neusight.fake_cuda.answers.native.legacy_types import install_legacy_types
+from neusight.fake_cuda.answers.native.pools import install_pools
+from neusight.fake_cuda.answers.native.refused import install_refused
+from neusight.fake_cuda.answers.native.runtime import install_runtime
+from neusight.fake_cuda.answers.native.same_names import install_same_names
+from neusight.fake_cuda.answers.native.sensors import install_sensors
+from neusight.fake_cuda.answers.native.switches import install_switches
 from neusight.fake_cuda.inlined import legacy_type_taker
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.patching import Patches
+    from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
 __all__ = ["install_native_names"]
 
 
-def install_native_names(patches: Patches, recorder: Recorder) -> None:
+def install_native_names(
+    patches: Patches, recorder: Recorder, gpu: GPU, asked: Callable[[str, object], None]
+) -> None:
     """Answers them until `patches.restore()`; torch.cuda must answer already."""
+    install_refused(patches)
+    install_same_names(patches, recorder)
+    install_switches(patches, recorder)
+    install_generators(patches, recorder)
+    install_sensors(patches, recorder, gpu)
+    install_legacy_types(patches)
+    install_attention_questions(patches, gpu, asked)
+    install_pools(patches, recorder)
+    install_runtime(patches, recorder)
     core: Any = torch._C
     for function in (_broadcast, _broadcast_coalesced, _gather, _scatter):
         patches.set(core, function.__name__, function)

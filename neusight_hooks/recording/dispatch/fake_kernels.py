@@ -24,6 +24,10 @@ __all__ = ["Devices", "FakeKernels", "as_forecast"]
 aten = torch.ops.aten
 
 
+#: What torch says of a generator of another kind of device (aten/src/ATen/core/Generator.h).
+_GENERATOR_TEXT = "Expected a '{wanted}' device type for generator but found '{found}'"
+
+
 class Devices:
     """How many GPUs the forecast has, and which one is current."""
 
@@ -56,13 +60,18 @@ class FakeKernels:
     def __init__(self, mode: ForecastMode, devices: Devices) -> None:
         #: Held by the thread whose op runs.
         self.lock = threading.RLock()
+        #: Addresses of the generators that are of a GPU: ops are given others for the same.
+        self.gpu_generators: set[int] = set()
         self._mode = mode
         self._devices = devices
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the op returns; where it fails, with the words of a GPU."""
         kwargs = dict(kwargs)
-        if kwargs.get("generator") is not None:
+        generator = kwargs.get("generator")
+        if generator is not None:
+            if generator._cdata not in self.gpu_generators:
+                raise RuntimeError(_GENERATOR_TEXT.format(wanted="cuda", found="cpu"))
             kwargs["generator"] = None
         device = kwargs.get("device")
         if device is not None:
@@ -97,6 +106,11 @@ class FakeKernels:
             "nobody knows what it returns. torch.library.register_fake adds one to an op of "
             "your own."
         ) from error
+
+    def check_generator_of_cpu(self, generator: Any) -> None:
+        """Raises what torch says where an op on the CPU is given the generator of a GPU."""
+        if generator._cdata in self.gpu_generators:
+            raise RuntimeError(_GENERATOR_TEXT.format(wanted="cpu", found="cuda"))
 
     def refuse(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""

@@ -1,0 +1,1 @@
+"""What functions of torch.cuda ask of the C++ core of a CUDA build."""

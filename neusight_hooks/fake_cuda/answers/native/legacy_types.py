@@ -1,0 +1,59 @@
+"""Types of PyTorch's first years for what lies on the GPU: storages, and sparse tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neusight.fake_cuda.patching import Patches
+
+__all__ = ["install_legacy_types"]
+
+#: What they hold, by the first part of their names.
+_DTYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+    "ComplexFloat": torch.complex64,
+    "ComplexDouble": torch.complex128,
+}
+
+
+def install_legacy_types(patches: Patches) -> None:
+    """torch.cuda.FloatStorage, torch.cuda.sparse.FloatTensor and their like make tensors of today
+    until `patches.restore()`."""
+    import torch.cuda.sparse
+
+    for name, dtype in _DTYPES.items():
+        storage = getattr(torch.cuda, f"{name}Storage", None)
+        if storage is not None:
+            patches.set(storage, "__new__", staticmethod(_storage_of(dtype)))
+        if hasattr(torch.cuda.sparse, f"{name}Tensor"):
+            patches.set(torch.cuda.sparse, f"{name}Tensor", _sparse_of(dtype))
+
+
+def _storage_of(dtype: torch.dtype) -> Any:
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], (list, tuple)):
+            return torch.tensor(args[0], dtype=dtype, device="cuda")._typed_storage()
+        return torch.empty(*(args or (0,)), dtype=dtype, device="cuda")._typed_storage()
+
+    return new
+
+
+def _sparse_of(dtype: torch.dtype) -> Any:
+    def new(*args: Any) -> torch.Tensor:
+        if args and isinstance(args[0], torch.Tensor):
+            return torch.sparse_coo_tensor(*args, dtype=dtype, device="cuda")
+        size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+        return torch.sparse_coo_tensor(size, dtype=dtype, device="cuda")
+
+    return new

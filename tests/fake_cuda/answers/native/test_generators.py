@@ -1,0 +1,36 @@
+"""Generators of random numbers on the GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import neusight
+
+
+def test_seeds_and_states_are_kept() -> None:
+    with neusight.forecast_on("H100"):
+        torch.ones(8, device="cuda").relu_()
+        torch.manual_seed(7)
+        assert torch.cuda.initial_seed() == 7
+        state = torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(8)
+        assert torch.cuda.initial_seed() == 8
+        torch.cuda.set_rng_state(state)
+        assert torch.cuda.initial_seed() == 7
+        with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+            torch.cuda.set_rng_state(torch.zeros(5000, dtype=torch.uint8))
+
+
+def test_a_generator_is_of_one_kind_of_device() -> None:
+    with neusight.forecast_on("H100"):
+        of_gpu, of_cpu = torch.Generator("cuda").manual_seed(3), torch.Generator().manual_seed(3)
+        assert (str(of_gpu.device), str(of_cpu.device)) == ("cuda:0", "cpu")
+        assert isinstance(of_gpu, torch.Generator)
+        assert torch.randn(4, device="cuda", generator=of_gpu).is_cuda
+        assert not torch.randn(4, generator=of_cpu).is_cuda
+        torch.rand(4, device="cuda", generator=of_gpu.clone_state())
+        with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but"):
+            torch.randn(4, device="cuda", generator=of_cpu)
+        with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
+            torch.randn(4, generator=of_gpu)

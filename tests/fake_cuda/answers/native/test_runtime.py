@@ -1,0 +1,26 @@
+"""CUDA's runtime library as torch.cuda.cudart() hands it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import neusight
+from neusight.predictors.errors import UnansweredCallError
+
+
+def test_a_profiler_of_nvidias_may_be_started_and_stopped() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        with torch.cuda.profiler.profile():
+            torch.ones(8, device="cuda").relu_()
+        runtime: Any = torch.cuda.cudart()
+        assert runtime.cudaMemGetInfo(0) == torch.cuda.mem_get_info()
+        assert runtime.cudaHostRegister(4096, 4096, 0) == runtime.cudaError.success
+        torch.cuda._sleep(1000)
+        with pytest.raises(UnansweredCallError, match=r"cudart\(\).cudaMalloc at test_runtime.py"):
+            runtime.cudaMalloc(8)
+
+    assert any("_sleep" in text for text in forecast.warnings)
+    assert [kernel.name for kernel, _ in forecast.kernels][-1] == "relu"
