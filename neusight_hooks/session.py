@@ -217,6 +217,7 @@ class Session:
         from neusight.ops import why_unmapped
         from neusight.recording.call_stack import CallStacks
         from neusight.recording.recorder import Recorder
+        from neusight.stand_ins.finder import install_stand_ins
 
         options, forecast = self.options, self.forecast
         recorder = Recorder(
@@ -243,6 +244,7 @@ class Session:
             link=options.link,
             wait_s=options.wait_s,
         )
+        install_stand_ins(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder

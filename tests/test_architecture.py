@@ -36,6 +36,8 @@ NEEDS_TORCH = (
     "neusight.recording.storages",
     "neusight.recording.tensor",
     "neusight.recording.values",
+    "neusight.stand_ins.own_op",
+    "neusight.stand_ins.packages",
 )
 #: Rooms, and modules that stand outside them, lowest first: each imports only what comes before it.
 #: A room is a folder with all that lies in it. HOW_IT_WORKS.md says what each holds.
@@ -79,6 +81,7 @@ ORDER = (
     "neusight.memory",
     "neusight.output",
     "neusight.fake_cuda",
+    "neusight.stand_ins",
     "neusight.questions",
     "neusight.advice",
     "neusight.forecast",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.ops import fft, optimizer
 from neusight.ops.communication import collective, sharding
 from neusight.ops.elements import copy, elementwise, fused, gather, views
+from neusight.ops.packages import passes
 from neusight.ops.products import (
     attention,
     convolution,
@@ -56,6 +57,7 @@ FAMILIES = (
     linear_cross_entropy,
     normalization,
     optimizer,
+    passes,
     pooling,
     recurrent,
     reduction,

@@ -317,7 +317,7 @@ def _fused(
     )
 
 
-@register_op("aten::_fused_adam", "aten::_fused_adamw")
+@register_op("aten::_fused_adam", "aten::_fused_adamw", "apex::multi_tensor_adam")
 def fused_adam(
     call: OpSignature,
     math: MathMode,
@@ -336,7 +336,7 @@ def fused_adam(
     return _fused(name, self, grads, states, unscales=grad_scale is not None)
 
 
-@register_op("aten::_fused_sgd")
+@register_op("aten::_fused_sgd", "apex::multi_tensor_sgd")
 def fused_sgd(
     call: OpSignature,
     math: MathMode,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ __all__ = ["install_tracing"]
 
 
 def install_tracing(patches: Patches, recorder: Recorder) -> None:
-    """Dynamo takes a forecast tensor for a plain one, and looks into no line of neusight."""
+    """Dynamo takes a forecast tensor for a plain one, and looks into few lines of neusight."""
     # Else Inductor's own modes propagate constants on a real device.
     patches.set(FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     _install_tensors(patches)
@@ -56,6 +57,11 @@ def _install_tensors(patches: Patches) -> None:
     patches.set(MetaTensorDescriber, "describe_tensor", describe_tensor)
 
 
+#: What of neusight is compiled with the program: answers that it asks for, and what stands in for
+#: packages (a folder; Dynamo compares how names begin).
+_LOOKED_INTO = (inlined.__file__, f"{Path(inlined.__file__).parents[1] / 'stand_ins'}/")
+
+
 def _install_skipping(patches: Patches) -> None:
     from torch._dynamo import trace_rules
 
@@ -65,11 +71,11 @@ def _install_skipping(patches: Patches) -> None:
     def restore() -> None:
         trace_rules.SKIP_DIRS[:] = before
         trace_rules._recompile_re()
-        looked_into.discard(inlined.__file__)
+        looked_into.difference_update(_LOOKED_INTO)
 
     patches.on_restore(restore)
     trace_rules.add("neusight")
-    looked_into.add(inlined.__file__)
+    looked_into.update(_LOOKED_INTO)
     _skip_with_all_they_call(patches)
 
 

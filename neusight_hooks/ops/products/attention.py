@@ -211,7 +211,11 @@ def sdpa_flash_backward(
     return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
 
 
-@register_op("aten::_flash_attention_forward", "aten::_flash_attention_forward_no_dropout_inplace")
+@register_op(
+    "aten::_flash_attention_forward",
+    "aten::_flash_attention_forward_no_dropout_inplace",
+    "flash_attn_3::forward",
+)
 def flash_forward(
     call: OpSignature,
     math: MathMode,
@@ -221,14 +225,16 @@ def flash_forward(
     value: TensorSpec,
     cum_seq_q: TensorSpec | None = None,
     is_causal: bool = False,
+    window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 forward on [batch, sequence, heads, head_dim]."""
-    problem = _sequence_first(query, key, value, cum_seq_q)
-    return _forward(problem, "flash_attention", causal=is_causal)
+    """FlashAttention-2 (or -3) forward on [batch, sequence, heads, head_dim]."""
+    whole = _sequence_first(query, key, value, cum_seq_q)
+    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    return _forward(problem, _flash(call), causal=causal)
 
 
-@register_op("aten::_flash_attention_backward")
+@register_op("aten::_flash_attention_backward", "flash_attn_3::backward")
 def flash_backward(
     call: OpSignature,
     math: MathMode,
@@ -238,11 +244,51 @@ def flash_backward(
     value: TensorSpec,
     cum_seq_q: TensorSpec | None = None,
     is_causal: bool = False,
+    window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 backward on [batch, sequence, heads, head_dim]."""
-    problem = _sequence_first(query, key, value, cum_seq_q)
-    return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
+    """FlashAttention-2 (or -3) backward on [batch, sequence, heads, head_dim]."""
+    whole = _sequence_first(query, key, value, cum_seq_q)
+    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    return _backward(problem, _flash(call), causal=causal, sums_groups=True)
+
+
+def _flash(call: OpSignature) -> Variant:
+    return "flash_attention_3" if call.op.startswith("flash_attn_3::") else "flash_attention"
+
+
+def _in_window(problem: _Problem, window: int | None, *, causal: bool) -> tuple[_Problem, bool]:
+    """What a causal attention over the last `window` keys comes to: that many keys for every
+    query, where that is less than the triangle. (Its first rows see fewer, its tiles some more.)"""
+    if window is None or window < 0 or not causal:
+        return problem, causal
+    seen = window + 1
+    if seen * problem.seq_q >= problem.seq_q * (problem.seq_kv - problem.seq_q / 2):
+        return problem, causal
+    return problem._replace(seq_kv=min(seen, problem.seq_kv)), False
+
+
+@register_op("flash_attn::with_kvcache", "flash_attn_3::with_kvcache")
+def flash_with_cache(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    query: TensorSpec,
+    key_cache: TensorSpec,
+    value_cache: TensorSpec,
+    length: int,
+    is_causal: bool,
+    window_size_left: int,
+    **others: Argument,
+) -> list[Kernel]:
+    """A step of decoding: `length` keys of the caches, the new ones among them."""
+    batch, seq_q, heads, head_dim = query.shape
+    kv_heads, head_dim_v = key_cache.shape[-2], value_cache.shape[-1]
+    whole = _Problem(
+        batch, heads, kv_heads, seq_q, length, head_dim, head_dim_v, query.dtype, query.device
+    )
+    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    return _forward(problem, _flash(call), causal=causal)
 
 
 @register_op("aten::_scaled_dot_product_efficient_attention")

@@ -175,3 +175,36 @@ def test_flex_attention_computes_what_its_mask_keeps() -> None:
     assert backward.name == "triton_tem_fused_flex_attention_backward_1"
     assert backward.flops == 5 * 2 * 2 * 256 * 512 * 64
     assert backward.bytes_written == q.num_bytes + keys_and_values
+
+
+def test_a_window_is_priced_as_so_many_keys_for_every_query() -> None:
+    """128 of 1024 keys; a window as long as the triangle is wide changes nothing."""
+    heads = spec(1, 1024, 2, 64, dtype="bfloat16")
+    given = {"query": heads, "key": heads, "value": heads, "is_causal": True}
+
+    [whole] = kernels(call("_flash_attention_forward", heads, window_size_left=None, **given))
+    [short] = kernels(call("_flash_attention_forward", heads, window_size_left=127, **given))
+    [long] = kernels(call("_flash_attention_forward", heads, window_size_left=1023, **given))
+
+    assert short.flops == 4 * 64 * 2 * 1024 * 128
+    assert long == whole
+
+
+def test_a_step_of_decoding_reads_the_keys_that_are_there() -> None:
+    cache = spec(2, 4096, 1, 64, dtype="bfloat16")
+    query = spec(2, 1, 4, 64, dtype="bfloat16")
+
+    [kernel] = kernels(
+        call(
+            "flash_attn::with_kvcache",
+            query=query,
+            key_cache=cache,
+            value_cache=cache,
+            length=1024,
+            is_causal=True,
+            window_size_left=-1,
+        )
+    )
+
+    assert kernel.flops == 4 * 64 * 2 * 4 * 1024
+    assert kernel.variant == "flash_attention"

@@ -1,0 +1,54 @@
+"""Which packages have stand-ins, under which version, and who may find them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["CATALOGUE", "TAKE_WHAT_IS_THERE", "StandIn"]
+
+
+class StandIn(NamedTuple):
+    """A package that others stand in for: the file in `stand_ins/packages` that holds them, the
+    name and version of what `pip` would install.
+
+    `must_be_asked_for`: libraries find it too, since they use it where the program says so.
+    """
+
+    home: str
+    distribution: str
+    version: str
+    must_be_asked_for: bool = False
+
+
+#: By the name that a program imports. The versions are those whose manuals the functions follow.
+CATALOGUE: dict[str, StandIn] = {
+    "amp_C": StandIn("apex", "apex", "0.1"),
+    "apex": StandIn("apex", "apex", "0.1"),
+    "deepspeed": StandIn("deepspeed", "deepspeed", "0.17.5"),
+    "flash_attn": StandIn("flash_attention", "flash-attn", "2.8.3", must_be_asked_for=True),
+    "flash_attn_interface": StandIn(
+        "flash_attention_3", "flash-attn-3", "3.0.0", must_be_asked_for=True
+    ),
+}
+
+#: Libraries that take up a package as soon as it is there. They do not find stand-ins which the
+#: program did not import itself: else a T5 would be forecast with Apex where nobody has Apex.
+TAKE_WHAT_IS_THERE = (
+    "accelerate",
+    "bitsandbytes",
+    "datasets",
+    "diffusers",
+    "lightning",
+    "lightning_fabric",
+    "peft",
+    "pytorch_lightning",
+    "sentence_transformers",
+    "tensorboard",
+    "timm",
+    "torch",
+    "torchao",
+    "torchmetrics",
+    "torchvision",
+    "transformers",
+    "trl",
+)
