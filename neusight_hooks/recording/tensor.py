@@ -223,6 +223,20 @@ class ForecastTensor(FakeTensor):
             self._ragged_size = symbolic(node(next(_RAGGED_SIZES), coeff))
         return self._ragged_size
 
+    @property
+    def has_nested_int(self) -> bool:
+        """Whether a jagged tensor was made of these offsets."""
+        return self._ragged_size is not None
+
+    @property
+    def nested_int_memo(self) -> Any:
+        """The same as torch's fake tensors call it."""
+        return self.get_nested_int()
+
+    @nested_int_memo.setter
+    def nested_int_memo(self, value: Any) -> None:
+        self._ragged_size = value
+
     def share_memory_(self) -> ForecastTensor:
         """Memory of a GPU is shared between processes as it is."""
         return self

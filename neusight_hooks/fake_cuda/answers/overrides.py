@@ -15,6 +15,7 @@ from neusight.fake_cuda.answers.attention_choice import (
     AttentionCall,
     choose_attention,
 )
+from neusight.fake_cuda.answers.jagged_attention import install_jagged_attention
 from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import json_value
@@ -111,6 +112,7 @@ def install_overrides(
             asked(attention_question(call), choice)
         return choice
 
+    install_jagged_attention(patches, chosen)
     import warnings
 
     with warnings.catch_warnings():

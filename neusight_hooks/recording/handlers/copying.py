@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -27,7 +28,10 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     non_blocking = bool(kwargs.get("non_blocking", False))
     if target.type == "cuda":
         fake_kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
-        out = recorder.fake_kernels.run(func, (source,), fake_kwargs)
+        with recorder.mode.inside():
+            bare = source.detach()  # without the ragged size that its offsets may stand for
+        out = recorder.fake_kernels.run(func, (bare,), fake_kwargs)
+        _keep_ragged_size(source)
         recorder.record_handled(func, args, kwargs, out)
         if not non_blocking:
             recorder.wait("copy")
@@ -36,6 +40,7 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
             with torch.no_grad(), recorder.mode.inside():
                 recorder.known.set(out, recorder.values.read(source).detach().to(dtype))
         return out
+    _keep_ragged_size(source)
     recorder.record_handled(func, args, kwargs, None)
     if not non_blocking:
         recorder.wait("copy")
@@ -48,6 +53,20 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return recorder.mode.new_tensor(
         tuple(source.shape), source.stride(), dtype, torch.device("cpu")
     )
+
+
+def _keep_ragged_size(offsets: Any) -> None:
+    """torch.nested gives a copy of offsets the ragged size of these (to_copy_default in
+    nested/_internal/ops.py, 2.13): it looks for it at the copy's kind of tensor, real or not."""
+    nested: Any = sys.modules.get("torch.nested._internal.nested_tensor")
+    if nested is None:
+        return
+    sizes = nested._tensor_symint_registry
+    if not isinstance(offsets, ForecastTensor):
+        if offsets in sizes:
+            offsets.nested_int_memo = sizes[offsets]
+    elif offsets.has_nested_int:
+        sizes[offsets] = offsets.nested_int_memo
 
 
 @handles(aten.copy_.default)

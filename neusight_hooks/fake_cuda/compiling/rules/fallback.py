@@ -40,8 +40,8 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
     def compile_or_leave(code: CodeType, *args: Any, **kwargs: Any) -> Any:
         try:
             return compile_frame(code, *args, **kwargs)
-        except (BackendCompilerFailed, InternalTorchDynamoError) as error:
-            if not _is_ours(error):
+        except (BackendCompilerFailed, InternalTorchDynamoError, AssertionError) as error:
+            if not _is_ours(error) or _is_other_assertion(error):
                 raise
             place = _places.pop(
                 id(_cause(error)), f"{_name(code.co_filename)}:{code.co_firstlineno}"
@@ -104,6 +104,14 @@ def _is_ours(error: Any) -> bool:
     if type(cause).__name__ in _OF_TORCH or isinstance(cause, NeusightError):
         return False
     return getattr(error, "backend_name", "inductor") in ("inductor", "compile_fx")
+
+
+#: What Dynamo says of jagged tensors, whose lengths are on the CPU and their values without data.
+_MIXED = "mixed fake and real tensors"
+
+
+def _is_other_assertion(error: Exception) -> bool:
+    return isinstance(error, AssertionError) and _MIXED not in str(error)
 
 
 def _cause(error: Any) -> Any:
