@@ -13,6 +13,7 @@ from neusight.ops.products import (
     gemm,
     linear_cross_entropy,
     recurrent,
+    sparse,
 )
 from neusight.ops.registry import (
     Formula,
@@ -64,5 +65,6 @@ FAMILIES = (
     sharding,
     softmax,
     sort,
+    sparse,
     views,
 )

@@ -402,7 +402,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
     ) -> Any:
         if func is torch.ops.prim.device.default:
             tensor = args[0]
-            return tensor._fake_device if isinstance(tensor, ForecastTensor) else func(*args)
+            known = getattr(tensor, "_fake_device", None)
+            return func(*args) if known is None else known
         recorder = self.recorder
         if recorder.mode.is_inside or not recorder.tape.is_open:
             return func(*args, **(kwargs or {}))

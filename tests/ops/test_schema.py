@@ -62,7 +62,8 @@ def test_every_formula_fits_the_schemas_of_its_ops() -> None:
 
 def test_every_registered_op_is_one_that_torch_has() -> None:
     named = {name for _, names in by_formula() for name in names if not name.endswith("*")}
-    unknown = {name for name in named if not signatures_of(name)}
+    # What is recorded of sparse tensors has an overload of ours.
+    unknown = {name for name in named if not signatures_of(name.removesuffix(".sparse"))}
 
     assert unknown - WITHOUT_SCHEMA == set()
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from neusight.recording.handlers.registry import Args, Kwargs, handles
-from neusight.recording.recorder import Recorder
+from neusight.recording.handlers.sparse.making import copied_to_gpu
+from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, is_small
 from neusight.recording.values.values import MAX_COPIED_ELEMENTS
@@ -24,6 +25,9 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     from_cuda = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
     if target is None or (target.type == "cuda") == from_cuda:
         return recorder.run_known(func, args, kwargs)
+    if source.layout is not torch.strided:
+        with RecordingMode(recorder):
+            return copied_to_gpu(source, kwargs)
     dtype = kwargs.get("dtype") or source.dtype
     non_blocking = bool(kwargs.get("non_blocking", False))
     if target.type == "cuda":

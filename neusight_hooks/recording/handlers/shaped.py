@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neusight.recording.handlers.registry import Args, Kwargs, handles
-from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 
 aten = torch.ops.aten
@@ -107,6 +107,18 @@ def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
     out = _recorded(recorder, func, args, kwargs, _like(recorder, stood_for, dtype))
     recorder.wait("_grouped_mm")
     return out
+
+
+@handles(aten._embedding_bag_backward.default)
+def _embedding_bag_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A dense gradient is one op; a sparse one is the gradient's rows (EmbeddingBag.cpp)."""
+    if not args[9]:
+        return recorder.run_known(func, args, kwargs)
+    grad, indices, offsets, offset2bag, bag_size = args[:5]
+    with RecordingMode(recorder):
+        return aten._embedding_bag_sparse_backward.default(
+            grad, indices, offsets, offset2bag, bag_size, *args[6:9], *args[10:], **kwargs
+        )  # fmt: skip
 
 
 def _like(recorder: Recorder, tensor: ForecastTensor, dtype: torch.dtype) -> ForecastTensor:

@@ -1,0 +1,44 @@
+"""Sparse tensors are turned, joined and cut as those of the CPU are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from sparse_metas import coo, csr, on_both
+
+import neusight
+
+#: torch warns once of checks that are off, and that compressed layouts are in beta.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+
+
+CASES: dict[str, Callable[[str], Any]] = {
+    "turned": lambda d: [coo(d).t(), coo(d).transpose(0, 1), csr(d).t(), coo(d).permute(1, 0)],
+    "widened": lambda d: coo(d).unsqueeze(0),
+    "joined": lambda d: [torch.cat([coo(d), coo(d)]), torch.cat([coo(d), coo(d)], 1)],
+    "stacked": lambda d: torch.stack([coo(d), coo(d)]),
+    "one row": lambda d: coo(d).coalesce()[1],
+    "some rows": lambda d: [
+        coo(d).coalesce().index_select(0, torch.tensor([1], device=d)).coalesce(),
+        coo(d).coalesce().index_select(0, torch.tensor([1, 0, 1], device=d)).coalesce(),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_give_what_the_cpu_gives(name: str) -> None:
+    expected, found, _ = on_both(CASES[name])
+
+    assert found == expected
+
+
+def test_rows_of_an_unknown_pattern_are_equally_full() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        edges = (torch.rand(2, 3000, device="cuda") * 100).long()
+        graph = torch.sparse_coo_tensor(edges, torch.ones(3000, device="cuda"), (100, 100))
+        assert graph.index_select(0, torch.arange(10, device="cuda"))._nnz() == 300
+
+    assert any("equally full" in line for line in forecast.warnings)
