@@ -19,6 +19,9 @@ __all__ = ["Answer", "KnownOp", "OpCache", "Output", "cache_key", "tensors_of"]
 #: by a view of that, or by torch's fake kernel as the first time.
 Answer = Literal["new", "inplace", "view", "slow"]
 
+#: Ops whose number of elements hangs on their numbers: of floats, no key keeps the value.
+_COUNTS = frozenset({"aten::arange", "aten::range"})
+
 _CHANGES_SIZE = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
@@ -72,7 +75,7 @@ class OpCache:
             needs_math=needs_math(signature),
             may_be_known=self._may_be_known(signature),
         )
-        if key is not None:
+        if key is not None and not _is_sized_by_floats(func, (*args, *kwargs.values())):
             self._known[key] = known
         return known
 
@@ -127,6 +130,10 @@ def cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     except TypeError:
         return None
     return key
+
+
+def _is_sized_by_floats(func: Any, values: Sequence[Any]) -> bool:
+    return func._schema.name in _COUNTS and any(type(value) is float for value in values)
 
 
 def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Answer:

@@ -148,3 +148,13 @@ def test_pinned_arguments_are_part_of_what_was_called() -> None:
     assert pinned.signature.arguments[0] == (
         "self", TensorSpec((2,), (1,), "float32", "cpu", is_pinned=True),
     )  # fmt: skip
+
+
+def test_the_number_of_elements_of_a_range_hangs_on_floats() -> None:
+    with neusight.forecast_on("H100"):
+        lengths = [
+            len(torch.arange(0.0, end, step, device="cuda"))
+            for end, step in ((1.0, 0.5), (3.0, 0.5), (3.0, 1.0))
+        ]
+
+    assert lengths == [2, 6, 3]
