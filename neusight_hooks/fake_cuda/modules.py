@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.jit._builtins import _get_builtin_table
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.weak import WeakIdKeyDictionary
 
 from neusight.fake_cuda.inlined import tensor_maker
 from neusight.fake_cuda.patching import Patches
@@ -112,15 +114,30 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
             for child in self.children():
                 child._apply(fn)
         for parameter in self._parameters.values():
-            if parameter is not None:
+            if is_lazy(parameter):
+                moved.lazy(parameter, fn)
+            elif parameter is not None:
                 moved.parameter(parameter, fn)
         for name, buffer in self._buffers.items():
-            if buffer is not None:
+            if is_lazy(buffer):
+                moved.lazy(buffer, fn)
+            elif buffer is not None:
                 moved.buffer(self, name, buffer, fn)
         return self
 
+    materialize = UninitializedTensorMixin.materialize
+
+    def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        device, dtype = moved.meant_for(self, device, dtype)
+        if device is None or torch.device(device).type != "cuda":
+            materialize(self, shape, device, dtype)
+            return
+        materialize(self, (0,), "cpu", dtype)
+        moved.take_over(self, torch.empty(shape, device=device, dtype=dtype))
+
     patches.on_restore(moved.give_back)
     patches.set(nn.Module, "_apply", apply)
+    patches.set(UninitializedTensorMixin, "materialize", materialized)
 
 
 class _MovedTensors:
@@ -130,6 +147,24 @@ class _MovedTensors:
         self._recorder = recorder
         self._swapped: list[tuple[Any, Any]] = []
         self._buffers: list[tuple[nn.Module, str, Any]] = []
+        self._meant = WeakIdKeyDictionary()
+
+    def lazy(self, tensor: Any, fn: Callable[[Any], Any]) -> None:
+        """Remembers where a tensor is to be made, once its shape is known (nn.LazyLinear)."""
+        device, dtype = self.meant_for(tensor, None, None)
+        empty = torch.empty(0, device=device or "cpu", dtype=dtype or tensor.data.dtype)
+        self._meant[tensor] = fn(empty)
+
+    def meant_for(self, tensor: Any, device: Any, dtype: Any) -> tuple[Any, Any]:
+        """Device and dtype to make a tensor of: what the caller says, else what it was moved to."""
+        meant = self._meant.get(tensor)
+        if meant is None:
+            return device, dtype
+        return device or meant.device, dtype or meant.dtype
+
+    def take_over(self, tensor: Any, made: Any) -> None:
+        """Gives a tensor that was without a shape its contents."""
+        _take_over(tensor, made, self._recorder, self._swapped)
 
     def parameter(self, parameter: Any, fn: Callable[[Any], Any]) -> None:
         """Moves a parameter and its gradient; both stay the objects they are."""

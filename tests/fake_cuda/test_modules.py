@@ -218,3 +218,20 @@ def test_a_default_device_holds_for_tensors_made_of_values() -> None:
         after = torch.tensor(0.5)
 
     assert (scale.device.type, after.device.type) == ("cuda", "meta")
+
+
+def test_lazy_modules_are_made_where_they_were_moved_to() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        convolution, norm = nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d()
+        model = nn.Sequential(convolution, norm, nn.Flatten(), nn.LazyLinear(5)).cuda().bfloat16()
+        data = torch.rand(2, 3, 8, 8, device="cuda", dtype=torch.bfloat16)
+        model(data).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        kinds = {(p.device.type, p.dtype) for p in model.parameters()}
+        shapes = [tuple(p.shape) for p in model.parameters()]
+        on_the_cpu = nn.LazyLinear(3)(torch.rand(2, 7))
+
+    assert kinds == {("cuda", torch.bfloat16)}
+    assert shapes == [(8, 3, 3, 3), (8,), (8,), (8,), (5, 288), (5,)]
+    assert on_the_cpu.device.type == "cpu"
+    assert forecast.unmapped == []

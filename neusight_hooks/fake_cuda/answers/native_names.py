@@ -45,8 +45,18 @@ def install_native_names(
     for function in (_broadcast, _broadcast_coalesced, _gather, _scatter):
         patches.set(core, function.__name__, function)
     patches.set(core, "_cuda_getCurrentRawStream", lambda device=0: recorder.current_stream)
+    patches.set(core, "_show_config", lambda: _build_options(torch.version.cuda))
     _install_default_type(patches)
     patches.set(torch.Tensor, "type", legacy_type_taker(torch.Tensor.type, TENSOR_TYPES))
+
+
+def _build_options(cuda: str | None) -> str:
+    """What `torch.__config__.show()` says first. torch itself would ask CUDA's libraries."""
+    return (
+        f"PyTorch built with:\n  - CUDA Runtime {cuda}\n  - CPU capability usage: "
+        f"{torch.backends.cpu.get_cpu_capability()}\n  - Build settings: TORCH_VERSION="
+        f"{torch.__version__}, USE_CUDA=ON, USE_CUDNN=ON, USE_NCCL=ON\n"
+    )
 
 
 # -- what DataParallel moves between GPUs ---------------------------------------------------------

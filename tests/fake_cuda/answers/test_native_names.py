@@ -76,3 +76,11 @@ def test_a_legacy_type_brings_a_tensor_to_the_gpu() -> None:
         assert torch.zeros(3).type() == "torch.FloatTensor"
         assert torch.zeros(3, device="cuda").type() == "torch.cuda.FloatTensor"
         assert made.share_memory_() is made
+
+
+def test_the_options_of_the_build_name_cuda() -> None:
+    with neusight.forecast_on("H100"):
+        torch.zeros(1, device="cuda")
+        version, shown = torch.version.cuda, torch.__config__.show()
+
+    assert f"CUDA Runtime {version}" in shown
