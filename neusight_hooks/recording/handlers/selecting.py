@@ -29,7 +29,9 @@ def _num_selected(recorder: Recorder, mask: Any) -> int:
 @handles(aten.nonzero.default)
 def _nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     mask = args[0]
-    out = recorder.new_tensor((_num_selected(recorder, mask), mask.dim()), torch.int64, mask)
+    shape = (_num_selected(recorder, mask), mask.dim())
+    # Position by position of one axis, then of the next (cuda/Nonzero.cu).
+    out = recorder.mode.new_tensor(shape, (1, shape[0]), torch.int64, mask._fake_device)
     recorder.record_handled(func, args, kwargs, out)
     if mask in recorder.known:
         with recorder.mode.inside():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,15 +23,15 @@ def _geqrf(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A matrix of the same shape, and a factor for each of its reflectors."""
     matrix = args[0]
     *batch, rows, columns = matrix.shape
-    factors = (*batch, min(rows, columns))
-    out = tuple(recorder.new_tensor(s, matrix.dtype, matrix) for s in (matrix.shape, factors))
+    factors = recorder.new_tensor((*batch, min(rows, columns)), matrix.dtype, matrix)
+    out = (_by_columns(recorder, tuple(matrix.shape), rows, matrix), factors)
     return _recorded(recorder, func, args, kwargs, out)
 
 
 @handles(aten.ormqr.default)
 def _ormqr(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A product, as the matrix that is multiplied."""
-    out = recorder.new_tensor(args[2].shape, args[2].dtype, args[2])
+    out = _by_columns(recorder, tuple(args[2].shape), args[2].shape[-2], args[2])
     return _recorded(recorder, func, args, kwargs, out)
 
 
@@ -43,13 +42,15 @@ def _lstsq(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     left, right = args[0], args[1]
     rows, unknowns = left.shape[-2:]
     is_vector = right.dim() == left.dim() - 1
-    columns = () if is_vector else (right.shape[-1],)
+    columns = 1 if is_vector else right.shape[-1]
     broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
     batch = broadcast(left.shape[:-2], right.shape[: -1 if is_vector else -2])
-    residuals = (*batch, *columns) if rows > unknowns else (0,)
-    shapes: Sequence[Sequence[int]] = ((*batch, unknowns, *columns), residuals)
+    # The right side is overwritten: its first rows are what was looked for.
+    solution = _by_columns(recorder, (*batch, unknowns, columns), max(rows, unknowns), left)
+    residuals = (*batch, columns) if rows > unknowns else (0,)
     out = (
-        *(recorder.new_tensor(shape, left.dtype, left) for shape in shapes),
+        recorder.fake_kernels.run(aten.squeeze.dim, (solution, -1), {}) if is_vector else solution,
+        recorder.new_tensor(residuals, left.dtype, left),
         recorder.new_tensor((0,), torch.int64, left),
         recorder.new_tensor((0,), left.dtype, left),
     )
@@ -119,6 +120,53 @@ def _embedding_bag_backward(recorder: Recorder, func: Any, args: Args, kwargs: K
         return aten._embedding_bag_sparse_backward.default(
             grad, indices, offsets, offset2bag, bag_size, *args[6:9], *args[10:], **kwargs
         )  # fmt: skip
+
+
+@handles(aten._thnn_fused_gru_cell.default)
+def _gru_cell(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The new state, and five values of each unit for the backward (ATen/native/cuda/RNN.cu)."""
+    state = args[2]
+    batch, units = state.shape
+    kept = recorder.new_tensor((batch, _GRU_KEEPS * units), state.dtype, state)
+    out = (recorder.new_tensor(state.shape, state.dtype, state), kept)
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+@handles(aten._thnn_fused_gru_cell_backward.default)
+def _gru_cell_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of both kinds of gates, of the state and, where there are, of both biases."""
+    gradient, kept, has_bias = args
+    batch, gates = kept.shape[0], 3 * kept.shape[1] // _GRU_KEEPS
+    shapes = [(batch, gates)] * 2 + [tuple(gradient.shape)] + [(gates,)] * (2 if has_bias else 0)
+    found = [recorder.new_tensor(shape, gradient.dtype, gradient) for shape in shapes]
+    out = (*found, *[None] * (5 - len(found)))
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+#: Values of a unit that a GRU cell keeps: its three gates, the state and the hidden part of a gate.
+_GRU_KEEPS = 5
+
+
+@handles(aten.multilabel_margin_loss_forward.default)
+def _multilabel_margin_loss(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A loss for each sample, or one; torch's decomposition gives a lone sample an axis."""
+    data, target, reduction = args
+    shape = () if reduction or data.dim() < 2 else (data.shape[0],)
+    loss = recorder.new_tensor(shape, data.dtype, data)
+    out = (loss, recorder.new_tensor(target.shape, data.dtype, data))
+    return _recorded(recorder, func, args, kwargs, out)
+
+
+def _by_columns(
+    recorder: Recorder, shape: tuple[int, ...], rows: int, like: ForecastTensor
+) -> ForecastTensor:
+    """Matrices as LAPACK has them: columns of so many rows one after the other."""
+    strides = [1, rows]
+    step = rows * shape[-1]
+    for size in reversed(shape[:-2]):
+        strides.insert(0, max(1, step))
+        step *= size
+    return recorder.mode.new_tensor(shape, tuple(strides), like.dtype, like._fake_device)
 
 
 def _like(recorder: Recorder, tensor: ForecastTensor, dtype: torch.dtype) -> ForecastTensor:

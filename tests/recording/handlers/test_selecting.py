@@ -55,3 +55,9 @@ def test_unknown_masks_select_half() -> None:
         return tuple((torch.randn(1000, device="cuda") > 0).nonzero().shape)
 
     assert values_of(program) == (500, 1)
+
+
+def test_positions_lie_in_memory_axis_by_axis() -> None:
+    strides = values_of(lambda: torch.ones(4, 3, device="cuda").nonzero().stride())
+
+    assert strides == (1, 12)

@@ -7,15 +7,31 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import neusight
 
 aten = torch.ops.aten
 
 
-def metas(out: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+Meta = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
+
+
+def metas(out: Any) -> list[Meta]:
+    """Shapes, dtypes and strides; of axes with one element, and without any, these mean nothing."""
     tensors = out if isinstance(out, (tuple, list)) else [out]
-    return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    return [
+        (
+            tuple(tensor.shape),
+            tensor.dtype,
+            tuple(
+                stride if length > 1 and tensor.numel() else 0
+                for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            ),
+        )
+        for tensor in tensors
+    ]
 
 
 def rows(*shape: int) -> torch.Tensor:
@@ -26,6 +42,12 @@ CASES: list[tuple[Callable[..., Any], Sequence[Any]]] = [
     (torch.geqrf, (rows(2, 5, 3),)),
     (torch.geqrf, (rows(3, 5),)),
     (torch.ormqr, (rows(5, 3), rows(3), rows(5, 2))),
+    (F.multilabel_margin_loss, (rows(4), torch.zeros(4).long())),
+    (F.multilabel_margin_loss, (rows(3, 4), torch.zeros(3, 4).long(), None, None, "none")),
+    (
+        lambda data, target: F.multilabel_margin_loss(data, target, reduction="none"),
+        (rows(4), torch.zeros(4).long()),
+    ),
     (torch.fake_quantize_per_tensor_affine, (rows(4, 3), 0.1, 0, -128, 127)),
     (
         torch.fake_quantize_per_channel_affine,
@@ -51,7 +73,14 @@ def test_shapes_are_those_of_the_cpu(call: Callable[..., Any], arguments: Sequen
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [((5, 3), (5, 2)), ((2, 5, 3), (2, 5, 1)), ((3, 3), (3, 2))]
+    ("left", "right"),
+    [
+        ((5, 3), (5, 2)),
+        ((2, 5, 3), (2, 5, 1)),
+        ((3, 3), (3, 2)),
+        ((3, 5), (3, 2)),
+        ((4, 5, 3), (4, 5)),
+    ],
 )
 def test_least_squares_gives_what_the_driver_of_cuda_gives(
     left: tuple[int, ...], right: tuple[int, ...]
@@ -72,10 +101,10 @@ def test_batch_norm_with_update_returns_statistics_in_float32() -> None:
         found = metas(aten._batch_norm_with_update(data, ones, zeros, zeros, ones, 0.1, 1e-5))
 
     assert found == [
-        ((2, 3, 4, 4), torch.bfloat16),
-        ((3,), torch.float32),
-        ((3,), torch.float32),
-        ((0,), torch.uint8),
+        ((2, 3, 4, 4), torch.bfloat16, (48, 16, 4, 1)),
+        ((3,), torch.float32, (1,)),
+        ((3,), torch.float32, (1,)),
+        ((0,), torch.uint8, (0,)),
     ]
     assert forecast.unmapped == []
 
@@ -96,3 +125,16 @@ def test_groups_are_multiplied_one_by_one_but_in_bfloat16(
     products = [k for k, _ in forecast.kernels if k.kernel_class.value == "gemm"]
     assert len(products) == num_gemms
     assert sum(kernel.flops for kernel in products) == 2 * 64 * 32 * 16
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gru_cell_trains_by_its_fused_kernels(bias: bool) -> None:
+    with neusight.forecast_on("H100") as forecast:
+        cell = nn.GRUCell(6, 4, bias=bias).cuda()
+        state = torch.zeros(3, 4, device="cuda", requires_grad=True)
+        cell(torch.rand(3, 6, device="cuda"), state).sum().backward()
+        assert state.grad is not None and state.grad.shape == (3, 4)
+        gradients = [tuple(g.shape) for p in cell.parameters() if (g := p.grad) is not None]
+
+    assert gradients == [(12, 6), (12, 4), (12,), (12,)][: 4 if bias else 2]
+    assert forecast.unmapped == []
