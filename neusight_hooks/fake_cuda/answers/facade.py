@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -474,13 +475,19 @@ def _install_questions(patches: Patches, gpu: GPU, asked: Asked) -> None:
         patches.answer(cuda, question, _of_a_gpu(answer))
     patches.answer(cuda, "get_arch_list", tell("get_arch_list", arch_list(gpu)))
     patches.answer(cuda, "is_bf16_supported", tell("is_bf16_supported", supports_bf16(gpu)))
-    patches.set(torch._C, "_has_cuda", True)
+    patches.answer(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     cudnn = torch.backends.cudnn
     patches.answer(cudnn, "is_available", lambda: True)
     patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
     patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.answer(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
+
+
+def _is_torch_asking() -> bool:
+    """Whether torch's own code asks if it was built for CUDA, which names its core then has."""
+    asking = sys._getframe(3).f_globals.get("__name__", "")
+    return bool(asking.partition(".")[0] == "torch")
 
 
 def _of_a_gpu(answer: Callable[[], Any]) -> Callable[..., Any]:

@@ -250,3 +250,16 @@ def test_an_amd_target_is_no_cuda() -> None:
         return torch.version.cuda, torch.cuda.is_available(), torch.cuda.get_arch_list()
 
     assert on("MI300X", program) == (None, True, [find_gpu("MI300X").gcn_arch_name])
+
+
+def test_torch_is_built_for_cuda_but_its_own_code_is_not_told() -> None:
+    """torch._inductor.cudagraph_trees imports names of a CUDA core where it is."""
+    asked = compile("torch.backends.cuda.is_built()", "cudagraph_trees.py", "eval")
+    found = on(
+        "H100",
+        lambda: (
+            torch.backends.cuda.is_built(),
+            eval(asked, {"torch": torch, "__name__": "torch._inductor.cudagraph_trees"}),
+        ),
+    )
+    assert found == (True, False)
