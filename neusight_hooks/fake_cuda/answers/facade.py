@@ -531,15 +531,23 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
             recorder.devices.use(index)
         return previous
 
+    def start() -> None:
+        recorder.devices.is_used = True
+
+    def current_device() -> int:
+        start()
+        return recorder.devices.current
+
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
     patches.answer(cuda, "device_count", lambda: recorder.devices.count)
-    patches.answer(cuda, "current_device", lambda: recorder.devices.current)
+    patches.answer(cuda, "current_device", current_device)
     patches.answer(cuda, "set_device", set_device)
-    patches.answer(cuda, "is_initialized", lambda: True)
-    patches.answer(cuda, "_lazy_init", nothing)
-    patches.answer(cuda, "init", nothing)
+    patches.answer(cuda, "is_initialized", lambda: recorder.devices.is_used)
+    patches.answer(cuda, "_lazy_call", lambda callable, **kwargs: callable())
+    patches.answer(cuda, "_lazy_init", start)
+    patches.answer(cuda, "init", start)
     # Two functions: Dynamo has a rule for each.
     patches.answer(cuda, "_exchange_device", exchange)
     patches.answer(cuda, "_maybe_exchange_device", lambda index: exchange(index))
