@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import neusight
 from covered.cases import Outcome, outcome_of, plain
+from neusight.predictors.errors import NeusightError
 
 _T = TypeVar("_T")
 
@@ -211,7 +212,7 @@ def compared(
 def _wrong(results: list[tuple[Sample, Result, Result]], has_free_sizes: bool) -> Outcome | None:
     """The first call that failed where the CPU's did not, or gave something else."""
     for sample, want, have in results:
-        if have.error is not None and want.error is None:
+        if have.error is not None and (want.error is None or isinstance(have.error, NeusightError)):
             return outcome_of(have.error, version=VERSION)
         if not sample.is_bound:
             want = replace(want, out=tuple(_on_the_cpu(leaf) for leaf in want.out))

@@ -78,3 +78,24 @@ def test_the_document_agrees_with_the_tables(covered: ModuleType) -> None:
     document = covered.document
 
     assert written == document.document(document.tables_in(covered.rows.KEPT))
+
+
+#: One operator in so many is tried again.
+EVERY = 120
+
+
+@pytest.mark.slow
+def test_a_sample_of_operators_comes_out_as_it_is_kept(covered: ModuleType) -> None:
+    kept = list(covered.rows.read(covered.rows.KEPT / "operators.csv").values())
+    sample = [row for row in kept if not row.reason][::EVERY]
+    command = [sys.executable, str(BENCHMARKS / "coverage.py"), "--serve", "operators"]
+    worker = covered.workers.Worker(command)
+    try:
+        found = {row.name: worker.run(covered.cases.Case(row.name, lambda: None)) for row in sample}
+    finally:
+        worker.end()
+
+    assert len(sample) > 10
+    assert {name: outcome.status for name, outcome in found.items()} == {
+        row.name: row.status for row in sample
+    }
