@@ -1,12 +1,13 @@
-"""Triton kernels that the program itself wrote: launched by name, priced by their tensors."""
+"""Kernels that the program itself wrote: launched by name, priced by their tensors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses.fake_tensor import FakeTensor
 
 from neusight.fake_cuda.import_hooks import when_imported
@@ -54,6 +55,33 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
 
     when_imported(patches, "triton.runtime.jit", patch_kernels)
     when_imported(patches, "triton.runtime.autotuner", patch_tuning)
+    _install_jiterator(patches, recorder)
+
+
+def _install_jiterator(patches: Patches, recorder: Recorder) -> None:
+    """CUDA code of one element (torch.cuda.jiterator): results have the shape that all tensors
+    broadcast to, and their common dtype (ATen/native/cuda/jiterator.cu)."""
+
+    def launch(
+        code: str,
+        name: str,
+        return_by_ref: bool,
+        num_outputs: int,
+        tensors: Sequence[torch.Tensor],
+        values: Mapping[str, Any],
+    ) -> Any:
+        _, dtype = elementwise_dtypes(
+            *tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        )
+        broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
+        shape = broadcast(*(tensor.shape for tensor in tensors))
+        out = [torch.empty(shape, dtype=dtype, device="cuda") for _ in range(num_outputs)]
+        inputs = {f"in_{place}": tensor for place, tensor in enumerate(tensors)}
+        outputs = {f"out_{place}": tensor for place, tensor in enumerate(out)}
+        _record(recorder, name, {**inputs, **outputs, **values}, "jiterator")
+        return out[0] if num_outputs == 1 else tuple(out)
+
+    patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch)
 
 
 class UserKernel:
@@ -82,14 +110,16 @@ def _named(name: str, source: str) -> tuple[str, list[str]]:
     return name, []
 
 
-def _record(recorder: Recorder, name: str, values: Mapping[str, Any]) -> None:
+def _record(
+    recorder: Recorder, name: str, values: Mapping[str, Any], language: str = "triton"
+) -> None:
     with torch._C._DisableTorchDispatch():
         arguments = tuple((key, _argument(value)) for key, value in values.items())
     recorder.warn_once(
-        "Triton kernels of the program's own are priced by the bytes of their tensors; "
-        f'register_op("triton::{name}") tells better'
+        "kernels of the program's own are priced by the bytes of their tensors; "
+        f'register_op("{language}::{name}") tells better'
     )
-    recorder.record_op(KnownOp(OpSignature(f"triton::{name}", "default", arguments, ())))
+    recorder.record_op(KnownOp(OpSignature(f"{language}::{name}", "default", arguments, ())))
 
 
 def _argument(value: Any) -> Argument:

@@ -97,3 +97,17 @@ def test_a_program_may_say_what_its_kernel_does(triton: None) -> None:
         unregister_op("triton::add_kernel")
 
     assert 2 * NUM in flops
+
+
+def test_a_jitted_element_broadcasts_and_promotes() -> None:
+    code = "template <typename T> T add(T x, T y, T alpha) { return x + alpha * y; }"
+    with neusight.forecast_on("H100") as forecast:
+        add = torch.cuda.jiterator._create_jit_fn(code, alpha=1.0)
+        x = torch.randn(64, 1, device="cuda")
+        y = torch.randn(32, device="cuda", dtype=torch.bfloat16)
+        out = add(x, y, alpha=2.0)
+        assert (out.shape, out.dtype, out.device.type) == ((64, 32), torch.float32, "cuda")
+    [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.name == "add"]
+
+    assert kernel.num_bytes == 64 * 4 + 32 * 2 + 64 * 32 * 4
+    assert forecast.unmapped == []

@@ -68,9 +68,9 @@ def _main_dtype(call: OpSignature) -> str:
     return max(known, key=lambda spec: spec.num_bytes).dtype if known else "float32"
 
 
-@register_op("triton::*")
+@register_op("triton::*", "jiterator::*")
 def user_kernel(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
-    """A Triton kernel that the program brings, of which nobody knows more than its tensors: each is
+    """A kernel that the program brings, of which nobody knows more than its tensors: each is
     moved once."""
     num_bytes = sum(spec.num_bytes for spec in call.input_tensors)
     elements = max((spec.numel for spec in call.input_tensors), default=0)

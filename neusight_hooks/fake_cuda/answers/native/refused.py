@@ -30,11 +30,6 @@ _STORAGE = (
 _TUNING = (
     "times kernels on the GPU, which is not there; leave it out: forecasts take cuBLAS' own choice"
 )
-_JITERATOR = (
-    "compiles CUDA code of the program's own, of which nobody knows what it returns; wrap it in "
-    "torch.library.custom_op with a register_fake"
-)
-
 #: Names in torch._C of what is refused, and what is said of each.
 _REFUSED = {
     "_CUDAGreenContext": _GREEN,
@@ -43,7 +38,6 @@ _REFUSED = {
     "_cuda_cudaHostAllocator": _ALLOCATOR,
     "_cuda_customAllocator": _ALLOCATOR,
     "_cuda_getAllocator": _ALLOCATOR,
-    "_cuda_jiterator_compile_and_launch_kernel": _JITERATOR,
     "_gds_deregister_buffer": _STORAGE,
     "_gds_deregister_handle": _STORAGE,
     "_gds_load_storage": _STORAGE,
