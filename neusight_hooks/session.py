@@ -229,6 +229,7 @@ class Session:
         self._undo.callback(setattr, Session, "_current", None)
         Session._current = self
         self._undo.callback(self._keep)
+        install_stand_ins(self._undo, recorder)  # below the hooks on imports, which patch them too
         enter_fake_cuda(
             self._undo,
             recorder,
@@ -244,7 +245,6 @@ class Session:
             link=options.link,
             wait_s=options.wait_s,
         )
-        install_stand_ins(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder

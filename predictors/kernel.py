@@ -104,7 +104,8 @@ DTYPE_BYTES: dict[str, float] = {
 
 
 class KernelClass(str, Enum):
-    """The families a predictor prices differently."""
+    """The families a predictor prices differently. CUSTOM is a kernel of the program's own, of
+    which no more than its tensors is known, UNKNOWN what an op launches that nobody described."""
 
     GEMM = "gemm"
     CONVOLUTION = "convolution"
@@ -118,6 +119,7 @@ class KernelClass(str, Enum):
     SORT = "sort"
     OPTIMIZER = "optimizer"
     COLLECTIVE = "collective"
+    CUSTOM = "custom"
     UNKNOWN = "unknown"
 
 

@@ -6,15 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.physical_time import Bound
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
-    from neusight.predictors.kernel import Kernel
 
-__all__ = ["Estimate", "Origin", "Predictor", "PredictorFactory"]
+__all__ = ["UNDESCRIBED", "Estimate", "Origin", "Predictor", "PredictorFactory"]
 
-Origin = Literal["trained", "physics", "fallback"]
+Origin = Literal["trained", "physics", "fallback", "custom"]
+
+#: Who prices the classes of which nobody described more than bytes.
+UNDESCRIBED: dict[KernelClass, Origin] = {
+    KernelClass.UNKNOWN: "fallback",
+    KernelClass.CUSTOM: "custom",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,8 @@ class Estimate:
     an 80 % interval. `tile` is (m, n) of a CTA tile where the class has one; `num_ctas`,
     `num_waves` and `split_k` describe the launch; `utilization` is the share of peak FLOP/s;
     `origin` says whether a trained model, stated physics or the bytes-over-bandwidth fallback
-    priced it, `in_range` whether the kernel lies inside what that predictor was fitted on.
+    priced it ("custom": the bytes of a kernel of the program's own), `in_range` whether the kernel
+    lies inside what that predictor was fitted on.
     """
 
     latency_us: float

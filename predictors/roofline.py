@@ -8,7 +8,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.physical_time import Bound, whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
-from neusight.predictors.predictor import Estimate
+from neusight.predictors.predictor import UNDESCRIBED, Estimate
 from neusight.predictors.registry import register_predictor
 
 __all__ = ["Roofline"]
@@ -33,13 +33,12 @@ class Roofline:
         bound: Bound = "compute" if compute_us > memory_us else "memory"
         if kernel.kernel_class is KernelClass.COLLECTIVE:
             bound = "communication"
-        unknown = kernel.kernel_class is KernelClass.UNKNOWN
         return Estimate(
             latency_us=latency_us,
             low_us=latency_us,
             high_us=whole_nanoseconds(latency_us * ROOFLINE_HIGH),
             bound=bound,
-            origin="fallback" if unknown else "physics",
+            origin=UNDESCRIBED.get(kernel.kernel_class, "physics"),
             predictor=self.name,
             utilization=min(1.0, compute_us / latency_us),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.triton_driver import TargetDriver
+from neusight.ops import mapped_ops
 from neusight.recording.dispatch.op_cache import KnownOp
 from neusight.recording.recording import Argument, OpSignature
 from neusight.recording.signature import spec_of
@@ -19,7 +22,7 @@ from neusight.recording.signature import spec_of
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["UserKernel", "install_user_kernels"]
+__all__ = ["UnbuiltKernel", "UserKernel", "install_user_kernels"]
 
 #: A parameter of a kernel in its text, where it is no constant.
 _PARAMETER = re.compile(r"^\s*(\w+)\s*(?!.*constexpr)")
@@ -27,19 +30,25 @@ _PARAMETER = re.compile(r"^\s*(\w+)\s*(?!.*constexpr)")
 
 def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
     """Kernels of `@triton.jit` that run on forecast tensors are recorded; none is compiled, and
-    `@triton.autotune` times none: its first configuration runs."""
+    `@triton.autotune` times none: its first configuration runs. Triton's driver answers as the
+    target would."""
 
     def patch_kernels(module: Any) -> None:
         run = module.JITFunction.run
 
-        def run_or_record(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def run_or_record(
+            self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any
+        ) -> Any:
             given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+            if warmup and recorder.is_open:
+                return UnbuiltKernel(self, kwargs)
             if not any(isinstance(value, FakeTensor) for value in given.values()):
-                return run(self, *args, **kwargs)
-            if recorder.mode.is_inside:
-                return None  # torch asks what an op made of it returns (torch.library.triton_op)
-            values = {name: given[name] for name in self.arg_names if name in given}
-            return _record(recorder, self.__name__, values)
+                return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+            if not recorder.mode.is_inside:  # else torch asks what an op made of it returns
+                values = {name: given[name] for name in self.arg_names if name in given}
+                values["grid"] = _sizes(grid, given)
+                _record(recorder, self.__name__, values)
+            return UnbuiltKernel(self, kwargs)
 
         patches.set(module.JITFunction, "run", run_or_record)
 
@@ -49,12 +58,17 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
         def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not any(isinstance(value, FakeTensor) for value in (*args, *kwargs.values())):
                 return tune(self, *args, **kwargs)
-            return self.fn.run(*args, **{**self.configs[0].kwargs, **kwargs})
+            first = self.configs[0] if self.configs else None
+            return self.fn.run(*args, **{**(first.kwargs if first else {}), **kwargs})
 
         patches.set(module.Autotuner, "run", run_first)
 
+    def patch_driver(module: Any) -> None:
+        patches.set(module.driver, "_active", TargetDriver())
+
     when_imported(patches, "triton.runtime.jit", patch_kernels)
     when_imported(patches, "triton.runtime.autotuner", patch_tuning)
+    when_imported(patches, "triton.runtime.driver", patch_driver)
     _install_jiterator(patches, recorder)
 
 
@@ -82,6 +96,38 @@ def _install_jiterator(patches: Patches, recorder: Recorder) -> None:
         return out[0] if num_outputs == 1 else tuple(out)
 
     patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch)
+
+
+def _sizes(grid: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
+    """How many programs are launched, along up to three dimensions."""
+    found = grid(dict(given)) if callable(grid) else grid
+    sizes = found if isinstance(found, (list, tuple)) else (found,)
+    return tuple(int(size) for size in sizes if size is not None)
+
+
+class UnbuiltKernel:
+    """What a launch or a warm-up gives: a kernel that nobody compiled. What the compiler would know
+    of it is not known; programs that fit their grid to it take what follows for an answer."""
+
+    #: Registers of a thread that keep an SM full (65,536 over 2,048 threads), and nothing spilled.
+    n_regs = 32
+    n_spills = 0
+
+    def __init__(self, kernel: Any, options: Mapping[str, Any]) -> None:
+        self._kernel = kernel
+        self.name = kernel.__name__
+        #: Triton launches 4 warps where nobody says how many.
+        self.metadata = SimpleNamespace(
+            shared=0, num_warps=options.get("num_warps", 4), name=self.name
+        )
+        self.asm: dict[str, str] = {}
+
+    def _init_handles(self) -> None:
+        pass
+
+    def __getitem__(self, grid: Any) -> Any:
+        """Launches it as the kernel itself is launched."""
+        return self._kernel[grid]
 
 
 class UserKernel:
@@ -115,14 +161,17 @@ def _record(
 ) -> None:
     with torch._C._DisableTorchDispatch():
         arguments = tuple((key, _argument(value)) for key, value in values.items())
-    recorder.warn_once(
-        "kernels of the program's own are priced by the bytes of their tensors; "
-        f'register_op("{language}::{name}") tells better'
-    )
+    if f"{language}::{name}" not in mapped_ops():
+        recorder.warn_once(
+            "kernels of the program's own are priced by the bytes of their tensors; "
+            f'register_op("{language}::{name}") tells better'
+        )
     recorder.record_op(KnownOp(OpSignature(f"{language}::{name}", "default", arguments, ())))
 
 
 def _argument(value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         return spec_of(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(item) for item in value)
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -13,7 +13,6 @@ from neusight.ops.products import (
     gemm,
     linear_cross_entropy,
     recurrent,
-    semi_structured,
     sparse,
 )
 from neusight.ops.registry import (
@@ -63,7 +62,6 @@ FAMILIES = (
     pooling,
     recurrent,
     reduction,
-    semi_structured,
     sharding,
     softmax,
     sort,

@@ -38,6 +38,7 @@ _MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTI
 
 _NS_PER_US = 1000
 _US_PER_S = 1e6
+#: Told always; kernels of the program's own where it has any.
 _ORIGINS = ("trained", "physics", "fallback")
 
 
@@ -165,11 +166,12 @@ def _of_model(kernels: Iterable[KernelSpan]) -> Iterator[KernelSpan]:
 
 def coverage_of(kernels: Iterable[KernelSpan]) -> dict[str, float]:
     """Share of the kernels' time by who priced them."""
-    sums = dict.fromkeys(_ORIGINS, 0)
+    sums: dict[str, int] = dict.fromkeys(_ORIGINS, 0)
     for span in kernels:
-        sums[span.estimate.origin] += span.duration_ns
+        origin = span.estimate.origin
+        sums[origin] = sums.get(origin, 0) + span.duration_ns
     total = sum(sums.values())
-    return {origin: round(sums[origin] / total, 6) if total else 0.0 for origin in _ORIGINS}
+    return {origin: round(share / total, 6) if total else 0.0 for origin, share in sums.items()}
 
 
 def _step_row(span: StepSpan) -> dict[str, Any]:

@@ -245,9 +245,15 @@ def _category_words(memory: MemoryTimeline) -> str:
     )
 
 
+#: How an origin is shown, where it is no word of its own.
+_ORIGIN_WORDS = {"custom": "kernels of the program's own by their bytes"}
+
+
 def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
     shares = ", ".join(
-        f"{share:.0%} {origin}" for origin, share in verdict.coverage.items() if share
+        f"{share:.0%} {_ORIGIN_WORDS.get(origin, origin)}"
+        for origin, share in verdict.coverage.items()
+        if share
     )
     words = f"  coverage  {shares or 'no kernels'}"
     if unmapped:

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._library.custom_ops import OPDEFS
+from torch._library.triton import triton_ops_to_kernels
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -366,6 +368,8 @@ def _composite_of(func: Any) -> Callable[..., Any] | None:
         return kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
     if not isinstance(func, torch._ops.OpOverload):
         return None
+    if func._schema.name in triton_ops_to_kernels:  # it is what its Python function launches
+        return cast("Callable[..., Any]", OPDEFS[func._schema.name]._backend_fns[None])
     name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CUDA"):

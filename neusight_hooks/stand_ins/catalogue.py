@@ -29,6 +29,7 @@ CATALOGUE: dict[str, StandIn] = {
     "flash_attn_interface": StandIn(
         "flash_attention_3", "flash-attn-3", "3.0.0", must_be_asked_for=True
     ),
+    "triton": StandIn("triton", "triton", "3.7.1"),
 }
 
 #: Libraries that take up a package as soon as it is there. They do not find stand-ins which the

@@ -76,7 +76,10 @@ class _StandInFinder(metadata.DistributionFinder):
         real = self._real(fullname, path, target)
         if real is not None:
             return self._guarded(real)
-        return _spec_of(fullname) if _may_find(package) else None
+        if not _may_find(package):
+            return None
+        _settle(package)
+        return _spec_of(fullname)
 
     def _real(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -160,8 +163,19 @@ def _who_asks() -> str:
     return ""
 
 
+def _settle(package: str) -> None:
+    """Has done what must be done before anybody finds the stand-in."""
+    settle = getattr(import_module(f"{_HOMES}.{CATALOGUE[package].home}"), "settle", None)
+    if settle is not None:
+        settle()
+
+
+#: Where the stand-ins are.
+_HOMES = "neusight.stand_ins.packages"
+
+
 def _modules_of(package: str) -> Mapping[str, Mapping[str, Any]]:
-    home: Any = import_module(f"neusight.stand_ins.packages.{CATALOGUE[package].home}")
+    home: Any = import_module(f"{_HOMES}.{CATALOGUE[package].home}")
     modules: Mapping[str, Mapping[str, Any]] = home.MODULES
     return modules
 
@@ -182,8 +196,13 @@ class _Loader(Loader):
 
 def _fill(module: ModuleType) -> None:
     package = module.__name__.partition(".")[0]
-    held = _modules_of(package)[module.__name__]
-    vars(module).update(held, __version__=CATALOGUE[package].version, __all__=list(held))
+    modules = _modules_of(package)
+    held = modules[module.__name__]
+    public = [name for name in held if not name.startswith("_")]
+    vars(module).update(held, __version__=CATALOGUE[package].version, __all__=public)
+    for name in modules if module.__name__ == package else ():
+        if name.startswith(f"{package}."):
+            import_module(name)
 
 
 def _replace(module: ModuleType) -> None:

@@ -464,6 +464,7 @@ _MEMORY_CLASSES = (
     KernelClass.COPY,
     KernelClass.SORT,
     KernelClass.OPTIMIZER,
+    KernelClass.CUSTOM,
     KernelClass.UNKNOWN,
 )
 

@@ -21,7 +21,7 @@ class JITFunction:
     __name__ = "add_kernel"
     arg_names = ("x", "out", "n", "BLOCK")
 
-    def run(self, *args: Any, **kwargs: Any) -> str:
+    def run(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> str:
         return "compiled"
 
 
@@ -57,7 +57,7 @@ def test_a_kernel_moves_each_of_its_tensors_once(triton: None) -> None:
     [call] = launched(forecast)
     [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.name == "add_kernel"]
 
-    assert call.signature.arguments[2:] == (("n", NUM), ("BLOCK", 1024))
+    assert call.signature.arguments[2:] == (("n", NUM), ("BLOCK", 1024), ("grid", (4,)))
     assert kernel.num_bytes == 2 * NUM * 4
     assert any("triton::add_kernel" in line for line in forecast.warnings)
     assert forecast.unmapped == []
@@ -69,7 +69,7 @@ def test_of_configurations_the_first_runs(triton: None) -> None:
         Autotuner().run(x, x, NUM, grid=(4,))
     [call] = launched(forecast)
 
-    assert call.signature.arguments[-1] == ("BLOCK", 64)
+    assert call.signature.by_name["BLOCK"] == 64
 
 
 def test_what_runs_on_no_forecast_tensor_runs_as_ever(triton: None) -> None:

@@ -35,8 +35,6 @@ WITHOUT_SCHEMA = {
     "aten::prim_layout",
     "c10d::wait",
     "prim::device",
-    "semi_structured::cusparselt_mm",
-    "semi_structured::cutlass_mm",
     "prim::layout",
 }
 

@@ -89,6 +89,7 @@ def memory_bound() -> Iterator[Kernel]:
         (KernelClass.SORT, "topk", {"selects": True}),
         (KernelClass.OPTIMIZER, "multi_tensor_adamw", {}),
         (KernelClass.UNKNOWN, "unknown", {}),
+        (KernelClass.CUSTOM, "custom", {}),
     ):  # fmt: skip
         for rows, width in ((64, 512), (8192, 4096)):
             num_bytes = 4 * rows * width

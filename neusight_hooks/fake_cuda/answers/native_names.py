@@ -10,6 +10,7 @@ import torch
 
 from neusight.fake_cuda.answers.facade import TENSOR_TYPES
 from neusight.fake_cuda.answers.native.attention_questions import install_attention_questions
+from neusight.fake_cuda.answers.native.generators import install_generators
 from neusight.fake_cuda.answers.native.legacy_types import install_legacy_types
 from neusight.fake_cuda.answers.native.pools import install_pools
 from neusight.fake_cuda.answers.native.refused import install_refused
@@ -34,6 +35,7 @@ def install_native_names(
     install_refused(patches)
     install_same_names(patches, recorder)
     install_switches(patches, recorder)
+    install_generators(patches, recorder)
     install_sensors(patches, recorder, gpu)
     install_legacy_types(patches)
     install_attention_questions(patches, gpu, asked)
@@ -44,6 +46,9 @@ def install_native_names(
         patches.set(core, function.__name__, function)
     patches.set(core, "_cuda_getCurrentRawStream", lambda device=0: recorder.current_stream)
     patches.set(core, "_show_config", lambda: _build_options(torch.version.cuda))
+    if not hasattr(core, "_cuda_CUDAAllocator_AllocatorState"):
+        # What torch._inductor.cudagraph_trees imports where torch says that it was built for CUDA.
+        patches.set(core, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {}))
     _install_default_type(patches)
     patches.set(torch.Tensor, "type", legacy_type_taker(torch.Tensor.type, TENSOR_TYPES))
 

@@ -78,7 +78,7 @@ def user_kernel(call: OpSignature, math: MathMode, **others: Argument) -> list[K
         return []
     return [
         Kernel.rows(
-            KernelClass.ELEMENTWISE,
+            KernelClass.CUSTOM,
             call.op.partition("::")[2],
             1,
             elements,

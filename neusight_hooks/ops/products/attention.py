@@ -73,17 +73,8 @@ def _sequence_first(
     if batch == 1 and bounds is not None:
         batch = max(1, bounds.shape[0] - 1)
         seq_q, seq_kv = ceil_div(seq_q, batch), ceil_div(seq_kv, batch)
-    return _Problem(
-        batch,
-        heads,
-        key.shape[-2],
-        seq_q,
-        seq_kv,
-        head_dim,
-        value.shape[-1],
-        query.dtype,
-        query.device,
-    )
+    sizes = (batch, heads, key.shape[-2], seq_q, seq_kv, head_dim, value.shape[-1])
+    return _Problem(*sizes, query.dtype, query.device)
 
 
 def _attention(
@@ -132,10 +123,8 @@ def _backward(
     if problem.is_empty:
         return []
     bias_bytes = bias.num_bytes if bias is not None else 0
-    kernels = [
-        _delta(problem),
-        _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes),
-    ]
+    main = _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes)
+    kernels = [_delta(problem), main]
     if accumulates_query:
         kernels += _converted_query_gradient(problem)
     if sums_groups and problem.kv_heads and problem.heads != problem.kv_heads:
@@ -282,11 +271,7 @@ def flash_with_cache(
     **others: Argument,
 ) -> list[Kernel]:
     """A step of decoding: `length` keys of the caches, the new ones among them."""
-    batch, seq_q, heads, head_dim = query.shape
-    kv_heads, head_dim_v = key_cache.shape[-2], value_cache.shape[-1]
-    whole = _Problem(
-        batch, heads, kv_heads, seq_q, length, head_dim, head_dim_v, query.dtype, query.device
-    )
+    whole = _sequence_first(query, key_cache, value_cache, None)._replace(seq_kv=length)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
     return _forward(problem, _flash(call), causal=causal)
 

@@ -561,3 +561,73 @@ def euclidean_dist(
     kernels += matmul_kernels(x1, _transposed(x2), result, math)
     kernels += pointwise_kernel("clamp_min", (result,), (result,))
     return kernels + pointwise_kernel("sqrt", (result,), (result,))
+
+
+@register_op("aten::_sparse_semi_structured_linear")
+def semi_structured_linear(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    weight: TensorSpec,
+    meta: TensorSpec,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A Linear with a 2:4 sparse weight."""
+    return _sparse_product(weight, (input, weight, meta, bias), output(call))
+
+
+@register_op("aten::_sparse_semi_structured_mm")
+def semi_structured_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    mat1: TensorSpec,
+    mat1_meta: TensorSpec,
+    mat2: TensorSpec,
+) -> list[Kernel]:
+    """A product whose left side is 2:4 sparse."""
+    return _sparse_product(mat1, (mat1, mat1_meta, mat2), output(call))
+
+
+@register_op("aten::_sparse_semi_structured_addmm")
+def semi_structured_addmm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    input: TensorSpec,
+    mat1: TensorSpec,
+    mat1_meta: TensorSpec,
+    mat2: TensorSpec,
+) -> list[Kernel]:
+    """The same with a bias, which comes first among the arguments."""
+    return _sparse_product(mat1, (input, mat1, mat1_meta, mat2), output(call))
+
+
+@register_op("aten::_cslt_sparse_mm")
+def cslt_sparse_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    compressed_A: TensorSpec,
+    dense_B: TensorSpec,
+    bias: TensorSpec | None = None,
+    alpha: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A product by cuSPARSELt (cuda/cuSPARSELtOps.cpp); the compressed side is a flat buffer of
+    values and metadata."""
+    k, n = dense_B.shape
+    result = output(call)
+    stored = matrix(result.numel // max(1, n), k // 2, compressed_A)
+    return _sparse_product(stored, (compressed_A, dense_B, bias, alpha), result)
+
+
+def _sparse_product(
+    sparse: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
+) -> list[Kernel]:
+    """A product with a 2:4 sparse operand, priced as the dense product of its stored half."""
+    m, n, k = product(result.shape[:-1]), result.shape[-1], sparse.shape[-1]
+    if m * n * k == 0:
+        return []
+    gemm = Kernel.gemm(m, n, k, dtype=sparse.dtype, layout="nt", name="sparse_gemm")
+    return [replace(gemm, bytes_read=num_bytes(reads))]

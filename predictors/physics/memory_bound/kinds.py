@@ -47,6 +47,7 @@ _KINDS: dict[KernelClass, MemoryKind] = {
     KernelClass.GATHER: MemoryKind(issue_bytes=16.0, floor_factor=1.2, dram_share=0.85),
     KernelClass.SORT: MemoryKind(issue_bytes=5.0, floor_factor=2.0, dram_share=0.7),
     KernelClass.OPTIMIZER: MemoryKind(issue_bytes=14.0, floor_factor=1.5, dram_share=0.97),
+    KernelClass.CUSTOM: _STREAM,
     KernelClass.UNKNOWN: MemoryKind(issue_bytes=8.0, floor_factor=1.2, dram_share=0.9),
 }
 

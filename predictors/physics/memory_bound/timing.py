@@ -54,7 +54,9 @@ _ROWS_SPREAD = 0.2
 _OF_ROWS = frozenset({KernelClass.REDUCTION, KernelClass.SOFTMAX, KernelClass.NORMALIZATION})
 _WIDE_SPREAD = 0.35
 _SHORT_US = 10.0
-_IRREGULAR = frozenset({KernelClass.GATHER, KernelClass.SORT, KernelClass.UNKNOWN})
+_IRREGULAR = frozenset(
+    {KernelClass.GATHER, KernelClass.SORT, KernelClass.CUSTOM, KernelClass.UNKNOWN}
+)
 
 #: Threads of a CTA and elements of a thread in PyTorch's vectorized kernels (thread_constants.h).
 _THREADS = 128

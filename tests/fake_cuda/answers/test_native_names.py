@@ -84,3 +84,11 @@ def test_the_options_of_the_build_name_cuda() -> None:
         version, shown = torch.version.cuda, torch.__config__.show()
 
     assert f"CUDA Runtime {version}" in shown
+
+
+def test_cuda_graph_trees_import_where_torch_says_that_it_has_cuda() -> None:
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        assert isinstance(torch._C._cuda_CUDAAllocator_AllocatorState, type)
+
+    assert not hasattr(torch._C, "_cuda_CUDAAllocator_AllocatorState") or torch.version.cuda

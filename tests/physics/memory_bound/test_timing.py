@@ -30,6 +30,7 @@ CLASSES = st.sampled_from(
         (KernelClass.COPY, "memcpy_d2d"),
         (KernelClass.COPY, "memcpy_h2d"),
         (KernelClass.OPTIMIZER, "multi_tensor_apply"),
+        (KernelClass.CUSTOM, "own"),
         (KernelClass.UNKNOWN, "mystery"),
     ]
 )

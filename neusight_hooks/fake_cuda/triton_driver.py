@@ -1,0 +1,79 @@
+"""Triton's driver, which would load libcuda: it answers as torch.cuda does in a forecast."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+__all__ = ["TargetDriver"]
+
+#: Bytes that Triton's benchmark writes before each run, to empty the L2 (triton/testing.py).
+_EMPTYING_BYTES = 256 * 2**20
+
+
+class TargetDriver:
+    """What `triton.runtime.driver.active` is while a forecast is open."""
+
+    def __init__(self) -> None:
+        self.utils = self
+
+    @staticmethod
+    def is_active() -> bool:
+        """There is a GPU."""
+        return True
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """The target's, by Triton's names; clocks in kHz."""
+        found: Any = torch.cuda.get_device_properties(device)
+        return {
+            "max_shared_mem": found.shared_memory_per_block_optin,
+            "max_num_regs": found.regs_per_multiprocessor,
+            "multiprocessor_count": found.multi_processor_count,
+            "warpSize": found.warp_size,
+            "sm_clock_rate": getattr(found, "clock_rate", 0),
+            "mem_clock_rate": getattr(found, "memory_clock_rate", 0),
+            "mem_bus_width": getattr(found, "memory_bus_width", 0),
+        }
+
+    def get_current_target(self) -> Any:
+        """Its backend, capability and warp size."""
+        compiler: Any = import_module("triton.backends.compiler")
+        major, minor = torch.cuda.get_device_capability()
+        backend = "cuda" if torch.version.hip is None else "hip"
+        warp_size = torch.cuda.get_device_properties(0).warp_size
+        return compiler.GPUTarget(backend, major * 10 + minor, warp_size)
+
+    def get_active_torch_device(self) -> torch.device:
+        """The current GPU."""
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def get_device_interface(self) -> Any:
+        """The module that makes events and waits."""
+        return torch.cuda
+
+    def get_current_device(self) -> int:
+        """Its number."""
+        return torch.cuda.current_device()
+
+    def set_current_device(self, device: int) -> None:
+        """Another one is current from now on."""
+        torch.cuda.set_device(device)
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        """The stream's handle."""
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    def get_benchmarker(self) -> Any:
+        """Triton's own."""
+        testing: Any = import_module("triton.testing")
+        return testing.do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """What is written before each run of a benchmark."""
+        return torch.empty(_EMPTYING_BYTES // 4, dtype=torch.int, device="cuda")
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Writes it."""
+        cache.zero_()

@@ -1,0 +1,294 @@
+"""Triton where it is not installed: enough for a program to define its kernels, which are recorded
+by `fake_cuda/user_kernels.py` as those of the real package are; none is ever executed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import torch
+
+from neusight.fake_cuda.triton_driver import TargetDriver
+from neusight.stand_ins.own_op import names, note
+
+__all__ = ["MODULES", "settle"]
+
+
+def settle() -> None:
+    """Torch looks for Triton before the program has it, and goes on as without."""
+    import_module("torch._inductor.runtime.triton_compat")
+    utilities: Any = import_module("torch.utils._triton")
+    utilities.has_triton_package()  # keeps its answer, as the next does
+    inductor: Any = import_module("torch._inductor.utils")
+    inductor.get_triton_attrs_descriptor_version()
+
+
+def _not_here(name: str) -> NoReturn:
+    raise RuntimeError(
+        f"Triton is not installed, so {name} cannot run: in a forecast its kernels are launched on "
+        "CUDA tensors and recorded."
+    )
+
+
+class KernelInterface:
+    """What is launched as kernel[grid](...)."""
+
+    arg_names: tuple[str, ...] = ()
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it, were it compiled."""
+        _not_here(getattr(self, "__name__", "a kernel"))
+
+
+class JITFunction(KernelInterface):
+    """A kernel: its name and the names of its arguments."""
+
+    def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
+        self.fn = fn
+        self.arg_names = tuple(inspect.signature(fn).parameters)
+        self.arg_defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(fn).parameters.items()
+            if parameter.default is not parameter.empty
+        }
+        self.__name__, self.__module__, self.__doc__ = fn.__name__, fn.__module__, fn.__doc__
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Recorded on forecast tensors; nothing else can be done with it."""
+        _not_here(self.__name__)
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Compiles it, were there a compiler."""
+        return self.run(*args, grid=grid, warmup=True, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("Cannot call @triton.jit'd outside of the scope of a kernel")
+
+
+class Config:
+    """Sizes that a kernel may be tuned to."""
+
+    def __init__(
+        self,
+        kwargs: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        num_ctas: int = 1,
+        maxnreg: int | None = None,
+        pre_hook: Any = None,
+        **others: Any,
+    ) -> None:
+        self.kwargs = kwargs
+        self.num_warps, self.num_stages, self.num_ctas = num_warps, num_stages, num_ctas
+        self.maxnreg, self.pre_hook = maxnreg, pre_hook
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """All that a launch is given by it."""
+        return {**self.kwargs, "num_warps": self.num_warps, "num_stages": self.num_stages}
+
+
+class Autotuner(KernelInterface):
+    """A kernel and the configurations that it is tuned over."""
+
+    def __init__(self, fn: Any, configs: Sequence[Config]) -> None:
+        self.fn, self.configs, self.arg_names = fn, list(configs), fn.arg_names
+        self.__name__ = fn.__name__
+        self.best_config = self.configs[0] if self.configs else None
+
+
+class Heuristics(KernelInterface):
+    """A kernel some of whose arguments are computed from the others."""
+
+    def __init__(self, fn: Any, values: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
+        self.fn, self.values, self.arg_names = fn, values, fn.arg_names
+        self.__name__ = fn.__name__
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the kernel with them."""
+        given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+        for name, value in self.values.items():
+            kwargs[name] = given[name] = value(given)
+        return self.fn.run(*args, **kwargs)
+
+
+def jit(fn: Any = None, **options: Any) -> Any:
+    """Makes a kernel of a function."""
+    note("triton", "jit")
+    return JITFunction if fn is None else JITFunction(fn)
+
+
+def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Any:
+    """Has a kernel tuned; in a forecast its first configuration runs."""
+    return lambda fn: Autotuner(fn, configs)
+
+
+def heuristics(values: dict[str, Callable[[dict[str, Any]], Any]]) -> Any:
+    """Has arguments computed."""
+    return lambda fn: Heuristics(fn, values)
+
+
+def cdiv(x: int, y: int) -> int:
+    """How many y hold x."""
+    return (x + y - 1) // y
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+# -- triton.language, of which nothing runs --------------------------------------------------------
+
+
+class Word:
+    """A name of Triton's language. It can be passed around, and compared with itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Word:
+        return _word(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _not_here(f"triton.language.{self.name}")
+
+    def __getitem__(self, item: Any) -> Word:
+        return self
+
+    def __repr__(self) -> str:
+        return f"triton.language.{self.name}"
+
+
+_words: dict[str, Word] = {}
+
+
+def _word(name: str) -> Word:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _words.setdefault(name, Word(name))
+
+
+class constexpr:
+    """A value that is known when a kernel is compiled."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value.value if isinstance(value, constexpr) else value
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == (other.value if isinstance(other, constexpr) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+# -- triton.testing --------------------------------------------------------------------------------
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: int = 25,
+    rep: int = 100,
+    grad_to_none: Any = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Milliseconds of one call in the forecast, in which all calls take as long."""
+    fn()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    fn()
+    end.record()
+    torch.cuda.synchronize()
+    taken = begin.elapsed_time(end)
+    if quantiles is not None:
+        return [taken] * len(quantiles) if len(quantiles) > 1 else taken
+    return [taken] if return_mode == "all" else taken
+
+
+class Benchmark:
+    """A plot of times, as it is described."""
+
+    def __init__(
+        self, x_names: Any, x_vals: Any, line_arg: str, line_vals: Any, **others: Any
+    ) -> None:
+        self.x_names = [x_names] if isinstance(x_names, str) else list(x_names)
+        self.x_vals, self.line_arg, self.line_vals = x_vals, line_arg, line_vals
+        self.args = others.get("args", {})
+
+
+class Plotted:
+    """A function that is run for each point of a benchmark."""
+
+    def __init__(self, fn: Callable[..., Any], benchmarks: Any) -> None:
+        self.fn = fn
+        self.benchmarks = benchmarks if isinstance(benchmarks, list) else [benchmarks]
+
+    def run(self, show_plots: bool = False, print_data: bool = False, **others: Any) -> None:
+        """Runs it, and prints its times."""
+        for benchmark in self.benchmarks:
+            for x in benchmark.x_vals:
+                values = x if isinstance(x, (list, tuple)) else [x] * len(benchmark.x_names)
+                point = dict(zip(benchmark.x_names, values, strict=False))
+                row = [
+                    self.fn(**point, **{benchmark.line_arg: line}, **benchmark.args)
+                    for line in benchmark.line_vals
+                ]
+                if print_data:
+                    print(*point.values(), *row)
+
+
+def perf_report(benchmarks: Any) -> Callable[[Callable[..., Any]], Plotted]:
+    """Decorates a function that is run for each point of a benchmark."""
+    return lambda fn: Plotted(fn, benchmarks)
+
+
+class DriverConfig:
+    """Holds the driver, which answers as the target."""
+
+    active = TargetDriver()
+
+    def set_active(self, driver: Any) -> None:
+        """Leaves the target's as it is."""
+
+
+class GPUTarget:
+    """Backend, capability and warp size of a GPU."""
+
+    def __init__(self, backend: str, arch: int | str, warp_size: int) -> None:
+        self.backend, self.arch, self.warp_size = backend, arch, warp_size
+
+
+_driver = DriverConfig()
+_LANGUAGE = {"__getattr__": _word, "constexpr": constexpr, "cdiv": cdiv}
+_LANGUAGE_MODULES = (
+    *("", ".core", ".math", ".standard"),
+    *(".extra", ".extra.cuda", ".extra.libdevice", ".extra.cuda.libdevice"),
+)
+_TUNING = names(Autotuner, Config, Heuristics, autotune, heuristics)
+
+MODULES: dict[str, dict[str, Any]] = {
+    "triton": {
+        **names(JITFunction, KernelInterface, cdiv, jit, next_power_of_2),
+        **names(Config, autotune, heuristics),
+        "constexpr_function": lambda fn: fn,
+    },
+    "triton.backends": {},
+    "triton.backends.compiler": names(GPUTarget),
+    "triton.runtime": {"driver": _driver, "JITFunction": JITFunction},
+    "triton.runtime.autotuner": _TUNING,
+    "triton.runtime.jit": names(JITFunction, KernelInterface, jit),
+    "triton.testing": names(Benchmark, Plotted, do_bench, perf_report, do_bench_cudagraph=do_bench),
+    **{f"triton.language{name}": _LANGUAGE for name in _LANGUAGE_MODULES},
+}
