@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -67,7 +67,9 @@ def _install_loading(patches: Patches) -> None:
             is_reading.clear()
         if not homes:
             return loaded
-        return torch.utils._pytree.tree_map_only(torch.Tensor, to_home, loaded)
+        return torch.utils._pytree.tree_map_only(
+            (torch.Tensor, torch.nn.Module), lambda found: _moved(found, to_home), loaded
+        )
 
     is_reading: list[bool] = []
     storages: Any = torch.storage.UntypedStorage
@@ -75,6 +77,18 @@ def _install_loading(patches: Patches) -> None:
     for name in ("to", "cuda"):
         patches.set(storages, name, lambda self, *args, **kwargs: move(self, *args, **kwargs))
     original = patches.answer(torch.serialization, "load", load)
+
+    def rebuild_parameter(data: torch.Tensor, *args: Any) -> Any:
+        """A parameter is where its data goes; made on the CPU it would lose them first."""
+        home = homes.get(data.untyped_storage()._cdata) if is_reading else None
+        return original_rebuild(data if home is None else data.to(home), *args)
+
+    original_rebuild = patches.answer(torch._utils, "_rebuild_parameter", rebuild_parameter)
+
+
+def _moved(found: Any, to_home: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A tensor or a whole module, where the script wants it."""
+    return to_home(found) if isinstance(found, torch.Tensor) else found._apply(to_home)
 
 
 def _home_of(location: str, map_location: Any) -> Any:

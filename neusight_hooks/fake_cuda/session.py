@@ -28,6 +28,12 @@ from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.overlay.spawned import install_spawned
 from neusight.fake_cuda.overlay.writers import install_writers
+from neusight.fake_cuda.own_code.custom_ops import install_custom_ops
+from neusight.fake_cuda.own_code.exchange import install_exchange
+from neusight.fake_cuda.own_code.gradients import install_gradients
+from neusight.fake_cuda.own_code.numeric_checks import install_numeric_checks
+from neusight.fake_cuda.own_code.processes import install_processes
+from neusight.fake_cuda.own_code.subclasses import install_subclasses
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
@@ -102,6 +108,7 @@ def enter_fake_cuda(
     install_modules(patches, recorder)
     install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
     install_user_kernels(patches, recorder)
+    _install_own_code(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:
         install_trial(patches, recorder)
@@ -116,6 +123,15 @@ def enter_fake_cuda(
     if virtual_time:
         install_virtual_time(patches, recorder, clock())
     undo.enter_context(RecordingMode(recorder))
+
+
+def _install_own_code(patches: Patches, recorder: Recorder) -> None:
+    install_custom_ops(patches, recorder)
+    install_exchange(patches)
+    install_gradients(patches)
+    install_numeric_checks(patches, recorder)
+    install_processes(patches, recorder)
+    install_subclasses(patches)
 
 
 def _install_overlay(patches: Patches, store: Store | None) -> None:

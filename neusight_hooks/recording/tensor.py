@@ -241,6 +241,10 @@ class ForecastTensor(FakeTensor):
         """Memory of a GPU is shared between processes as it is."""
         return self
 
+    def is_shared(self) -> bool:
+        """Memory of a GPU always counts as shared."""
+        return self._fake_device.type == "cuda" or super().is_shared()
+
     def record_stream(self, stream: Any) -> None:
         return None
 

@@ -28,6 +28,12 @@ aten = torch.ops.aten
 _GENERATOR_TEXT = "Expected a '{wanted}' device type for generator but found '{found}'"
 
 
+#: How torch begins to say that an op of the program's own has no fake kernel, and whose ops are not
+#: (torch/_library/custom_ops.py).
+_NO_FAKE = "There was no fake impl registered"
+_OF_TORCH = ("aten", "prims", "prim", "quantized", "c10d", "_c10d_functional")
+
+
 class Devices:
     """How many GPUs the forecast has, and which one is current."""
 
@@ -62,6 +68,7 @@ class FakeKernels:
         self.lock = threading.RLock()
         #: Addresses of the generators that are of a GPU: ops are given others for the same.
         self.gpu_generators: set[int] = set()
+        self._operands: Sequence[Any] = ()
         self._mode = mode
         self._devices = devices
 
@@ -74,6 +81,7 @@ class FakeKernels:
                 raise RuntimeError(_GENERATOR_TEXT.format(wanted="cuda", found="cpu"))
             kwargs["generator"] = None
         device = kwargs.get("device")
+        self._operands = args
         if device is not None:
             kwargs["device"] = self._devices.checked(torch.device(device))
         try:
@@ -83,7 +91,9 @@ class FakeKernels:
             raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
             return self._without_kernel(func, args, kwargs, error)
-        except Exception:
+        except Exception as error:
+            if str(error).startswith(_NO_FAKE):
+                raise UnmappedOpError(_no_fake_text(func)) from error
             said = self._eager_error(func, args, kwargs)
             if said is None:
                 raise
@@ -101,11 +111,18 @@ class FakeKernels:
             return None
         if name.endswith("_backward") and isinstance(args[1], ForecastTensor):
             return self.run(aten.empty_like.default, (args[1],), {})  # as its input
+        if name.partition("::")[0] not in _OF_TORCH:
+            raise UnmappedOpError(_no_fake_text(func)) from error
         raise UnmappedOpError(
             f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so "
-            "nobody knows what it returns. torch.library.register_fake adds one to an op of "
-            "your own."
+            "nobody knows what it returns. Leave it out for the forecast, or put ops in its place "
+            "that are known."
         ) from error
+
+    def most_rows(self) -> int:
+        """The most rows that an operand has of the op that runs now."""
+        tensors = _tensors_in(self._operands)
+        return max((int(tensor.shape[0]) for tensor in tensors if tensor.dim()), default=1)
 
     def check_generator_of_cpu(self, generator: Any) -> None:
         """Raises what torch says where an op on the CPU is given the generator of a GPU."""
@@ -116,6 +133,8 @@ class FakeKernels:
         """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""
         if func is aten.convolution.default:
             _check_convolution(args[0], args[1])
+        if func in _INDEXED and not args[0].is_cuda:
+            _check_indices(args[1])
         if refused_by_cuda(func, args):
             said = self._eager_error(func, args, kwargs)
             if said is not None:
@@ -128,10 +147,25 @@ class FakeKernels:
             return eager_error(func, args, kwargs)
 
 
+def _no_fake_text(func: Any) -> str:
+    """What to write so that an op of the program's own can be forecast."""
+    schema = func._schema
+    name = schema.name if schema.overload_name == "" else f"{schema.name}.{schema.overload_name}"
+    names = ", ".join(argument.name for argument in schema.arguments)
+    like = next((a.name for a in schema.arguments if "Tensor" in str(a.type)), "…")
+    return (
+        f"{name} at {call_site()} is an operator of the program's own without a fake kernel, so "
+        "nobody knows what it returns. These lines, after its definition, say it:\n"
+        f'    @torch.library.register_fake("{name}")\n'
+        f"    def _({names}):\n"
+        f"        return torch.empty_like({like})  # the shape, dtype and device of what it returns"
+    )
+
+
 def as_forecast(out: Any) -> Any:
     """Makes FakeTensors that torch's fake kernels returned into forecast tensors, in place."""
     for tensor in _flat_fakes(out):
-        if type(tensor) is not ForecastTensor:
+        if not isinstance(tensor, ForecastTensor):
             tensor.__class__ = ForecastTensor  # same layout: only methods differ
     return out
 
@@ -167,6 +201,18 @@ def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, A
                 )
             first = first or device
     return f"{same}found at least two devices!"
+
+
+#: Ops that take a list of indices.
+_INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+
+
+def _check_indices(indices: Sequence[Any]) -> None:
+    """What indexing says (aten/src/ATen/TensorIndexing.h); torch's fake one lets them pass."""
+    if any(index is not None and index.is_cuda for index in indices):
+        raise RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+        )
 
 
 def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:

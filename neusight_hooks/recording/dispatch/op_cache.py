@@ -102,7 +102,7 @@ class OpCache:
 
 def _meta_key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if type(value) is ForecastTensor:
+        if isinstance(value, ForecastTensor):
             return (value.shape, value.stride(), value.dtype, value._fake_device)
         return (value.shape, value.dtype, "cpu")
     kind = type(value)
@@ -142,7 +142,7 @@ def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
         return "slow"
     if func.namespace == "aten" and func.is_view:
-        return "view" if type(args[0]) is ForecastTensor else "slow"
+        return "view" if isinstance(args[0], ForecastTensor) else "slow"
     written = [a for a in schema.arguments if a.alias_info is not None]
     if written:
         inplace = (

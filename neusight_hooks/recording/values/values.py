@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ class Values:
             self._known.forget_written(func, args, kwargs)
             if func._schema.name in _OF_ITSELF and _is_same(*args[:2]):
                 self._assume(outputs[0], _OF_ITSELF[func._schema.name])
+            elif func._schema.name == "aten::ne" and _is_infinite(args[1]):
+                self._assume(outputs[0], True)  # as isfinite asks: |x| != inf
             elif not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
                 self._guess_booleans(func, outputs)
 
@@ -148,6 +151,10 @@ class Values:
         if tensor.numel() <= MAX_KNOWN_ELEMENTS or tensor in self._known:
             return self.read(tensor)
         return torch.zeros(1, dtype=tensor.dtype).expand(tuple(tensor.shape))
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
 
 
 def _is_same(first: Any, second: Any) -> bool:

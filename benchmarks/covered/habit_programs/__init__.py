@@ -1,0 +1,1 @@
+"""Programs of a few lines, each a habit of people who train or run models."""

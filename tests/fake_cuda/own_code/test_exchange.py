@@ -1,0 +1,17 @@
+"""Tensors handed to other libraries and back."""
+
+from __future__ import annotations
+
+import torch
+
+import neusight
+
+
+def test_a_tensor_comes_back_from_dlpack_with_its_memory() -> None:
+    with neusight.forecast_on("H100"):
+        x = torch.ones(4, 4, device="cuda")
+        assert torch.from_dlpack(x).data_ptr() == x.data_ptr()
+        again = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+        assert (again.data_ptr(), again.shape) == (x.data_ptr(), (4, 4))
+        assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+        assert torch.from_dlpack(torch.arange(3)).tolist() == [0, 1, 2]
