@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast as Forecast
     from neusight.integrations.frameworks.tensorboard import trace_handler as trace_handler
     from neusight.integrations.profiles.calibration import calibrate as calibrate
+    from neusight.integrations.profiles.carrying.carried import carry as carry
     from neusight.integrations.profiles.comparison.comparison import compare as compare
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
@@ -62,6 +63,7 @@ _HOME = {
     "WeightsError": "neusight.predictors.errors",
     "__version__": "neusight._version",
     "calibrate": "neusight.integrations.profiles.calibration",
+    "carry": "neusight.integrations.profiles.carrying.carried",
     "compare": "neusight.integrations.profiles.comparison.comparison",
     "forecast_on": "neusight.session",
     "gpus": "neusight.predictors",
@@ -91,6 +93,7 @@ __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the 
     "WeightsError",
     "__version__",
     "calibrate",
+    "carry",
     "compare",
     "forecast_on",
     "gpus",

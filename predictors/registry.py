@@ -43,6 +43,7 @@ _OWN_MODULES = {
     DEFAULT_PREDICTOR: "neusight.predictors.tiled",
     "tiled_burst": "neusight.predictors.tiled",
     "roofline": "neusight.predictors.roofline",
+    "linear": "neusight.predictors.published.linear",
 }
 
 _factories: dict[str, PredictorFactory] = {}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if importlib.util.find_spec("neusight") is None:
     pytest.exit("neusight is not installed; run: pip install -e .", returncode=4)
@@ -16,6 +17,12 @@ if importlib.util.find_spec("neusight") is None:
 
 #: No test finds what another run compiled, but those of the cache itself, which say so.
 os.environ["NEUSIGHT_COMPILE_CACHE"] = "0"
+
+# No property fails because the machine is loaded.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 #: Mutants of each file format that test_malformed_input.py tries, and the seed they are made by.
 FUZZ_SEED, FUZZ_MUTANTS = 1, 300

@@ -55,6 +55,7 @@ ORDER = (
     "neusight.predictors.predictor",
     "neusight.predictors.registry",
     "neusight.predictors.roofline",
+    "neusight.predictors.published",
     "neusight.predictors.tiled",
     "neusight.predictors.measuring",
     "neusight.predictors.training",

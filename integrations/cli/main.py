@@ -14,6 +14,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run
 from neusight.integrations.cli.commands.measurements import (
     calibrate,
+    carry,
     evaluate,
     fit,
     measure,
@@ -85,6 +86,7 @@ _WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "evaluate": evaluate,
     "fit": fit,
     "calibrate": calibrate,
+    "carry": carry,
     "measure": measure,
     "validate": validate,
     "doctor": doctor,

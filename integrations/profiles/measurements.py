@@ -16,6 +16,11 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.integrations.profiles.aliases import class_of_name
+from neusight.integrations.profiles.reading.older_ops import (
+    CONVOLUTIONS,
+    OlderConvolution,
+    older_convolution,
+)
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile
 from neusight.ops import is_mapped, map_op
 from neusight.predictors.errors import CalibrationError
@@ -30,9 +35,12 @@ if TYPE_CHECKING:
 __all__ = [
     "RecordedCall",
     "TraceMeasurements",
+    "call_of",
+    "events_by_op",
     "frozen",
     "kernels_of_calls",
     "measurements_of",
+    "ops_of_calls",
     "outermost_ops",
     "told_left_out",
 ]
@@ -130,7 +138,7 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
     owners = outermost_ops(profile)
     calls: dict[RecordedCall, list[int]] = defaultdict(list)
     reasons: Counter[str] = Counter()
-    for position, events in _events_by_op(profile, owners).items():
+    for position, events in events_by_op(profile, owners).items():
         spent_ns = sum(event.duration_ns for event in events)
         if all(class_of_name(event.name) is KernelClass.COLLECTIVE for event in events):
             reasons["collectives, which wait for the other GPUs"] += spent_ns
@@ -140,7 +148,7 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
             continue
         if spent_ns <= 0:  # shorter than the clock of older profiles, a microsecond
             continue
-        call = _call_of(profile, position, events)
+        call = call_of(profile, position, events)
         if call is None:
             reasons["copies to and from the host"] += spent_ns
             continue
@@ -211,27 +219,27 @@ def outermost_ops(profile: Profile) -> list[int]:
         owner = owners[stack[-1]] if stack else -1
         if op.name not in known:
             is_whole = "::" in op.name and op.name not in _TAKEN_APART
-            known[op.name] = is_whole and is_mapped(op.name)
+            known[op.name] = is_whole and (is_mapped(op.name) or op.name in CONVOLUTIONS)
         owners[position] = position if owner < 0 and known[op.name] else owner
         stack.append(position)
     return owners
 
 
-def _events_by_op(profile: Profile, owners: Sequence[int]) -> dict[int, list[DeviceEvent]]:
+def events_by_op(profile: Profile, owners: Sequence[int]) -> dict[int, list[DeviceEvent]]:
     found: dict[int, list[DeviceEvent]] = defaultdict(list)
     for event in profile.events:
         found[owners[event.op] if event.op >= 0 else -1].append(event)
     return found
 
 
-def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> RecordedCall | None:
+def call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> RecordedCall | None:
     """The call of that operator; None where the host's link carried it."""
     if any(word in event.name for event in events for word in _HOST_COPIES):
         return None
     op = profile.ops[position]
     known = op.arguments or {}
     names = [event.name.lower() for event in events]
-    return RecordedCall(
+    call = RecordedCall(
         name=op.name,
         dims=frozen(_listed(known.get("Input Dims", known.get("Input dims")))),
         strides=frozen(_listed(known.get("Input Strides"))),
@@ -239,6 +247,49 @@ def _call_of(profile: Profile, position: int, events: Sequence[DeviceEvent]) -> 
         values=tuple(map(str, _listed(known.get("Concrete Inputs")))),
         is_tf32=any(word in name for name in names for word in _TF32_NAMES),
     )
+    if op.name not in CONVOLUTIONS or call.values:
+        return call
+    inner = [profile.ops[event.op].name for event in events if event.op >= 0]
+    is_first = not any(name.endswith("_input") for name in inner)
+    return _as_today(call, _shapes_after(profile, position), is_first=is_first)
+
+
+def _shapes_after(profile: Profile, position: int) -> Iterator[tuple[int, ...]]:
+    """The shapes that the next operators on the thread are first called with."""
+    done = profile.ops[position]
+    for op in profile.ops[position + 1 : position + _LOOKED_AHEAD]:
+        if op.thread == done.thread and op.start_ns >= done.end_ns and op.shapes:
+            yield op.shapes[0]
+
+
+#: Operators in which the result of one is looked for: those inside of it come first.
+_LOOKED_AHEAD = 40
+
+
+def _as_today(
+    call: RecordedCall, results: Iterator[tuple[int, ...]], *, is_first: bool
+) -> RecordedCall:
+    """A convolution of an older torch as the operator that today's has for it, where its shapes
+    tell its stride."""
+    shapes = [tuple(shape) for shape in call.dims]
+    found = older_convolution(call.name, shapes, results, is_first=is_first)
+    if found is None:
+        return call
+    rest = len(found.values)
+    tensors = [kind for kind in call.types if kind in _DTYPES][: len(found.shapes)]
+    return call._replace(
+        name=found.name,
+        dims=(*found.shapes, *((),) * rest),
+        strides=(),
+        types=(*tensors, *_kinds(found)),
+        values=(*("",) * len(found.shapes), *found.values),
+    )
+
+
+def _kinds(found: OlderConvolution) -> tuple[str, ...]:
+    """The types of the arguments behind the tensors, as profiles write them."""
+    return tuple("ScalarList" if text.startswith("[") else "Scalar" if text else ""
+                 for text in found.values)  # fmt: skip
 
 
 def _listed(value: object) -> list[object]:
@@ -257,6 +308,15 @@ def frozen(value: object, depth: int = 0) -> Any:
 
 def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
     """The kernels that each call launches on that GPU, or why they cannot be told."""
+    return [
+        heard if isinstance(heard, str) else _kernels(call, heard)
+        for call, heard in zip(calls, ops_of_calls(calls, gpu), strict=True)
+    ]
+
+
+def ops_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[OpCall, ...] | str]:
+    """The ops that each call dispatches on that GPU, in the profile's arithmetic, or why it cannot
+    be made again."""
     import torch
 
     from neusight.forecast import forecast_options
@@ -275,7 +335,15 @@ def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kern
             except Exception as error:  # torch refuses what was not recorded whole
                 reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
     heard = _heard(forecast.recording)
-    return [reasons.get(n) or _kernels(calls[n], heard.get(n, [])) for n in range(len(calls))]
+    return [
+        reasons.get(number) or tuple(_in_arithmetic_of(call, item) for item in heard[number])
+        for number, call in enumerate(calls)
+    ]
+
+
+def _in_arithmetic_of(call: RecordedCall, op: OpCall) -> OpCall:
+    math = replace(op.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32)
+    return replace(op, math=math)
 
 
 @contextmanager
@@ -306,8 +374,7 @@ def _heard(recording: Recording) -> dict[int, list[OpCall]]:
 def _kernels(call: RecordedCall, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
     kernels: list[Kernel] = []
     for item in heard:
-        math = replace(item.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32)
-        mapping = map_op(item.signature, math)
+        mapping = map_op(item.signature, item.math)
         if not mapping.is_mapped:
             return f"{item.signature.op} is not described"
         kernels += mapping.kernels
@@ -397,6 +464,8 @@ def _plain_value(item: Any, wanted: str, text: str, call: RecordedCall) -> Any:
             return None
         if wanted in ("number", "float"):
             return 1 if wanted == "number" else 1.0
+        if item.name == "training":
+            return True
         raise _Unusable(
             "operators without the values of their arguments (newer torch records them)"
         )

@@ -12,7 +12,7 @@ from neusight.timeline.launches import Pricing
 from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 
-__all__ = ["Passage", "StepEnd", "schedule"]
+__all__ = ["Passage", "StepEnd", "busy_times", "schedule"]
 
 
 class StepEnd(NamedTuple):
@@ -68,7 +68,7 @@ class Passage:
         for passed, end in zip(self._passed, ends, strict=True):
             was_done_ns, done_ns = done_ns, max(passed.end_ns, end.done_ns)
             kernels = scheduler.kernels[first_kernel : passed.last_kernel]
-            busy_ns, communication_ns, exposed_ns = _busy(kernels)
+            busy_ns, communication_ns, exposed_ns = busy_times(kernels)
             steps.append(
                 StepSpan(
                     replay=passed.replay,
@@ -122,8 +122,8 @@ def schedule(
     return passage.timeline(ends)
 
 
-def _busy(kernels: list[KernelSpan]) -> tuple[int, int, int]:
-    """Union of all kernels, union of the collectives, and what only collectives cover."""
+def busy_times(kernels: list[KernelSpan]) -> tuple[int, int, int]:
+    """Union of all kernels, union of the collectives, and what only collectives cover, ns."""
     collectives = [k for k in kernels if k.kernel.kernel_class is KernelClass.COLLECTIVE]
     busy_ns = _union_ns(kernels)
     if not collectives:

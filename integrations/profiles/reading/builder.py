@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 from neusight.integrations.profiles.reading.fields import (
@@ -21,6 +22,7 @@ from neusight.integrations.profiles.reading.profile import (
     HostOp,
     RuntimeCall,
 )
+from neusight.predictors.published.wave_scaling import LaunchSize
 
 __all__ = [
     "STEP_MARK",
@@ -222,7 +224,26 @@ def _device_event(
         correlation=integer_of(args.get("correlation")),
         num_bytes=integer_of(args.get("bytes")) or 0,
         kernel_class=str(args.get("kernel class", "")),
+        size=_launch_size(args),
     )
+
+
+def _launch_size(args: dict[str, object]) -> LaunchSize | None:
+    grid, block = _counts(args.get("grid")), _counts(args.get("block"))
+    if not grid or not block:
+        return None
+    return LaunchSize(
+        prod(grid),
+        prod(block),
+        integer_of(args.get("registers per thread")) or 0,
+        integer_of(args.get("shared memory")) or 0,
+    )
+
+
+def _counts(value: object) -> list[int]:
+    """The numbers of a list; empty where it is none, or one of them cannot be."""
+    numbers = [integer_of(item) or 0 for item in value] if isinstance(value, list) else []
+    return numbers if all(number > 0 for number in numbers) else []
 
 
 def _host_op(span: HostOp, args: dict[str, object], external: int | None) -> HostOp:

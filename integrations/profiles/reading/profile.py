@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
+from neusight.predictors.published.wave_scaling import LaunchSize
+
 __all__ = [
     "DeviceEvent",
     "EventKind",
@@ -58,7 +60,8 @@ class RuntimeCall(NamedTuple):
 class DeviceEvent(NamedTuple):
     """A kernel, copy or memset; `op` and `launch` are positions in `Profile.ops` and `.calls`.
 
-    Each is -1 where the trace does not tell. `kernel_class` is what a forecast trace says.
+    Each is -1 where the trace does not tell. `kernel_class` is what a forecast trace says, `size`
+    None where the trace has no grid.
     """
 
     kind: EventKind
@@ -72,6 +75,7 @@ class DeviceEvent(NamedTuple):
     launch: int = -1
     num_bytes: int = 0
     kernel_class: str = ""
+    size: LaunchSize | None = None
 
     @property
     def end_ns(self) -> int:

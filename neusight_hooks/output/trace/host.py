@@ -265,11 +265,10 @@ class HostLanes:
         start, end = self.written[position]
         enclosing = self._enclosing(position, self._external)
         external = self._step_id if enclosing is None else enclosing
-        args: dict[str, object] = {
-            "External id": external,
-            "cbid": _CALLBACK_IDS[span.name],
-            "correlation": span.correlation,
-        }
+        args: dict[str, object] = {"External id": external}
+        if span.name in _CALLBACK_IDS:  # a profile that was carried over may have any other call
+            args["cbid"] = _CALLBACK_IDS[span.name]
+        args["correlation"] = span.correlation
         category = "cuda_driver" if span.name == DRIVER_LAUNCH else "cuda_runtime"
         self._log.complete(category, span.name, span.thread, start, end, args)
         if kernels:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
+from neusight.predictors.registry import DEFAULT_PREDICTOR
 
 if TYPE_CHECKING:
     from neusight.predictors.learned.network import Network
@@ -13,12 +14,21 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 HELP = "fit the trained predictors to measured kernels"
-DESCRIPTION = ""
+DESCRIPTION = (
+    "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
+    "learns from all tables; the published `linear` learns from the FP32 tables, `kernels` and "
+    "`conv_kernels`."
+)
+
+#: Predictors that can be fitted, the default one first.
+PREDICTORS = (DEFAULT_PREDICTOR, "linear")
 
 
 def add_arguments(fit: argparse.ArgumentParser) -> None:
     """The options of `neusight fit`."""
     fit.add_argument("data", metavar="DATA", nargs="+", help="folders with the tables")
+    fit.add_argument("--predictor", choices=PREDICTORS, default=DEFAULT_PREDICTOR,
+                     help=f"which predictor to fit ({DEFAULT_PREDICTOR})")  # fmt: skip
     fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
     fit.add_argument("--date", default="", help="date to note in the weights")
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
@@ -26,6 +36,10 @@ def add_arguments(fit: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the weights and prints what they miss on held-out shapes; the exit code."""
+    if options.predictor == "linear":
+        for folder in options.data:
+            _fit_linear(folder, options.out)
+        return ExitCode.OK
     from neusight.predictors.training.fit import fit_folder
 
     networks: dict[str, Network] = {}
@@ -36,3 +50,10 @@ def run(options: argparse.Namespace) -> int:
         for name, error in network.provenance["mape"].items():
             print(f"  {name:<40} {error:6.1%} on held-out shapes")
     return ExitCode.OK
+
+
+def _fit_linear(folder: str, out: str) -> None:
+    from neusight.predictors.training.published.linear_fit import fit_linear
+
+    for (vendor, kind), item in fit_linear(folder, out).items():
+        print(f"{vendor} {kind}: lines of {', '.join(item.lines)}")

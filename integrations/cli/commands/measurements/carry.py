@@ -1,0 +1,75 @@
+"""`neusight carry`: a profile of a GPU that you own, carried over to others."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.files import tell_problems, tried, write_json, write_traces
+from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
+from neusight.predictors.errors import OptionError
+from neusight.predictors.registry import require_predictor
+from neusight.predictors.terminal_text import printable_text
+
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "carry a profile of a GPU that you own over to others"
+DESCRIPTION = (
+    "Read a trace of torch.profiler (best with record_shapes=True) and say what its program does "
+    "on other GPUs: each measured kernel is carried over by wave scaling and by the ratio of "
+    "prices, and the host goes on as it did in the profile."
+)
+
+
+def add_arguments(carry: argparse.ArgumentParser) -> None:
+    """The options of `neusight carry`."""
+    carry.add_argument("profile", metavar="PROFILE", help="a trace file of torch.profiler")
+    carry.add_argument("--to", action="append", required=True, metavar="GPU",
+                       help="the GPU to carry it to, also several")  # fmt: skip
+    carry.add_argument("--from", dest="source", metavar="GPU",
+                       help="the GPU of the profile, where it does not tell")  # fmt: skip
+    carry.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
+                       help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    carry.add_argument("--predictor", metavar="NAME", help="whose prices it is carried by (tiled)")
+    carry.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
+    carry.add_argument("--json", metavar="FILE", help="write all figures there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the forecasts, side by side where there are several; the exit code."""
+    from neusight.integrations.profiles.carrying.carried import carry
+    from neusight.integrations.profiles.reading.reading import read_profile
+    from neusight.predictors.gpu import find_gpu
+
+    names = [find_gpu(name).name for text in options.to for name in text.split(",")]
+    require_predictor(options.predictor)
+    prices = parse_prices(options.price)
+    unasked = [name for name in prices if name not in names]
+    if unasked:
+        raise OptionError(
+            f"--price names {unasked[0]}, which is not among the GPUs asked for:"
+            f" {', '.join(names)}. Add --to {unasked[0]}, or leave its price out."
+        )
+    profile = read_profile(options.profile, keep_arguments=True)
+    forecasts = [
+        carry(profile, name, source=options.source, predictor=options.predictor) for name in names
+    ]
+    lines = [forecasts[0].summary()] if len(forecasts) == 1 else []
+    compared = lay_side_by_side(forecasts, prices)
+    if len(forecasts) > 1 or prices:
+        lines += [compared.table(), *([compared.words()] if compared.words() else [])]
+    if len(forecasts) > 1:
+        lines += [f"  note      {text}" for text in forecasts[0].recording.warnings]
+    print(printable_text("\n".join(["", *lines])))
+    problems: list[str] = []
+    if options.trace:
+        problems += write_traces(options.trace, forecasts)
+    if options.json:
+        document: dict[str, Any] = {
+            "forecasts": [forecast.to_json() for forecast in forecasts],
+            "side_by_side": compared.to_json(),
+        }
+        problems += tried(lambda: write_json(options.json, document), options.json)
+    tell_problems(problems)
+    return ExitCode.WRONG_USE if problems else ExitCode.OK

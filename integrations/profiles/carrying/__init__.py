@@ -1,0 +1,1 @@
+"""A real profile carried over to another GPU."""

@@ -1,0 +1,308 @@
+"""What each measured kernel takes on another GPU, and how sure that is.
+
+A kernel is carried by the ratio of our prices there and here. One that keeps its implementation is
+carried by Habitat's wave scaling too: where the two disagree, the interval holds both. The ratio
+gives the figure, as it is nearer: over shapes of data/paper_fp32 that were measured on V100 and on
+A100, P100, P4 and T4, its median error is 1 to 4 % for elementwise kernels (wave scaling 4 to
+19 %), 4 to 8 % for softmax and layer norm (12 to 36 %; benchmarks/carrying.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from neusight.integrations.profiles.aliases import class_of_name
+from neusight.integrations.profiles.measurements import (
+    RecordedCall,
+    call_of,
+    ops_of_calls,
+    outermost_ops,
+)
+from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile
+from neusight.ops import map_op
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.physics.physical_time import whole_nanoseconds
+from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
+from neusight.recording.recording import MathMode, OpCall, OpSignature
+
+__all__ = ["CarriedKernel", "Way", "carried_kernels", "keeps_implementation"]
+
+#: How a kernel was carried: by prices and waves together, by prices, by bytes over the bandwidth
+#: where nobody knows what it computes, by the link that carries it, or not at all (the same GPU).
+Way = Literal["prices and waves", "prices", "bandwidth", "link", "measured"]
+
+_NS_PER_US = 1000
+
+#: Names of kernels that cuBLAS, cuDNN, CUTLASS and the attention libraries choose by architecture.
+_CHOSEN_ANEW = re.compile(
+    r"cutlass|cublas|cudnn|nvjet|gemm|gemv|xmma|winograd|convolve|flash|fmha|cijk|miopen|mma_"
+    r"|^(maxwell|volta|turing|ampere|sm\d\d)",
+    re.IGNORECASE,
+)
+
+#: Half widths of the 80 % interval of a ratio of prices, as shares: the 80 % quantiles of its
+#: errors from V100 to the other GPUs of data/paper_fp32 (benchmarks/carrying.py).
+_PRICES_SPREAD = {
+    KernelClass.GEMM: 0.15,
+    KernelClass.CONVOLUTION: 0.22,
+    KernelClass.ELEMENTWISE: 0.06,
+    KernelClass.SOFTMAX: 0.15,
+    KernelClass.NORMALIZATION: 0.15,
+}
+#: The same of classes that the tables do not hold, and of bytes over the bandwidth: priors.
+_OTHER_SPREAD = 0.2
+_BANDWIDTH_SPREAD = 0.5
+
+
+class CarriedKernel(NamedTuple):
+    """A measured kernel on the target: what it is, its op (`position` in `Profile.ops`, -1 where
+    the profile names none), how long it takes, and by which way."""
+
+    event: DeviceEvent
+    position: int
+    kernel: Kernel
+    call: OpCall
+    estimate: Estimate
+    way: Way
+
+
+@dataclass(frozen=True)
+class _Described:
+    """An op as we describe it: its kernels on both GPUs, with our prices."""
+
+    call: OpCall
+    there: tuple[tuple[Kernel, Estimate], ...]
+    here: tuple[tuple[Kernel, Estimate], ...]
+
+    @property
+    def ratio(self) -> float:
+        """What its kernels take on the target over what they take on the source."""
+        before = sum(estimate.latency_us for _, estimate in self.there)
+        return sum(estimate.latency_us for _, estimate in self.here) / before
+
+    def kernels_of(self, events: Sequence[DeviceEvent]) -> list[Kernel]:
+        """What each event of the op computes: the described kernels in order, where there are as
+        many; else the next one of its class. What only helps that one has its size, without FLOPs.
+        """
+        if len(events) == len(self.there):
+            return [kernel for kernel, _ in self.there]
+        left = [kernel for kernel, _ in self.there]
+        found = []
+        for event in events:
+            kind = class_of_name(event.name)
+            kernel = next((kernel for kernel in left if kernel.kernel_class is kind), None)
+            if kernel is not None:
+                left.remove(kernel)
+                found.append(kernel)
+            else:
+                found.append(replace(self._main(kind), flops=0, name=event.name))
+        return found
+
+    def _main(self, kind: KernelClass) -> Kernel:
+        kernels = [kernel for kernel, _ in self.there]
+        return next((kernel for kernel in kernels if kernel.kernel_class is kind), kernels[0])
+
+
+def keeps_implementation(name: str) -> bool:
+    """Whether other GPUs run a kernel of that name as it is.
+
+    >>> keeps_implementation("void at::native::vectorized_elementwise_kernel<4, ...>")
+    True
+    >>> keeps_implementation("volta_sgemm_128x64_nt")
+    False
+    """
+    return _CHOSEN_ANEW.search(name) is None
+
+
+def carried_kernels(
+    profile: Profile, *, source: GPU, target: GPU, predictor: Predictor
+) -> list[CarriedKernel]:
+    """Each kernel, copy and memset of the profile on the target, in the profile's order.
+
+    The profile must have been read with `keep_arguments=True`.
+    """
+    owners = outermost_ops(profile)
+    by_op: dict[int, list[DeviceEvent]] = defaultdict(list)
+    for event in profile.events:
+        by_op[_owner(event, owners)].append(event)
+    calls = {
+        position: call_of(profile, position, events)
+        for position, events in by_op.items()
+        if position >= 0
+    }
+    described = _described(
+        list(dict.fromkeys(call for call in calls.values() if call is not None)),
+        source=source,
+        target=target,
+        predictor=predictor,
+    )
+    carrying = _Carrying(source, target)
+    places = dict.fromkeys(by_op, 0)
+    found = []
+    for event in profile.events:
+        position = _owner(event, owners)
+        index, places[position] = places[position], places[position] + 1
+        call = calls.get(position)
+        known = None if call is None else described.get(call)
+        if known is None:
+            op = profile.op_of(event)
+            name = event.name if op is None else op.name
+            found.append(carrying.nameless(event, position, name))
+        else:
+            kernels = known.kernels_of(by_op[position])
+            found.append(carrying.kernel(event, position, known, kernels, index))
+    return found
+
+
+def _owner(event: DeviceEvent, owners: Sequence[int]) -> int:
+    return owners[event.op] if event.op >= 0 else -1
+
+
+def _described(
+    calls: Sequence[RecordedCall], *, source: GPU, target: GPU, predictor: Predictor
+) -> Mapping[RecordedCall, _Described]:
+    """What we know of each call, on both GPUs; calls that cannot be made again are left out."""
+    both = [
+        (call, there, here)
+        for call, there, here in zip(
+            calls, ops_of_calls(calls, source), ops_of_calls(calls, target), strict=True
+        )
+        if not isinstance(there, str) and not isinstance(here, str) and there and here
+    ]
+    kernels_there = [_kernels_of(there) for _, there, _ in both]
+    kernels_here = [_kernels_of(here) for _, _, here in both]
+    prices_there = _prices(kernels_there, source, predictor)
+    prices_here = _prices(kernels_here, target, predictor)
+    return {
+        call: _Described(
+            here[0],
+            tuple((kernel, prices_there[kernel]) for kernel in before),
+            tuple((kernel, prices_here[kernel]) for kernel in after),
+        )
+        for (call, _, here), before, after in zip(both, kernels_there, kernels_here, strict=True)
+        if before and after
+    }
+
+
+def _kernels_of(ops: Sequence[OpCall]) -> tuple[Kernel, ...]:
+    """The kernels of ops that are described; none where one of them is not."""
+    mappings = [map_op(op.signature, op.math) for op in ops]
+    if not all(mapping.is_mapped for mapping in mappings):
+        return ()
+    return tuple(kernel for mapping in mappings for kernel in mapping.kernels)
+
+
+def _prices(
+    kernels: Sequence[Sequence[Kernel]], gpu: GPU, predictor: Predictor
+) -> dict[Kernel, Estimate]:
+    distinct = list(dict.fromkeys(kernel for some in kernels for kernel in some))
+    return dict(zip(distinct, predictor.predict(distinct, gpu), strict=True))
+
+
+class _Carrying:
+    """Carries single kernels from one GPU to another."""
+
+    def __init__(self, source: GPU, target: GPU) -> None:
+        self._source = source
+        self._target = target
+
+    def nameless(self, event: DeviceEvent, position: int, op: str) -> CarriedKernel:
+        """An event of which only the name is known, carried by what moves its bytes."""
+        kernel = _named(event)
+        way: Way = "link" if _is_carried_by_link(event) else "bandwidth"
+        us = event.duration_ns / _NS_PER_US
+        spread = _BANDWIDTH_SPREAD
+        if self._source == self._target:
+            way, spread = "measured", 0.0
+        else:
+            us *= self._link_ratio() if way == "link" else self._bandwidth_ratio()
+        estimate = _estimate(us, us / (1.0 + spread), us * (1.0 + spread), way)
+        call = OpCall(OpSignature(op, "default", (), ()), MathMode())
+        return CarriedKernel(event, position, kernel, call, estimate, way)
+
+    def kernel(
+        self,
+        event: DeviceEvent,
+        position: int,
+        known: _Described,
+        kernels: Sequence[Kernel],
+        index: int,
+    ) -> CarriedKernel:
+        """An event of an op that we describe: the `index`-th, which computes `kernels[index]`."""
+        us, kernel = event.duration_ns / _NS_PER_US, kernels[index]
+        way: Way = "prices"
+        if self._source == self._target:
+            way = "measured"
+            estimate = _estimate(us, us, us, way)
+            return CarriedKernel(event, position, kernel, known.call, estimate, way)
+        ratio = known.ratio
+        if len(kernels) == len(known.there) == len(known.here):
+            ratio = known.here[index][1].latency_us / known.there[index][1].latency_us
+        us *= ratio
+        spread = _PRICES_SPREAD.get(kernel.kernel_class, _OTHER_SPREAD)
+        low, high = us / (1.0 + spread), us * (1.0 + spread)
+        if event.size is not None and keeps_implementation(event.name) and kernel.flops:
+            way = "prices and waves"
+            by_waves = self._by_waves(us / ratio, event.size, kernel)
+            low, high = min(low, by_waves), max(high, by_waves)
+        return CarriedKernel(
+            event, position, kernel, known.call, _estimate(us, low, high, way), way
+        )
+
+    def _by_waves(self, us: float, launch: LaunchSize, kernel: Kernel) -> float:
+        return wave_scaled_us(
+            us,
+            launch,
+            source=self._source,
+            target=self._target,
+            intensity=kernel.flops / max(1, kernel.num_bytes),
+            compute=kernel.compute,
+        )
+
+    def _bandwidth_ratio(self) -> float:
+        return _bandwidth(self._source) / _bandwidth(self._target)
+
+    def _link_ratio(self) -> float:
+        before = self._source.pcie_gbps or self._target.pcie_gbps
+        return before / (self._target.pcie_gbps or before) if before else 1.0
+
+
+def _bandwidth(gpu: GPU) -> float:
+    return gpu.bandwidth_gbps * (gpu.stream_utilization or gpu.bandwidth_utilization)
+
+
+def _is_carried_by_link(event: DeviceEvent) -> bool:
+    crosses = any(word in event.name for word in ("HtoD", "DtoH"))
+    return crosses or class_of_name(event.name) is KernelClass.COLLECTIVE
+
+
+def _named(event: DeviceEvent) -> Kernel:
+    """A kernel of which only the name is known."""
+    kind = class_of_name(event.name)
+    if kind in _MATRIX_LIKE:  # their sizes are not those of rows
+        kind = KernelClass.UNKNOWN
+    return Kernel.rows(
+        kind, event.name, 1, 1, dtype="float32", bytes_read=0, bytes_written=event.num_bytes
+    )
+
+
+_MATRIX_LIKE = frozenset(
+    {KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION, KernelClass.COLLECTIVE}
+)
+
+
+def _estimate(us: float, low: float, high: float, way: Way) -> Estimate:
+    return Estimate(
+        latency_us=whole_nanoseconds(us) if us else 0.0,
+        low_us=whole_nanoseconds(low) if low else 0.0,
+        high_us=whole_nanoseconds(high) if high else 0.0,
+        bound="memory",
+        origin="fallback" if way in ("bandwidth", "link") else "physics",
+        predictor="carried",
+    )

@@ -1,0 +1,1 @@
+"""Published methods as predictors, each faithful to its paper: to stand beside ours."""

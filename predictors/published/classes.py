@@ -1,0 +1,25 @@
+"""The classes of kernels that published predictors tell apart."""
+
+from __future__ import annotations
+
+from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
+
+__all__ = ["class_of"]
+
+
+def class_of(kernel: Kernel) -> str | None:
+    """NeuSight's class of a kernel (arXiv 2407.13853, section 4.3), None where it has none.
+
+    >>> class_of(Kernel.gemm(64, 64, 64)), class_of(Kernel.gemm(64, 64, 64, batch=8))
+    ('fully_connected', 'bmm')
+    """
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        return None if min(size) < 1 else "bmm" if size.batch > 1 else "fully_connected"
+    if not isinstance(size, RowsSize) or min(size) < 1 or kernel.is_backward or kernel.flops < 1:
+        return None
+    if kernel.kernel_class is KernelClass.ELEMENTWISE:
+        return "elementwise"
+    if kernel.kernel_class is KernelClass.SOFTMAX:
+        return "softmax"
+    return "layer_norm" if kernel.variant == "layer_norm" else None

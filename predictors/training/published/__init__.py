@@ -1,0 +1,1 @@
+"""Trains the published predictors on the tables of their papers."""

@@ -1,0 +1,155 @@
+"""A profile carried over: to its own GPU as measured, to another as a forecast would have it."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.integrations.profiles.carrying.carried import carry, source_of
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile_events
+from neusight.output.trace.file import trace_events
+from neusight.predictors.errors import TraceError, UnknownGPUError
+from places import SHARED
+
+TRACES = SHARED / "traces"
+RESNET = TRACES / "v100__resnet50_train_worker0.1623143089861.pt.trace.json.gz"
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
+)
+
+
+def train(gpu: str) -> neusight.Forecast:
+    with neusight.forecast_on(gpu, host="profiled") as forecast:
+        model = nn.Sequential(
+            nn.Linear(1024, 4096), nn.GELU(), nn.LayerNorm(4096), nn.Linear(4096, 1024)
+        ).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randn(2048, 1024, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return forecast
+
+
+@cache
+def trace(gpu: str = "V100") -> dict[str, Any]:
+    """The trace of a training program, as a profile would show it, were the forecast the truth."""
+    forecast = train(gpu)
+    found = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    return {key: value for key, value in found.items() if key != "neusight"}
+
+
+def profile(gpu: str = "V100", *, device: str | None = None) -> Profile:
+    events = trace(gpu)
+    if device is not None:
+        events = copy.deepcopy(events)
+        events["deviceProperties"][0]["name"] = device
+    return read_profile_events(events, source="run.pt.trace.json", keep_arguments=True)
+
+
+def test_on_its_own_gpu_a_profile_is_given_back_as_it_was_measured() -> None:
+    read = profile()
+    carried = carry(read, "V100").timeline
+    assert [step.latency_ns for step in carried.steps] == [step.latency_ns for step in read.steps]
+    assert [step.gpu_busy_ns for step in carried.steps] == [step.busy_ns for step in read.steps]
+    assert [span.duration_ns for span in carried.kernels] == [
+        event.duration_ns for step in read.steps for event in step.events
+    ]
+
+
+@pytest.mark.parametrize("target", ["A100", "T4", "H100"])
+def test_on_another_gpu_kernels_take_what_a_forecast_there_says(target: str) -> None:
+    carried, direct = carry(profile(), target), train(target)
+    assert carried.verdict.gpu_busy_us == pytest.approx(direct.verdict.gpu_busy_us, rel=0.25)
+    low, high = carried.step_latency_us.low, carried.step_latency_us.high
+    assert low < carried.step_latency_us.median < high
+
+
+def test_a_faster_gpu_leaves_the_host_its_time() -> None:
+    read = profile()
+    carried = carry(read, "B200")
+    assert carried.verdict.host_us == pytest.approx(read.steps[-1].host_ns / 1000, rel=0.3)
+    assert carried.verdict.gpu_busy_us < read.steps[-1].busy_ns / 1000
+
+
+def test_classes_modules_and_waits_are_those_of_the_program() -> None:
+    carried = carry(profile(), "H100")
+    classes = {row.name for row in carried.verdict.by_kernel_class}
+    assert {"gemm", "normalization", "optimizer"} <= classes
+    assert carried.verdict.kind == "train"
+    assert carried.verdict.mfu > 0
+
+
+def test_the_forecast_says_where_it_is_from() -> None:
+    carried = carry(profile(), "H100")
+    assert carried.recording.options["carried_from"].startswith("V100")
+    assert "carried over from a profile of V100" in carried.summary()
+
+
+def test_a_carried_forecast_is_written_as_a_trace_that_can_be_read_again(tmp_path: Path) -> None:
+    carried = carry(profile(), "A100")
+    carried.export_chrome_trace(tmp_path / "carried.json")
+    from neusight.integrations.profiles.reading.reading import read_profile
+
+    again = read_profile(tmp_path / "carried.json")
+    assert [step.kernel_ns for step in again.steps] == pytest.approx(
+        [sum(span.duration_ns for span in carried.timeline.kernels[s.first_kernel : s.last_kernel])
+         for s in carried.timeline.steps], rel=1e-3)  # fmt: skip
+
+
+def test_a_forecast_is_no_profile() -> None:
+    forecast = train("V100")
+    made = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    made["neusight"] = {"forecast": True}
+    with pytest.raises(TraceError, match="is a forecast, not a profile"):
+        carry(read_profile_events(made, keep_arguments=True), "A100")
+
+
+def test_a_profile_without_kernels_is_refused() -> None:
+    events = {
+        "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 2,
+                         "pid": 1, "tid": 1}],
+        "deviceProperties": [{"id": 0, "name": "Tesla T4"}],
+    }  # fmt: skip
+    with pytest.raises(TraceError, match="has no kernels"):
+        carry(read_profile_events(events), "A100")
+
+
+def test_a_profile_of_another_gpu_than_said_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"was taken on .*, not on T4"):
+        carry(profile(), "A100", source="T4")
+
+
+def test_a_card_that_is_not_known_is_taken_for_its_model() -> None:
+    read = profile(device="Tesla V100-DGXS-32GB")
+    assert source_of(read, None).architecture == "Volta"
+    assert "taken for V100" in carry(read, "A100").summary()
+
+
+def test_a_gpu_that_nobody_knows_has_to_be_said() -> None:
+    read = profile(device="Quux 9000")
+    with pytest.raises(TraceError, match="--from GPU"):
+        carry(read, "A100")
+    assert carry(read, "A100", source="V100").verdict.num_kernels
+
+
+def test_an_unknown_target_is_refused_before_anything_is_done() -> None:
+    with pytest.raises(UnknownGPUError):
+        carry(profile(), "H999")
+
+
+@needs_traces
+@pytest.mark.slow
+def test_a_real_profile_of_an_older_torch_is_carried_by_prices_nearly_whole() -> None:
+    carried = carry(RESNET, "A100")
+    assert carried.verdict.mfu > 0.1
+    assert carried.verdict.by_kernel_class[0].name == "convolution"
+    assert carried.verdict.coverage["fallback"] < 0.08

@@ -1,0 +1,122 @@
+"""What a measured kernel takes on another GPU, and by which way that is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neusight.integrations.profiles.carrying.prices import (
+    CarriedKernel,
+    carried_kernels,
+    keeps_implementation,
+)
+from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.reading import read_profile_events
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import KernelClass
+from neusight.predictors.registry import find_predictor
+
+V100, A100 = find_gpu("V100-SXM2-32GB"), find_gpu("A100")
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+GEMM = "volta_sgemm_128x64_nt"
+
+
+def profile_of(op: str, dims: list[Any], *kernels: str, us: float = 100.0) -> Profile:
+    """A profile of one operator on V100 that launched those kernels."""
+    types = ["float" if shape else "Scalar" for shape in dims]
+    values = ["" if shape else "1" for shape in dims]
+    args: dict[str, Any] = {"External id": 1, "Input Dims": dims, "Input type": types,
+                            "Concrete Inputs": values}  # fmt: skip
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "cat": "cpu_op", "name": op, "pid": 1, "tid": 1, "ts": 10, "dur": 50,
+         "args": args},
+    ]  # fmt: skip
+    for place, name in enumerate(kernels):
+        ids = {"correlation": 7 + place, "External id": 1}
+        is_copy = name.startswith("Memcpy")
+        size = {} if is_copy else {"grid": [65536, 1, 1], "block": [128, 1, 1],
+                                   "registers per thread": 24, "shared memory": 0}  # fmt: skip
+        events += [
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
+             "ts": 20 + place, "dur": 1, "args": ids},
+            {"ph": "X", "cat": "gpu_memcpy" if is_copy else "kernel", "name": name, "pid": 0,
+             "tid": 7, "ts": 100 + place * us, "dur": us,
+             "args": {**ids, "stream": 7, "device": 0, **size}},
+        ]  # fmt: skip
+    trace = {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-32GB"}], "traceEvents": events}
+    return read_profile_events(trace, keep_arguments=True)
+
+
+def carried(profile: Profile, target: str = "A100") -> list[CarriedKernel]:
+    return carried_kernels(
+        profile, source=V100, target=find_gpu(target), predictor=find_predictor()
+    )
+
+
+LARGE = [4096, 8192]
+
+
+def test_a_kernel_that_keeps_its_implementation_is_carried_in_both_ways() -> None:
+    [item] = carried(profile_of("aten::add", [LARGE, LARGE, []], ADD, us=450.0))
+    assert item.way == "prices and waves"
+    ratio = V100.bandwidth_gbps / A100.bandwidth_gbps
+    assert item.estimate.latency_us == pytest.approx(450.0 * ratio, rel=0.15)
+    assert item.estimate.low_us < item.estimate.latency_us < item.estimate.high_us
+    assert item.kernel.kernel_class is KernelClass.ELEMENTWISE
+
+
+def test_a_product_is_carried_by_its_prices() -> None:
+    [item] = carried(profile_of("aten::mm", [[4096, 4096], [4096, 4096]], GEMM, us=10_000.0))
+    assert item.way == "prices"
+    assert item.kernel.flops == 2 * 4096**3
+    prices = find_predictor()
+    ratio = (
+        prices.predict([item.kernel], A100)[0].latency_us
+        / prices.predict([item.kernel], V100)[0].latency_us
+    )
+    assert item.estimate.latency_us == pytest.approx(10_000.0 * ratio, rel=1e-6)
+
+
+def test_helpers_of_a_product_have_no_flops_of_their_own() -> None:
+    names = (GEMM, "splitKreduce_kernel", ADD)
+    items = carried(profile_of("aten::mm", [[4096, 4096], [4096, 4096]], *names))
+    assert sum(item.kernel.flops for item in items) == 2 * 4096**3
+    assert len({round(item.estimate.latency_us, 3) for item in items if item.way == "prices"}) == 1
+
+
+def test_a_kernel_that_nobody_describes_is_carried_by_the_bandwidth_and_says_so() -> None:
+    [item] = carried(profile_of("mylib::mystery", [LARGE], "my_kernel"))
+    assert item.way == "bandwidth"
+    assert item.estimate.origin == "fallback"
+    assert item.call.signature.op == "mylib::mystery"
+    assert item.estimate.high_us > 1.4 * item.estimate.latency_us
+
+
+def test_copies_to_the_host_are_carried_by_the_link() -> None:
+    [item] = carried(profile_of("aten::copy_", [LARGE, LARGE, []], "Memcpy DtoH"))
+    assert item.way == "link"
+    expected = 100.0 * V100.pcie_gbps / A100.pcie_gbps
+    assert item.estimate.latency_us == pytest.approx(expected, rel=1e-3)
+
+
+def test_on_its_own_gpu_a_kernel_takes_what_was_measured() -> None:
+    profile = profile_of("aten::mm", [[4096, 4096], [4096, 4096]], GEMM)
+    [item] = carried(profile, V100.name)
+    assert (item.way, item.estimate.latency_us) == ("measured", 100.0)
+    assert item.estimate.low_us == item.estimate.high_us == 100.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ampere_sgemm_128x64_tn", "void cutlass::Kernel2<...>", "sm80_xmma_fprop_implicit_gemm",
+     "void cudnn::bn_fw_tr_1C11_kernel_NCHW", "pytorch_flash::flash_fwd_kernel", "Cijk_Ailk_Bljk"],
+)  # fmt: skip
+def test_kernels_of_libraries_change_with_the_gpu(name: str) -> None:
+    assert not keeps_implementation(name)
+
+
+@pytest.mark.parametrize("name", [ADD, "triton_poi_fused_add_0", "multi_tensor_apply_kernel"])
+def test_kernels_of_torch_stay_as_they_are(name: str) -> None:
+    assert keeps_implementation(name)
