@@ -13,6 +13,7 @@ from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.live_memory import LiveMemory
+from neusight.fake_cuda.answers.native.generators import install_generators
 from neusight.fake_cuda.answers.native_names import install_native_names
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
@@ -107,6 +108,7 @@ def enter_fake_cuda(
     install_packages(patches)
     install_modules(patches, recorder)
     install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
+    install_generators(patches, recorder)  # one for each GPU, whose number is known from here on
     install_user_kernels(patches, recorder)
     _install_own_code(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)

@@ -13,6 +13,7 @@ from neusight.ops.products import (
     gemm,
     linear_cross_entropy,
     recurrent,
+    semi_structured,
     sparse,
 )
 from neusight.ops.registry import (
@@ -62,6 +63,7 @@ FAMILIES = (
     pooling,
     recurrent,
     reduction,
+    semi_structured,
     sharding,
     softmax,
     sort,

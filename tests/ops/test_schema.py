@@ -35,6 +35,8 @@ WITHOUT_SCHEMA = {
     "aten::prim_layout",
     "c10d::wait",
     "prim::device",
+    "semi_structured::cusparselt_mm",
+    "semi_structured::cutlass_mm",
     "prim::layout",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -477,13 +478,19 @@ def _install_questions(patches: Patches, gpu: GPU, asked: Asked) -> None:
         patches.answer(cuda, question, _of_a_gpu(answer))
     patches.answer(cuda, "get_arch_list", tell("get_arch_list", arch_list(gpu)))
     patches.answer(cuda, "is_bf16_supported", tell("is_bf16_supported", supports_bf16(gpu)))
-    patches.set(torch._C, "_has_cuda", True)
+    patches.answer(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     cudnn = torch.backends.cudnn
     patches.answer(cudnn, "is_available", lambda: True)
     patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
     patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.answer(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
+
+
+def _is_torch_asking() -> bool:
+    """Whether torch's own code asks if it was built for CUDA, which names its core then has."""
+    asking = sys._getframe(3).f_globals.get("__name__", "")
+    return bool(asking.partition(".")[0] == "torch")
 
 
 def _of_a_gpu(answer: Callable[[], Any]) -> Callable[..., Any]:
@@ -527,15 +534,23 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
             recorder.devices.use(index)
         return previous
 
+    def start() -> None:
+        recorder.devices.is_used = True
+
+    def current_device() -> int:
+        start()
+        return recorder.devices.current
+
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
     patches.answer(cuda, "device_count", lambda: recorder.devices.count)
-    patches.answer(cuda, "current_device", lambda: recorder.devices.current)
+    patches.answer(cuda, "current_device", current_device)
     patches.answer(cuda, "set_device", set_device)
-    patches.answer(cuda, "is_initialized", lambda: True)
-    patches.answer(cuda, "_lazy_init", nothing)
-    patches.answer(cuda, "init", nothing)
+    patches.answer(cuda, "is_initialized", lambda: recorder.devices.is_used)
+    patches.answer(cuda, "_lazy_call", lambda callable, **kwargs: callable())
+    patches.answer(cuda, "_lazy_init", start)
+    patches.answer(cuda, "init", start)
     # Two functions: Dynamo has a rule for each.
     patches.answer(cuda, "_exchange_device", exchange)
     patches.answer(cuda, "_maybe_exchange_device", lambda index: exchange(index))

@@ -10,7 +10,6 @@ import torch
 
 from neusight.fake_cuda.answers.facade import TENSOR_TYPES
 from neusight.fake_cuda.answers.native.attention_questions import install_attention_questions
-from neusight.fake_cuda.answers.native.generators import install_generators
 from neusight.fake_cuda.answers.native.legacy_types import install_legacy_types
 from neusight.fake_cuda.answers.native.pools import install_pools
 from neusight.fake_cuda.answers.native.refused import install_refused
@@ -35,7 +34,6 @@ def install_native_names(
     install_refused(patches)
     install_same_names(patches, recorder)
     install_switches(patches, recorder)
-    install_generators(patches, recorder)
     install_sensors(patches, recorder, gpu)
     install_legacy_types(patches)
     install_attention_questions(patches, gpu, asked)

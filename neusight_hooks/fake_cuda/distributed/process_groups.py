@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch.distributed import device_mesh
 from torch.testing._internal.distributed import fake_pg  # registers the backend "fake"
 
 from neusight.fake_cuda.distributed.communication import Communication
@@ -194,7 +195,7 @@ def _install_groups(patches: Patches, backends: _Backends, stores: _Stores) -> N
         return dist.Backend(backends.name_of(group or c10d._get_default_group()))
 
     patches.set(c10d, "_new_process_group_helper", new_process_group_helper)
-    for module in (c10d, dist):
+    for module in (c10d, dist, device_mesh):
         patches.set(module, "get_backend", get_backend)
 
 

@@ -40,6 +40,8 @@ class Devices:
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
+        #: CUDA starts with the first use of a GPU; until then DeviceMesh chooses one by LOCAL_RANK.
+        self.is_used = False
 
     def use(self, index: int) -> None:
         """Makes a GPU the current one, in torch's C++ core also where there are several."""
@@ -57,6 +59,7 @@ class Devices:
                 f"CUDA error: invalid device ordinal (cuda:{index}, but the forecast has "
                 f"{self.count} GPU{'s; LOCAL_RANK says which is whose' if self.count > 1 else ''})"
             )
+        self.is_used = True
         return torch.device("cuda", index)
 
 

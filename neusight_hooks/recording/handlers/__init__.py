@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from neusight.recording.handlers import copying, counting, reading, sampling, selecting, shaped
+from neusight.recording.handlers import (
+    copying,
+    counting,
+    reading,
+    sampling,
+    selecting,
+    semi_structured,
+    shaped,
+)
 from neusight.recording.handlers.registry import HANDLERS, handles
 from neusight.recording.handlers.sparse import arithmetic, making, products, selection
 
 __all__ = ["FAMILIES", "HANDLERS", "SPARSE_FAMILIES", "handles"]
 
 #: The modules that register handlers; importing them fills the registry.
-FAMILIES = (copying, counting, making, reading, sampling, selecting, shaped)
+FAMILIES = (
+    copying,
+    counting,
+    making,
+    reading,
+    sampling,
+    selecting,
+    semi_structured,
+    shaped,
+)
 
 #: The same of the ops on sparse tensors, which have a registry of their own.
 SPARSE_FAMILIES = (arithmetic, making, products, selection)

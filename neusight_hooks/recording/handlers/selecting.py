@@ -33,9 +33,11 @@ def _nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     # Position by position of one axis, then of the next (cuda/Nonzero.cu).
     out = recorder.mode.new_tensor(shape, (1, shape[0]), torch.int64, mask._fake_device)
     recorder.record_handled(func, args, kwargs, out)
-    if mask in recorder.known:
+    if mask in recorder.known and recorder.known.may_hold(out):
         with recorder.mode.inside():
-            recorder.known.set(out, recorder.values.read(mask).nonzero())
+            recorder.known.set(out, recorder.known.of(mask).nonzero())
+        if recorder.known.is_invented(mask):
+            recorder.known.note_invented(out)
     recorder.wait("nonzero")
     return out
 
@@ -98,6 +100,11 @@ def _repeat_interleave(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
         recorder.wait("repeat_interleave")
     out = recorder.new_tensor((size,), torch.int64, repeats)
     recorder.record_handled(func, args, kwargs, out)
+    if repeats in recorder.known and recorder.known.may_hold(out):
+        with recorder.mode.inside():
+            recorder.known.set(out, torch.repeat_interleave(recorder.known.of(repeats)))
+        if recorder.known.is_invented(repeats):
+            recorder.known.note_invented(out)
     return out
 
 
@@ -137,14 +144,24 @@ def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
             if isinstance(index, ForecastTensor):
                 found = _nonzero(recorder, aten.nonzero.default, (index,), {})
                 result.extend(
-                    recorder.new_tensor((found.shape[0],), torch.int64, index)
-                    for _ in range(index.dim())
+                    _column(recorder, found, dimension) for dimension in range(index.dim())
                 )
             else:
                 result.extend(index.nonzero(as_tuple=True))
         else:
             result.append(index)
     return result
+
+
+def _column(recorder: Recorder, found: ForecastTensor, dimension: int) -> ForecastTensor:
+    """One coordinate of all elements that a mask selects, with its values where they are known."""
+    out = recorder.new_tensor((found.shape[0],), torch.int64, found)
+    if found in recorder.known:
+        with recorder.mode.inside():
+            recorder.known.set(out, recorder.known.of(found)[:, dimension])
+        if recorder.known.is_invented(found):
+            recorder.known.note_invented(out)
+    return out
 
 
 def _has_mask(indices: Sequence[Any]) -> bool:

@@ -95,17 +95,19 @@ def _batch_norm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
 def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's fake kernel takes bfloat16 alone; for others a GPU reads where the groups end, and
     multiplies one after the other (ATen/native/cuda/GroupedBlas.cpp, 2.13)."""
-    dtype = args[0].dtype
-    if dtype not in (torch.float16, torch.float32) or args[1].dtype != dtype:
+    left, right = args[0], args[1]
+    if left.dtype not in (torch.float16, torch.float32) or right.dtype != left.dtype:
         return recorder.run_known(func, args, kwargs)
-    in_bfloat16 = [
-        _like(recorder, arg, torch.bfloat16)
-        if isinstance(arg, ForecastTensor) and arg.dtype is dtype
-        else arg
-        for arg in args
-    ]
-    stood_for = recorder.fake_kernels.run(func, in_bfloat16, {**kwargs, "out_dtype": None})
-    out = _recorded(recorder, func, args, kwargs, _like(recorder, stood_for, dtype))
+    ends = args[2] if len(args) > 2 else kwargs.get("offs")
+    for matrix in (left, right):
+        _check_rows_are_aligned(matrix)
+    shape = _grouped_shape(left, right, ends)
+    out = recorder.fake_kernels.run(
+        aten.empty_strided.default,
+        (shape, _padded_strides(shape, left.dtype)),
+        {"dtype": left.dtype, "device": left.device},
+    )
+    _recorded(recorder, func, args, kwargs, out)
     recorder.wait("_grouped_mm")
     return out
 
@@ -167,6 +169,40 @@ def _by_columns(
         strides.insert(0, max(1, step))
         step *= size
     return recorder.mode.new_tensor(shape, tuple(strides), like.dtype, like._fake_device)
+
+
+#: What the rows of grouped products are aligned to, bytes (GroupedMMUtils.h, 2.13).
+_ROW_BYTES = 16
+
+
+def _check_rows_are_aligned(matrix: ForecastTensor) -> None:
+    """In CUDA's words."""
+    row = max(matrix.stride()[-2:])
+    if row * matrix.element_size() % _ROW_BYTES:
+        raise RuntimeError(f"strides should be multiple of {_ROW_BYTES} bytes")
+
+
+def _grouped_shape(
+    left: ForecastTensor, right: ForecastTensor, ends: ForecastTensor | None
+) -> tuple[int, ...]:
+    """Rows of a group each, columns of a group each, or products summed over a group each."""
+    is_flat = (left.dim() == 2, right.dim() == 2)
+    if any(is_flat) and ends is None:
+        raise RuntimeError("Have to provide offsets if there is a 2d matrix")
+    if not all(is_flat) and left.shape[-1] != right.shape[-2]:
+        raise RuntimeError("contraction dimension of mat_a and mat_b must match")
+    groups = [t.shape[0] for t, flat in zip((left, right), is_flat, strict=True) if not flat]
+    groups += [] if ends is None else [ends.shape[0]]
+    if len(set(groups)) != 1:
+        raise RuntimeError("matrix batch sizes have to match")
+    product = (left.shape[-2], right.shape[-1])
+    return product if is_flat[0] != is_flat[1] else (groups[0], *product)
+
+
+def _padded_strides(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
+    each = _ROW_BYTES // dtype.itemsize
+    row = -(-shape[-1] // each) * each
+    return (row, 1) if len(shape) == 2 else (shape[1] * row, row, 1)
 
 
 def _like(recorder: Recorder, tensor: ForecastTensor, dtype: torch.dtype) -> ForecastTensor:

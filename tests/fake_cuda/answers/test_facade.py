@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,6 +59,25 @@ def test_there_is_one_gpu_and_it_is_current() -> None:
         )  # fmt: skip
 
     assert on("H100", answers) == (1, 0, True, True, "cuda", 1, True, True, True)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: torch.cuda.set_device(0),
+        lambda: torch.empty(1, device="cuda"),
+        lambda: torch.ones(1).cuda(),
+        torch.cuda.current_device,
+        torch.cuda.init,
+    ],
+)
+def test_cuda_starts_with_its_first_use(use: Callable[[], object]) -> None:
+    with neusight.forecast_on("H100"):
+        torch.manual_seed(0)
+        before = torch.cuda.is_initialized()
+        use()
+        assert (before, torch.cuda.is_initialized()) == (False, True)
+        torch.ones(1, device="cuda")
 
 
 def test_a_gpu_beyond_the_last_is_refused() -> None:
@@ -250,3 +270,16 @@ def test_an_amd_target_is_no_cuda() -> None:
         return torch.version.cuda, torch.cuda.is_available(), torch.cuda.get_arch_list()
 
     assert on("MI300X", program) == (None, True, [find_gpu("MI300X").gcn_arch_name])
+
+
+def test_torch_is_built_for_cuda_but_its_own_code_is_not_told() -> None:
+    """torch._inductor.cudagraph_trees imports names of a CUDA core where it is."""
+    asked = compile("torch.backends.cuda.is_built()", "cudagraph_trees.py", "eval")
+    found = on(
+        "H100",
+        lambda: (
+            torch.backends.cuda.is_built(),
+            eval(asked, {"torch": torch, "__name__": "torch._inductor.cudagraph_trees"}),
+        ),
+    )
+    assert found == (True, False)

@@ -110,3 +110,15 @@ def test_a_key_that_nobody_will_set_is_named() -> None:
         store.set("own", "1")
         assert store.get("own") == b"1"
         store.get("ready")
+
+
+def test_a_mesh_takes_the_gpu_of_its_local_rank_where_none_was_used() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with neusight.forecast_on("H100", world_size=4, rank=3):
+        init_device_mesh("cuda", (4,))
+        assert torch.ones(1, device="cuda").device.index == 3
+    with neusight.forecast_on("H100", world_size=4, rank=3):
+        torch.cuda.set_device(1)
+        init_device_mesh("cuda", (4,))
+        assert torch.ones(1, device="cuda").device.index == 1

@@ -61,3 +61,23 @@ def test_positions_lie_in_memory_axis_by_axis() -> None:
     strides = values_of(lambda: torch.ones(4, 3, device="cuda").nonzero().stride())
 
     assert strides == (1, 12)
+
+
+def test_lengths_of_known_sequences_split_what_they_are_packed_into() -> None:
+    """As vision towers find where each image of a batch ends."""
+    with neusight.forecast_on("H100") as forecast:
+        grids = torch.tensor([[2, 4, 4], [1, 2, 2]]).to("cuda")
+        rows = torch.repeat_interleave(grids[:, 1] * grids[:, 2], grids[:, 0])
+        ends = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
+        packed = torch.randn(36, 8, device="cuda")
+        parts = packed.split((ends[1:] - ends[:-1]).tolist())
+
+    assert [len(part) for part in parts] == [16, 16, 4]
+    assert "invented" not in str(forecast.warnings)
+
+
+def test_what_known_masks_choose_of_known_values_is_known() -> None:
+    with neusight.forecast_on("H100"):
+        values = torch.tensor([[1, 2, 3], [4, 5, 6]]).to("cuda")
+        chosen = values[values % 2 == 0]
+        assert chosen.tolist() == [2, 4, 6]

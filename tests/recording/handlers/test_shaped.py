@@ -138,3 +138,30 @@ def test_a_gru_cell_trains_by_its_fused_kernels(bias: bool) -> None:
 
     assert gradients == [(12, 6), (12, 4), (12,), (12,)][: 4 if bias else 2]
     assert forecast.unmapped == []
+
+
+def test_rows_of_groups_are_aligned_by_their_own_dtype() -> None:
+    """Rows of 180 floats are a multiple of 16 bytes, those of 180 halves are not."""
+    with neusight.forecast_on("H100"):
+        ends = torch.tensor([16, 64], device="cuda", dtype=torch.int32)
+        left = torch.randn(64, 180, device="cuda")
+        right = torch.randn(2, 180, 12, device="cuda")
+        out = torch._grouped_mm(left, right, offs=ends)
+        summed = torch._grouped_mm(left.t(), out, offs=ends)
+        with pytest.raises(RuntimeError, match="strides should be multiple of 16 bytes"):
+            torch._grouped_mm(left.half(), right.half(), offs=ends)
+
+    assert (out.shape, summed.shape) == ((64, 12), (2, 180, 12))
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    with neusight.forecast_on("H100"):
+        left = torch.randn(64, 32, device="cuda")
+        right = torch.randn(4, 32, 16, device="cuda")
+        ends = torch.tensor([32, 64], device="cuda", dtype=torch.int32)
+        with pytest.raises(RuntimeError, match="offsets"):
+            torch._grouped_mm(left, right)
+        with pytest.raises(RuntimeError, match="batch sizes"):
+            torch._grouped_mm(left, right, offs=ends)
+        with pytest.raises(RuntimeError, match="contraction"):
+            torch._grouped_mm(left[:, :16], right, offs=ends)

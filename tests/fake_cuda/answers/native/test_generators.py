@@ -34,3 +34,11 @@ def test_a_generator_is_of_one_kind_of_device() -> None:
             torch.randn(4, device="cuda", generator=of_cpu)
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
             torch.randn(4, generator=of_gpu)
+
+
+def test_each_gpu_of_a_node_has_its_generator() -> None:
+    with neusight.forecast_on("H100", world_size=8, gpus_per_node=4):
+        torch.ones(8, device="cuda").relu_()
+        torch.manual_seed(7)
+        seeds = [generator.initial_seed() for generator in torch.cuda.default_generators]
+        assert seeds == [7, 7, 7, 7]

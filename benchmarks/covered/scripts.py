@@ -1,0 +1,110 @@
+"""Public scripts, each run unmodified by `neusight run`, at small sizes by its own flags.
+
+A script lies in the folder of public programs (`NEUSIGHT_PROGRAMS`, `--programs`; else
+`../shared/programs`), a checkout or an unpacked sdist each, or in an installed package. Nothing of
+it belongs to this project.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from covered.cases import CannotTry, Case, Outcome, plain
+from covered.script_list import SCRIPTS, Script, Source
+
+#: The environment variable that names the folder of programs.
+PROGRAMS_VARIABLE = "NEUSIGHT_PROGRAMS"
+
+_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "programs"
+
+#: What a script may take with its forecast, seconds.
+LIMIT_S = 420.0
+
+#: No script reaches the network: what it would download is said to be missing.
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "disabled"}
+
+
+def cases() -> Iterator[Case]:
+    """A case for each script of the list."""
+    for script in SCRIPTS:
+        yield Case(script.name, partial(tried, script), is_alone=True, limit_s=LIMIT_S)
+
+
+def tried(script: Script) -> Outcome:
+    """Runs a script in a copy of its folder, with its tiny data, and judges what came of it."""
+    for module in script.needs:
+        if importlib.util.find_spec(module) is None:
+            raise CannotTry(f"needs the package {module}")
+    if script.cannot:
+        raise CannotTry(script.cannot)
+    with tempfile.TemporaryDirectory(prefix="public-script-") as place:
+        folder = Path(place) / "program"
+        version = _copied(script.source, folder)
+        working = folder / script.inside
+        working.mkdir(parents=True, exist_ok=True)
+        for make in script.data:
+            make(working)
+        figures = Path(place) / "forecast.json"
+        done = subprocess.run(
+            command(script, figures),
+            cwd=working,
+            env={**os.environ, **_OFFLINE, **script.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        return judged(script, done.returncode, done.stdout, figures, version)
+
+
+def command(script: Script, figures: Path) -> list[str]:
+    """The command line of a script's forecast."""
+    neusight = [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--json", str(figures)]
+    return neusight + shlex.split(script.options) + shlex.split(script.command)
+
+
+def judged(script: Script, code: int, said: str, figures: Path, version: str) -> Outcome:
+    """Whether the script ran to a forecast of GPU work, or met the limit that it is to meet."""
+    if script.limit:
+        if code != 0 and script.limit in " ".join(said.split()):
+            return Outcome("refused", script.limit, version)
+        return Outcome("failed", plain(f"not refused ({code}): {_end(said)}"), version)
+    if code != 0:
+        return Outcome("failed", plain(f"exit code {code}: {_end(said)}"), version)
+    if "Traceback (most recent call last)" in said:
+        return Outcome("failed", plain(f"a traceback: {_end(said)}"), version)
+    forecast = json.loads(figures.read_text())
+    if not forecast["num_kernels"]:
+        return Outcome("failed", "the forecast has no kernels", version)
+    return Outcome("ok", script.stand_in, version)
+
+
+def _copied(source: Source, folder: Path) -> str:
+    """Copies a program to a folder; its version."""
+    if source.package:
+        folder.mkdir()
+        return source.version
+    programs = Path(os.environ.get(PROGRAMS_VARIABLE) or _BESIDE)
+    found = programs / source.folder
+    if not found.is_dir():
+        raise CannotTry(f"needs {source.folder} ({source.address}) in the folder of programs")
+    shutil.copytree(found, folder, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    return source.version
+
+
+def _end(said: str) -> str:
+    """The last words that tell why."""
+    lines = [line for line in said.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or [""])[-1]
