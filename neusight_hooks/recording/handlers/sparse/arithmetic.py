@@ -282,6 +282,14 @@ def _empty_alike(func: Any, self: SparseTensor, **kwargs: Any) -> Any:
     )
 
 
+@on_sparse(*_overloads("ones_like", "full_like"))
+def _full_alike(func: Any, self: SparseTensor, *value: Any, **kwargs: Any) -> Any:
+    """Of compressed tensors, whose values are filled; torch fills no others."""
+    if self.layout is torch.sparse_coo or kwargs.get("layout") not in (None, self.layout):
+        raise RuntimeError(f"Could not run '{func}' with a tensor of layout {self.layout}")
+    return with_values(self, func(self.parts.values, *value, dtype=kwargs.get("dtype")))
+
+
 @on_sparse(aten.zero_.default)
 def _zero(func: Any, self: SparseTensor) -> SparseTensor:
     return _become(self, _empty_alike(func, self))

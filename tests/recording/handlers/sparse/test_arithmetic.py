@@ -107,3 +107,14 @@ def test_gradients_of_a_second_pass_are_added() -> None:
             layer(torch.arange(5, device="cuda")).sum().backward()
         assert meta(layer.weight.grad)[0] == (100, 8)
         assert layer.weight.grad._nnz() == 10
+
+
+def test_a_compressed_tensor_is_filled_where_it_has_values() -> None:
+    with neusight.forecast_on("H100"):
+        rows = torch.eye(4).to_sparse_csr().cuda()
+        ones, twos = torch.ones_like(rows), torch.full_like(rows, 2.0, dtype=torch.bfloat16)
+
+        assert (ones.layout, ones.values().shape) == (torch.sparse_csr, (4,))
+        assert (twos.layout, twos.dtype) == (torch.sparse_csr, torch.bfloat16)
+        with pytest.raises(RuntimeError, match=r"layout torch\.sparse_coo"):
+            torch.ones_like(torch.eye(4).to_sparse().cuda())
