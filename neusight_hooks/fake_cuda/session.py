@@ -11,6 +11,7 @@ import torch
 
 from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
+from neusight.fake_cuda.answers.covariance import install_covariance
 from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.native.generators import install_generators
@@ -102,6 +103,7 @@ def enter_fake_cuda(
     install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
     install_native_names(patches, recorder, gpu, asked_by_program)
     install_accelerator(patches)
+    install_covariance(patches, recorder)
     wrappers = Wrappers()
     heard = wrappers.hearing(recorder.mode, asked)
     install_overrides(patches, recorder, gpu, heard)
