@@ -9,6 +9,7 @@ import unittest
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -182,7 +183,19 @@ def _copied(value: Any, *, device: str) -> Any:
     return value.detach().to(device).requires_grad_(value.requires_grad)
 
 
+def _named(name: str) -> Any:
+    try:
+        return attrgetter(name)(torch)
+    except AttributeError:
+        return None
+
+
+#: Operators that are functions of torch: programs take those of the forecast, by name.
+NAMED = {op.op: op.name for op in databases.op_db if _named(op.name) is op.op}
+
+
 def _call(op: Any, drawn: Any, device: str, is_backward: bool) -> Result:
+    op = _named(NAMED[op.op]) if getattr(op, "op", None) in NAMED else op
     out = op(drawn.input, *drawn.args, **drawn.kwargs)
     if not is_backward:
         return Result(leaves(out, device))
