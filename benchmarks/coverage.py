@@ -3,6 +3,7 @@
     python benchmarks/coverage.py                         everything (hours), with the time left
     python benchmarks/coverage.py operators habits        only these kinds
     python benchmarks/coverage.py operators --only cov    only cases with this in their names
+    python benchmarks/coverage.py habits --again          only cases that were not ok, or are new
     python benchmarks/coverage.py --sample                a few of each kind, in a minute
     python benchmarks/coverage.py --document              only COVERAGE.md, from the kept tables
 
@@ -120,14 +121,17 @@ def tried(kind: str, cases: list[Case], partial: Path | None) -> dict[str, Row]:
 
 def kept(kind: str, cases: list[Case], options: argparse.Namespace) -> list[str]:
     """Tries the cases of a kind that are asked for and keeps their rows; what got worse."""
+    path = options.out / f"{kind}.csv"
+    before = rows.read(path)
+    ok = {name for name, row in before.items() if row.status == "ok"}
     chosen = [
         case
         for case in cases
-        if options.only in case.name and (case.is_sampled or not options.sample)
+        if options.only in case.name
+        and (case.is_sampled or not options.sample)
+        and not (options.again and case.name in ok)
     ]
-    path = options.out / f"{kind}.csv"
-    before = rows.read(path)
-    if options.sample or options.only:
+    if options.sample or options.only or options.again:
         found = tried(kind, chosen, None)
     else:
         partial = options.out / f"{kind}.partial.csv"
@@ -145,6 +149,7 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", help=f"of {', '.join(document.KINDS)}; all if none")
     parser.add_argument("--sample", action="store_true", help="a few cases of each; keeps nothing")
     parser.add_argument("--only", default="", help="only cases with this in their names")
+    parser.add_argument("--again", action="store_true", help="only cases that are not kept as ok")
     parser.add_argument("--out", type=Path, default=rows.KEPT, help="folder of the tables")
     parser.add_argument("--worse", action="store_true", help="keep worse outcomes too")
     parser.add_argument("--document", action="store_true", help="only write COVERAGE.md")

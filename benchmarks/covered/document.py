@@ -15,7 +15,8 @@ KINDS = {
         "Each operator of torch's own test databases (`op_db` and its like), each module of"
         " `module_db` and each optimizer of `optim_db` with its flags, float32 and bfloat16,"
         " forward and backward: shapes, dtypes and strides are compared with those of the CPU, or"
-        " with those of CUDA where they differ.",
+        " with those of CUDA where they differ, for up to six samples of each. Values are not: a"
+        " forecast has none.",
     ),
     "models": (
         "Models",
@@ -54,6 +55,7 @@ def document(tables: dict[str, dict[str, Row]]) -> str:
         if 0 < len(versions) <= 3:
             lines += ["", f"Tried with {', '.join(versions)}."]
         lines += _list(kind, table)
+        lines += _notes(kind, table)
     return "\n".join(lines) + "\n"
 
 
@@ -93,6 +95,18 @@ def _list(kind: str, table: dict[str, Row]) -> list[str]:
         version = f" ({row.version})" if kind == "scripts" and row.version else ""
         lines.append(f"| {row.name}{version} | {row.status} | {reason} |")
     return lines
+
+
+def _notes(kind: str, table: dict[str, Row]) -> list[str]:
+    """What is said of rows that are ok, a line for each note."""
+    noted: dict[str, list[str]] = {}
+    for row in table.values():
+        if row.status == "ok" and row.reason and kind != "scripts":
+            noted.setdefault(row.reason, []).append(row.name)
+    if not noted:
+        return []
+    found = [f"- {reason}: {', '.join(names)}." for reason, names in sorted(noted.items())]
+    return ["", "Of those that are ok:", "", *found]
 
 
 def tables_in(folder: Path) -> dict[str, dict[str, Row]]:
