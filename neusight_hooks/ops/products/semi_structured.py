@@ -132,6 +132,7 @@ def _sparse_product(
 
 
 @register_op(
+    "aten::_convert_weight_to_int4pack",
     "aten::_cslt_compress",
     "aten::_to_sparse_semi_structured",
     "aten::_sparse_semi_structured_tile",
@@ -139,7 +140,7 @@ def _sparse_product(
     "aten::_sparse_semi_structured_apply_dense",
 )
 def packed(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
-    """One pass over a dense matrix that prunes, packs or masks it."""
+    """One pass over a matrix that prunes, packs or masks it."""
     reads, writes = read_tensors(call), written_tensors(call)
     return [
         memory_kernel(

@@ -112,7 +112,8 @@ class FakeKernels:
             return written[0] if len(written) == 1 else tuple(written)
         if not func._schema.returns:  # _fused_sgd_: it only writes into its arguments
             return None
-        if name.endswith("_backward") and isinstance(args[1], ForecastTensor):
+        is_one = len(func._schema.returns) == 1
+        if is_one and name.endswith("_backward") and isinstance(args[1], ForecastTensor):
             return self.run(aten.empty_like.default, (args[1],), {})  # as its input
         if name.partition("::")[0] not in _OF_TORCH:
             raise UnmappedOpError(_no_fake_text(func)) from error

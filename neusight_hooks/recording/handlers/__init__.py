@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.recording.handlers import (
     copying,
     counting,
+    quantized,
     reading,
     sampling,
     selecting,
@@ -21,6 +22,7 @@ FAMILIES = (
     copying,
     counting,
     making,
+    quantized,
     reading,
     sampling,
     selecting,

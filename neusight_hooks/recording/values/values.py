@@ -27,7 +27,7 @@ MAX_COPIED_ELEMENTS = 2**20
 #: Predicates that hold for healthy numbers.
 _TRUE_WHEN_UNKNOWN = frozenset({"aten::all", "aten::isfinite", "aten::isclose", "aten::allclose"})
 
-_COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge"})
+_COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::ne"})
 
 #: What a healthy number says of itself: `x != x` asks for NaN.
 _OF_ITSELF = {

@@ -1,0 +1,87 @@
+"""Ops on numbers of few bits that torch has no fake kernels for, and what no GPU takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neusight.predictors.errors import UnmappedOpError
+from neusight.recording.call_stack import call_site
+from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.recorder import Recorder
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+#: Rows of grouped products begin at multiples of so many bytes (GroupedMMUtils.h, torch 2.13).
+_ROW_ALIGNMENT = 16
+
+
+def _overloads(*names: str) -> list[Any]:
+    """All overloads of these ops, as far as this torch has them."""
+    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
+    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+
+
+@handles(*_overloads("_scaled_grouped_mm_v2"))
+def _scaled_grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Of whatever scales: rows or columns of all groups, or a matrix for each group."""
+    left, right = args[:2]
+    offsets = args[8] if len(args) > 8 else kwargs.get("offs")
+    dtype = (args[10] if len(args) > 10 else kwargs.get("out_dtype")) or torch.bfloat16
+    if (left.dim() == 3 and right.dim() == 3) is not (offsets is None):
+        raise RuntimeError("Have to provide offsets if there is a 2d matrix, or no offset if both")
+    batch = [int(t.shape[0]) for t in (left, right) if t.dim() == 3]
+    if offsets is None:
+        shape = (batch[0], left.shape[1], right.shape[2])
+    elif not batch:
+        shape = (offsets.shape[0], left.shape[0], right.shape[1])
+    else:
+        shape = (left.shape[-2], right.shape[-1])
+    per_row = _ROW_ALIGNMENT // dtype.itemsize
+    row = -(-shape[-1] // per_row) * per_row
+    stride = (shape[-2] * row, row, 1)[-len(shape) :]
+    out = recorder.mode.new_tensor(shape, stride, dtype, left._fake_device)
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
+@handles(*_overloads("_fake_quantize_learnable_per_tensor_affine_backward"))
+def _learnable_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of the data, and one number each for scale and zero point."""
+    data, scale = args[1], args[2]
+    numbers = (recorder.new_tensor((1,), scale.dtype, scale) for _ in range(2))
+    out = (recorder.new_tensor(tuple(data.shape), data.dtype, data), *numbers)
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
+@handles(*_overloads("_fake_quantize_learnable_per_channel_affine_backward"))
+def _channels_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Gradients of the data, the scales and the zero points of its channels."""
+    out = tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[1:4])
+    recorder.record_handled(func, args, kwargs, out)
+    return out
+
+
+@handles(*_overloads("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"))
+def _quantize(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    raise UnmappedOpError(
+        f"{func._schema.name} at {call_site()}: tensors of quantized dtypes (torch.qint8) are not "
+        "forecast on a GPU. Fake quantization is, and so are integer tensors with scales of their "
+        "own (torch._int_mm, torch._scaled_mm, torchao)."
+    )
+
+
+@handles(
+    *_overloads("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
+    *_overloads("_histogramdd_from_bin_tensors"),
+)
+def _histogram(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")
+    raise NotImplementedError(
+        f"Could not run '{name}' with arguments from the 'CUDA' backend. It has a kernel for the "
+        "CPU only (torch 2.13); torch.histc and torch.bincount run on a GPU."
+    )
