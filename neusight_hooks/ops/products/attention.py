@@ -461,17 +461,32 @@ def _project(
 
 
 def _self_attention(
-    source: TensorSpec, heads: int, qkv: TensorSpec, projection: TensorSpec, math: MathMode
+    source: TensorSpec,
+    heads: int,
+    qkv: TensorSpec,
+    projection: TensorSpec,
+    math: MathMode,
+    lengths: tuple[int, ...] = (),
 ) -> list[Kernel]:
     batch, length, width = source.shape
     head_dim = width // max(1, heads)
     kernels, joint = _project(source, qkv, math)
-    kernels += pointwise_kernel("transform_bias_rescale_qkv", (joint,), (joint,))
+    if lengths:
+        batch, length = len(lengths), _mean_length(lengths)
+    else:
+        kernels += pointwise_kernel("transform_bias_rescale_qkv", (joint,), (joint,))
     problem = _Problem(
         batch, heads, heads, length, length, head_dim, head_dim, source.dtype, source.device
     )
-    kernels += _forward(problem, "flash_attention", causal=False)
+    is_efficient = bool(lengths) and source.dtype == "float32"
+    name: Variant = "efficient_attention" if is_efficient else "flash_attention"
+    kernels += _forward(problem, name, causal=False)
     return kernels + _project(source, projection, math)[0]
+
+
+def _mean_length(lengths: tuple[int, ...]) -> int:
+    """The length of sequences that are all alike and have as many scores as these."""
+    return round((sum(length * length for length in lengths) / len(lengths)) ** 0.5)
 
 
 @register_op("aten::_native_multi_head_attention")
@@ -503,8 +518,13 @@ def transformer_encoder_layer(
     ffn_weight_2: TensorSpec,
     **others: Argument,
 ) -> list[Kernel]:
-    """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears."""
-    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math)
+    """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears. Of a nested
+    batch, whose tokens lie one behind the other, attention is that of sequences of these `lengths`
+    (transformer.cpp and attention.cu, torch 2.13)."""
+    lengths = others.get("lengths") or ()
+    assert isinstance(lengths, tuple)
+    numbers = tuple(length for length in lengths if isinstance(length, int))
+    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math, numbers)
     norm = _layer_norm(src, output(call))
     add = pointwise_kernel("add", (src, src), (src,))
     up, hidden = _project(src, ffn_weight_1, math)

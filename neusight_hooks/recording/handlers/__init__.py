@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.recording.handlers import (
     copying,
     counting,
+    padding,
     quantized,
     reading,
     sampling,
@@ -22,6 +23,7 @@ FAMILIES = (
     copying,
     counting,
     making,
+    padding,
     quantized,
     reading,
     sampling,

@@ -58,18 +58,6 @@ def _equal(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return tuple(args[0].shape) == tuple(args[1].shape)
 
 
-@handles(aten._nested_tensor_from_mask_left_aligned.default)
-def _may_be_nested(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """nn.TransformerEncoder leaves out what is padded where it may: here it computes all."""
-    recorder.record_handled(func, args, kwargs, None)
-    recorder.wait("item")
-    recorder.warn_once(
-        "nn.TransformerEncoder would leave out what src_key_padding_mask pads (nested tensors); "
-        "here padded tokens are computed too, which takes longer the more there are"
-    )
-    return False
-
-
 @handles(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def _amp_check(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     recorder.record_handled(

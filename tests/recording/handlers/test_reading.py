@@ -129,16 +129,3 @@ def test_checks_of_arguments_are_not_reported_as_invented() -> None:
         D.Normal(torch.randn(4, device="cuda"), torch.randn(4, device="cuda").exp())
 
     assert invented(forecast) == ""
-
-
-def test_a_padded_batch_of_an_encoder_is_computed_whole_and_that_is_said() -> None:
-    layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2).eval()
-    with neusight.forecast_on("H100") as forecast, torch.no_grad():
-        tokens = torch.randn(2, 8, 64, device="cuda")
-        padding = torch.zeros(2, 8, dtype=torch.bool, device="cuda")
-        out = encoder.cuda()(tokens, src_key_padding_mask=padding)
-        assert out.shape == (2, 8, 64)
-
-    assert forecast.unmapped == []
-    assert any("padded tokens are computed too" in warning for warning in forecast.warnings)
