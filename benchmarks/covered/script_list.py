@@ -23,7 +23,8 @@ class Source:
 @dataclass(frozen=True)
 class Script:
     """A public script and how it is run. `command` is what follows `neusight run --gpu H100` and
-    `options`, in the folder `inside`. `limit` is what it says where it meets a documented limit;
+    `options`, in the folder `inside`; `{bin}` is where packages put their commands. `limit` is
+    what it says where it meets a documented limit;
     `cannot` why it runs nowhere without a network; `stand_in` what a user has and this did not."""
 
     name: str
@@ -357,6 +358,275 @@ _DISTRIBUTED = [
     ),
 ]
 
+
+# -- scripts that installed packages bring ---------------------------------------------------------
+
+
+def _package(name: str, version: str) -> Source:
+    return Source("", f"pypi.org/project/{name}", f"{name} {version}", package=True)
+
+
+ACCELERATE = _package("accelerate", "1.15.0")
+TRL = _package("trl", "1.16.0")
+LITGPT = _package("litgpt", "0.5.13")
+TORCHTUNE = _package("torchtune", "0.6.1")
+TORCHTITAN = _package("torchtitan", "0.3.0")
+OPEN_CLIP = _package("open-clip-torch", "3.3.0")
+ULTRALYTICS = _package("ultralytics", "8.4.190")
+STYLEGAN2 = _package("stylegan2-pytorch", "1.9.0")
+LIGHTWEIGHT_GAN = _package("lightweight-gan", "1.2.1")
+
+_ACCELERATE = [
+    Script(
+        f"accelerate/{name}",
+        ACCELERATE,
+        f"-m accelerate.test_utils.scripts.{name}",
+        options=options,
+        needs=("accelerate",),
+    )
+    for name, options in (
+        ("test_script", ""),
+        ("test_sync", ""),
+        ("test_ddp_comm_hook", "--world-size 2"),
+    )
+]
+
+#: A Llama and a tokenizer of words that fit on a postage stamp.
+_TINY_LLAMA = data.python(
+    "from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast\n"
+    "from tokenizers import Tokenizer, models, pre_tokenizers\n"
+    "words = open('words.txt').read().split()\n"
+    "names = ['<unk>', '<pad>', '<s>', '</s>', 'user', 'assistant', *sorted(set(words))]\n"
+    "core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token='<unk>'))\n"
+    "core.pre_tokenizer = pre_tokenizers.Whitespace()\n"
+    "PreTrainedTokenizerFast(tokenizer_object=core, unk_token='<unk>', pad_token='<pad>', "
+    "bos_token='<s>', eos_token='</s>', chat_template=\"{% for m in messages %}"
+    "{{ m['role'] + ' ' + m['content'] + ' </s> ' }}{% endfor %}\").save_pretrained('llama')\n"
+    "LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=128, "
+    "num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)).save_pretrained('llama')"
+)
+
+_TALKS: list[dict[str, object]] = [
+    {
+        "prompt": [{"role": "user", "content": "the king said"}],
+        "completion": [{"role": "assistant", "content": "O God"}],
+    }
+] * 32
+
+_CHOICES: list[dict[str, object]] = [
+    {
+        "prompt": [{"role": "user", "content": "the king said"}],
+        "chosen": [{"role": "assistant", "content": "O God"}],
+        "rejected": [{"role": "assistant", "content": "a day"}],
+    }
+] * 32
+
+_TRL_COMMON = (
+    "--dataset_name talks --output_dir out --per_device_train_batch_size 4 --max_steps 6 "
+    "--report_to none --model_name_or_path llama"
+)
+
+
+def _trl(name: str, more: str, rows: list[dict[str, object]]) -> Script:
+    return Script(
+        f"trl/{name}",
+        TRL,
+        f"-m trl.scripts.{name.split(',')[0]} {_TRL_COMMON} {more}",
+        data=(
+            data.text("words.txt"),
+            data.json_lines("talks/train.jsonl", rows),
+            data.json_lines("talks/test.jsonl", rows),
+            _TINY_LLAMA,
+        ),
+        needs=("trl", "transformers", "datasets", "peft"),
+    )
+
+
+_TRL = [
+    _trl("sft", "", _TALKS),
+    _trl("sft, LoRA and checkpoints", "--use_peft --gradient_checkpointing", _TALKS),
+    _trl("dpo", "", _CHOICES),
+    _trl("reward", "", _CHOICES),
+    _trl(
+        "grpo",
+        "--reward_funcs think_format_reward --num_generations 4 --max_completion_length 8",
+        _TALKS,
+    ),
+]
+
+_LITGPT_MODEL = data.python(
+    "import os, torch, yaml, json\n"
+    "from dataclasses import asdict\n"
+    "from litgpt import GPT, Config\n"
+    "config = Config.from_name('pythia-14m', n_layer=2, padded_vocab_size=128)\n"
+    "os.makedirs('tiny')\n"
+    "torch.save(GPT(config).state_dict(), 'tiny/lit_model.pth')\n"
+    "yaml.dump(asdict(config), open('tiny/model_config.yaml', 'w'))\n"
+    "from tokenizers import Tokenizer, models, pre_tokenizers\n"
+    "words = ['<unk>', '<s>', '</s>', *sorted(set(open('words.txt').read().split()))]\n"
+    "core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token='<unk>'))\n"
+    "core.pre_tokenizer = pre_tokenizers.Whitespace()\n"
+    "core.save('tiny/tokenizer.json')\n"
+    "json.dump({'bos_token': '<s>', 'eos_token': '</s>', 'tokenizer_class': "
+    "'PreTrainedTokenizerFast'}, open('tiny/tokenizer_config.json', 'w'))\n"
+    "json.dump({'bos_token_id': 1, 'eos_token_id': 2}, "
+    "open('tiny/generation_config.json', 'w'))"
+)
+
+_TASKS: list[dict[str, object]] = [{"instruction": "the king said", "output": "O God"}] * 32
+
+_LITGPT_DATA = (data.text("words.txt"), data.json_value("tasks.json", _TASKS), _LITGPT_MODEL)
+
+_LITGPT_TRAIN = (
+    "--data JSON --data.json_path tasks.json --data.val_split_fraction 0.2 --data.num_workers 0 "
+    "--train.epochs 1 --train.micro_batch_size 2 --train.global_batch_size 4 --train.max_steps 6 "
+    "--train.lr_warmup_steps 1 --eval.max_new_tokens 4 --eval.max_iters 2 --out_dir out"
+)
+
+_LITGPT = [
+    Script(
+        f"litgpt/{name}",
+        LITGPT,
+        f"-m litgpt {command}",
+        data=_LITGPT_DATA,
+        needs=("litgpt", "yaml"),
+    )
+    for name, command in (
+        ("finetune_full", f"finetune_full tiny --precision bf16-true {_LITGPT_TRAIN}"),
+        ("finetune_lora", f"finetune_lora tiny --precision bf16-true {_LITGPT_TRAIN}"),
+        ("finetune_adapter", f"finetune_adapter tiny {_LITGPT_TRAIN}"),
+        ("generate", "generate tiny --prompt 'the king' --max_new_tokens 12"),
+        (
+            "pretrain",
+            "pretrain --model_config tiny/model_config.yaml --tokenizer_dir tiny --data JSON "
+            "--data.json_path tasks.json --data.val_split_fraction 0.2 --data.num_workers 0 "
+            "--train.micro_batch_size 2 --train.global_batch_size 4 --train.max_tokens 2000 "
+            "--train.max_seq_length 32 --eval.max_iters 2 --out_dir out",
+        ),
+    )
+]
+
+_TORCHTUNE_MODEL = data.python(
+    "import os, torch, sentencepiece\n"
+    "os.makedirs('tiny')\n"
+    "sentencepiece.SentencePieceTrainer.train(input='words.txt', vocab_size=60, "
+    "model_prefix='tiny/tokenizer', hard_vocab_limit=False, pad_id=3)\n"
+    "from torchtune.models.llama2 import llama2\n"
+    "model = llama2(vocab_size=64, num_layers=2, num_heads=4, num_kv_heads=4, embed_dim=64, "
+    "max_seq_len=128)\n"
+    "torch.save(model.state_dict(), 'tiny/model.pt')"
+)
+
+_TORCHTUNE_COMMON = (
+    "model.vocab_size=64 model.num_layers=2 model.num_heads=4 model.num_kv_heads=4 "
+    "model.embed_dim=64 model.max_seq_len=128 tokenizer.path=tiny/tokenizer.model "
+    "checkpointer._component_=torchtune.training.FullModelTorchTuneCheckpointer "
+    "checkpointer.checkpoint_dir=tiny checkpointer.checkpoint_files=[model.pt] output_dir=out "
+    "dataset._component_=torchtune.datasets.text_completion_dataset dataset.source=json "
+    "dataset.data_files=texts.json dataset.column=text dataset.split=train "
+    "max_steps_per_epoch=6 batch_size=2 gradient_accumulation_steps=1"
+)
+
+_TEXTS: list[dict[str, object]] = [{"text": "the king said to the queen of night O God"}] * 32
+
+
+def _torchtune(recipe: str, config: str, more: str) -> Script:
+    return Script(
+        f"torchtune/{recipe}",
+        TORCHTUNE,
+        f"-m torchtune._cli.tune run {recipe} --config {config} {_TORCHTUNE_COMMON} {more}",
+        data=(data.text("words.txt"), data.json_value("texts.json", _TEXTS), _TORCHTUNE_MODEL),
+        needs=("torchtune", "sentencepiece", "torchao"),
+    )
+
+
+_TORCHTUNE = [
+    _torchtune(
+        "full_finetune_single_device",
+        "llama2/7B_full_low_memory",
+        "model._component_=torchtune.models.llama2.llama2 optimizer._component_=torch.optim.AdamW",
+    ),
+    _torchtune(
+        "lora_finetune_single_device",
+        "llama2/7B_lora_single_device",
+        "model._component_=torchtune.models.llama2.lora_llama2",
+    ),
+]
+
+_TORCHTITAN_DATA = (
+    data.text("words.txt"),
+    data.json_lines("tests/assets/c4_test/data.json", _TEXTS * 400),
+    data.python(
+        "import os, json\n"
+        "from tokenizers import Tokenizer, models, pre_tokenizers\n"
+        "names = ['<unk>', '<s>', '</s>', *sorted(set(open('words.txt').read().split()))]\n"
+        "core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, "
+        "unk_token='<unk>'))\n"
+        "core.pre_tokenizer = pre_tokenizers.Whitespace()\n"
+        "os.makedirs('tests/assets/tokenizer')\n"
+        "core.save('tests/assets/tokenizer/tokenizer.json')\n"
+        "json.dump({'bos_token': '<s>', 'eos_token': '</s>'}, "
+        "open('tests/assets/tokenizer/tokenizer_config.json', 'w'))"
+    ),
+)
+
+_TORCHTITAN = [
+    Script(
+        f"torchtitan/train, {name}",
+        TORCHTITAN,
+        f"torchrun --nproc_per_node={num} -m torchtitan.train --module llama3 "
+        f"--config llama3_debugmodel --training.steps 6 {more}",
+        data=_TORCHTITAN_DATA,
+        needs=("torchtitan", "spmd_types", "torchdata"),
+    )
+    for name, num, more in (("1 GPU", 1, ""), ("4 GPUs", 4, ""))
+]
+
+_OPEN_CLIP = [
+    Script(
+        f"open_clip/train, {model}",
+        OPEN_CLIP,
+        f"-m open_clip_train.main --dataset-type synthetic --train-num-samples 32 --batch-size 4 "
+        f"--model {model} --epochs 1 --workers 0 --precision amp_bf16 --logs out",
+        needs=("open_clip", *_VISION),
+    )
+    for model in ("ViT-B-32", "RN50")
+]
+
+_ULTRALYTICS = [
+    Script(
+        "ultralytics/yolo train",
+        ULTRALYTICS,
+        "{bin}/yolo detect train model=yolov8n.yaml data=tiny.yaml epochs=1 imgsz=64 batch=2 "
+        "device=0 workers=0 amp=False plots=False",
+        data=(
+            data.images("images", num=8, side=64),
+            *(data.file(f"labels/{i:03}.txt", "0 0.5 0.5 0.4 0.4\n") for i in range(8)),
+            data.file("tiny.yaml", "path: .\ntrain: images\nval: images\nnames: {0: king}\n"),
+        ),
+        needs=("ultralytics", *_VISION),
+    ),
+]
+
+_GANS = [
+    Script(
+        "stylegan2-pytorch",
+        STYLEGAN2,
+        "{bin}/stylegan2_pytorch --data images --image_size 32 --num_train_steps 6 "
+        "--batch_size 2 --num_workers 0 --network_capacity 4",
+        data=(data.images("images", num=8, side=64),),
+        needs=("stylegan2_pytorch", *_VISION),
+    ),
+    Script(
+        "lightweight-gan",
+        LIGHTWEIGHT_GAN,
+        "{bin}/lightweight_gan --data images --image_size 64 --num_train_steps 6 --batch_size 2 "
+        "--num_workers 0",
+        data=(data.images("images", num=8, side=64),),
+        needs=("lightweight_gan", *_VISION),
+    ),
+]
+
 SCRIPTS: tuple[Script, ...] = (
     *_NANOGPT,
     *_MINGPT,
@@ -365,4 +635,12 @@ SCRIPTS: tuple[Script, ...] = (
     *_CLEANRL,
     *_EXAMPLES,
     *_DISTRIBUTED,
+    *_ACCELERATE,
+    *_TRL,
+    *_LITGPT,
+    *_TORCHTUNE,
+    *_TORCHTITAN,
+    *_OPEN_CLIP,
+    *_ULTRALYTICS,
+    *_GANS,
 )

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -71,7 +72,9 @@ def tried(script: Script) -> Outcome:
 def command(script: Script, figures: Path) -> list[str]:
     """The command line of a script's forecast."""
     neusight = [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--json", str(figures)]
-    return neusight + shlex.split(script.options) + shlex.split(script.command)
+    scripts = sysconfig.get_path("scripts")
+    words = shlex.split(script.options) + shlex.split(script.command)
+    return neusight + [word.replace("{bin}", scripts) for word in words]
 
 
 def judged(script: Script, code: int, said: str, figures: Path, version: str) -> Outcome:

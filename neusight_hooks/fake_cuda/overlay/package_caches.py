@@ -25,7 +25,10 @@ _USUAL = ("~/.cache", "~/.triton", "~/.nv", "~/.config/matplotlib", "~/.ipython"
 
 
 def cache_folders() -> list[str]:
-    """Absolute, real paths of the caches' folders, whether they exist or not."""
+    """Absolute, real paths of the caches' folders, whether they exist or not; none that holds the
+    working directory (TORCH_HOME=.), where the user's own files are."""
+    here = os.path.realpath(os.curdir) + "/"
     stated = [os.environ[name] for name in _VARIABLES if os.environ.get(name)]
     usual = [os.path.expanduser(path) for path in _USUAL]
-    return sorted({os.path.realpath(path) for path in (*stated, *usual)} - {"/"})
+    found = {os.path.realpath(path) for path in (*stated, *usual)} - {"/"}
+    return sorted(path for path in found if not here.startswith(path + "/"))
