@@ -48,7 +48,10 @@ CPU_OP_US = 1.5
 CPU_BYTES_PER_US = 10_000.0
 
 #: Ops that a tensor without data answers as one with data.
-_OF_PINNED_MEMORY = frozenset({aten._pin_memory.default, aten.is_pinned.default})
+#: Under inference mode `pin_memory` comes undivided: nothing decomposes it before the mode.
+_OF_PINNED_MEMORY = frozenset(
+    {aten._pin_memory.default, aten.pin_memory.default, aten.is_pinned.default}
+)
 
 #: Runs an op whose result depends on values, or which has no fake kernel.
 Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
@@ -199,6 +202,8 @@ class Recorder:
             return self.pinned.pin(args[0])
         if func is aten.is_pinned.default:
             return self.pinned.holds(args[0])
+        if func is aten.pin_memory.default:
+            return args[0] if self.pinned.holds(args[0]) else self.pinned.pin(args[0])
         if kwargs.get("pin_memory"):
             made = func(*args, **{**kwargs, "pin_memory": False})
             return self.pinned.remember(made)

@@ -96,7 +96,7 @@ def _copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return target
 
 
-@handles(aten._pin_memory.default)
+@handles(aten._pin_memory.default, aten.pin_memory.default)
 def _pin_memory(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
 

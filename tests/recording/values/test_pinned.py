@@ -49,3 +49,15 @@ def test_tensors_made_pinned_are_ordinary_memory_that_is_remembered() -> None:
     assert (made[3].tolist(), made[3].requires_grad) == ([1.0, 2.0], True)
     assert (made[4].item(), made[4].dtype) == (3.0, torch.float16)
     assert (there.device.type, there.is_pinned()) == ("cuda", False)
+
+
+def test_inference_mode_pins_too() -> None:
+    data = torch.ones(4, 3)
+    with neusight.forecast_on("H100"), torch.inference_mode():
+        pinned = data.pin_memory()
+        assert (pinned.is_pinned(), data.is_pinned()) == (True, False)
+        assert pinned.pin_memory() is pinned
+        batches = list(torch.utils.data.DataLoader(data, 2, pin_memory=True))
+        assert [batch.is_pinned() for batch in batches] == [True, True]
+        with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+            data.cuda().pin_memory()
