@@ -84,7 +84,9 @@ def _outcome(habit: Habit) -> Outcome:
             forecast.summary()
         except ImportError as error:
             package = (error.name or "").partition(".")[0]
-            if package not in habit.needs:
+            if package not in habit.needs:  # what it needs may need another one
+                package = next((name for name in habit.needs if name in str(error)), "")
+            if not package:
                 return outcome_of(error, version=version)
             return outcome_of(CannotTry(f"{package} is not there"), version=version)
         except BaseException as error:

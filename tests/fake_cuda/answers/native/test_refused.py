@@ -161,8 +161,7 @@ def test_a_name_of_a_cuda_core_that_nothing_answers_is_absent_and_says_so() -> N
 
 
 def test_the_line_of_a_refused_call_is_the_programs() -> None:
-    core: Any = torch._C
     with neusight.forecast_on("H100"):
         x = torch.ones(8, device="cuda")
         with pytest.raises(UnansweredCallError, match=r"test_refused.py:\d+ .* torch.distributed"):
-            core._nccl_all_reduce([x])
+            torch.cuda.nccl.all_reduce([x])
