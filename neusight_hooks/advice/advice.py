@@ -146,7 +146,7 @@ def _changes(what_if: WhatIf, forecast: Scheduled, smallest_gain: float) -> Iter
     step = steady_step_of(forecast.timeline)
     assert step is not None  # else there is nothing to change
     shares = _shares(kernels_of(step, forecast.timeline))
-    idle = 1 - step.gpu_busy_ns / max(step.latency_ns, step.gpu_busy_ns)
+    idle = 1 - step.gpu_busy_ns / max(step.latency_ns, step.gpu_busy_ns, 1)
     if idle >= smallest_gain:
         yield from _of_host(what_if)
     worth_fusing = idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain
