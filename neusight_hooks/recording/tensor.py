@@ -146,6 +146,13 @@ class ForecastTensor(FakeTensor):
     _ragged_size: Any = None
     fake_mode: ForecastMode
 
+    @staticmethod
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        """Libraries make a parameter anew by its type: `type(old)(data, requires_grad=...)`."""
+        if args and isinstance(args[0], torch.Tensor):
+            return torch.nn.Parameter(args[0], kwargs.get("requires_grad", True))
+        return super().__new__(cls, *args, **kwargs)
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls,

@@ -165,3 +165,12 @@ def test_jagged_tensors_run_as_their_values() -> None:
 
     assert {"gemm", "relu"} <= {kernel.name for kernel, _ in forecast.kernels}
     assert forecast.unmapped == []
+
+
+def test_a_parameter_is_made_anew_by_its_type() -> None:
+    """As accelerate does where it brings offloaded parameters back."""
+    with neusight.forecast_on("H100"):
+        old: Any = nn.Linear(4, 4).cuda().weight
+        new = type(old)(torch.ones(4, 4), requires_grad=False).to("cuda")
+        assert isinstance(type(old)(old.data), nn.Parameter)
+        assert (new.device.type, new.requires_grad) == ("cuda", False)
