@@ -53,6 +53,7 @@ Variant = Literal[
     "log_softmax",
     "cat",
     "scan",
+    "state_space",
     "pool",
     "cudnn_9_10",
     "dilated",

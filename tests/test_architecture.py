@@ -38,6 +38,7 @@ NEEDS_TORCH = (
     "neusight.recording.values",
     "neusight.stand_ins.own_op",
     "neusight.stand_ins.packages",
+    "neusight.stand_ins.shared",
 )
 #: Rooms, and modules that stand outside them, lowest first: each imports only what comes before it.
 #: A room is a folder with all that lies in it. HOW_IT_WORKS.md says what each holds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.ops import fft, optimizer
 from neusight.ops.communication import collective, sharding
 from neusight.ops.elements import copy, elementwise, fused, gather, views
-from neusight.ops.packages import passes
+from neusight.ops.packages import passes, state_space
 from neusight.ops.products import (
     attention,
     convolution,
@@ -67,6 +67,7 @@ FAMILIES = (
     sharding,
     softmax,
     sort,
+    state_space,
     sparse,
     views,
 )

@@ -29,7 +29,11 @@ CATALOGUE: dict[str, StandIn] = {
     "flash_attn_interface": StandIn(
         "flash_attention_3", "flash-attn-3", "3.0.0", must_be_asked_for=True
     ),
+    "causal_conv1d": StandIn("mamba", "causal-conv1d", "1.5.2"),
+    "mamba_ssm": StandIn("mamba", "mamba-ssm", "2.2.5"),
+    "transformer_engine": StandIn("transformer_engine", "transformer-engine", "2.6.0"),
     "triton": StandIn("triton", "triton", "3.7.1"),
+    "xformers": StandIn("xformers", "xformers", "0.0.30"),
 }
 
 #: Libraries that take up a package as soon as it is there. They do not find stand-ins which the

@@ -30,8 +30,15 @@ _PASSES: dict[str, _Pass] = {
     "flash_attn::cross_entropy": _Pass(_LOSS, "log_softmax"),
     "flash_attn::cross_entropy_backward": _Pass(_LOSS, "log_softmax", is_backward=True),
     "flash_attn::cross_entropy_backward_inplace": _Pass(_LOSS, "log_softmax", is_backward=True),
+    "causal_conv1d::conv_backward": _Pass(_POINTWISE),
+    "causal_conv1d::conv": _Pass(_POINTWISE),
+    "causal_conv1d::conv_update": _Pass(_POINTWISE),
     "flash_attn::swiglu": _Pass(_POINTWISE),
     "flash_attn::swiglu_backward": _Pass(_POINTWISE),
+    "mamba_ssm::selective_state_update": _Pass(_POINTWISE),
+    "transformer_engine::cast_transpose": _Pass(_POINTWISE),
+    "xformers::swiglu": _Pass(_POINTWISE),
+    "xformers::swiglu_backward": _Pass(_POINTWISE),
 }
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.stand_ins.own_op import names, noted
-from neusight.stand_ins.packages.fused_optimizers import FusedAdam, FusedSGD
+from neusight.stand_ins.shared.fused_optimizers import FusedAdam, FusedSGD
 
 __all__ = ["MODULES"]
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.stand_ins.own_op import names
-from neusight.stand_ins.packages.fused_optimizers import DeepSpeedAdam
+from neusight.stand_ins.shared.fused_optimizers import DeepSpeedAdam
 
 __all__ = ["MODULES"]
 

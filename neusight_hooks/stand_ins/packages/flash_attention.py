@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neusight.stand_ins.own_op import names, noted
-from neusight.stand_ins.packages.flash_rows import (
+from neusight.stand_ins.shared.flash_rows import (
     DropoutAddNorm,
     RmsNorm,
     apply_rotary,

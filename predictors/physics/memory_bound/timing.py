@@ -54,6 +54,8 @@ _ROWS_SPREAD = 0.2
 _OF_ROWS = frozenset({KernelClass.REDUCTION, KernelClass.SOFTMAX, KernelClass.NORMALIZATION})
 _WIDE_SPREAD = 0.35
 _SHORT_US = 10.0
+#: Scans of state-space models, whose instructions were counted and never measured. A prior.
+_SCAN_SPREAD = 0.6
 _IRREGULAR = frozenset(
     {KernelClass.GATHER, KernelClass.SORT, KernelClass.CUSTOM, KernelClass.UNKNOWN}
 )
@@ -163,6 +165,8 @@ def _bound(memory_us: float, compute_us: float, floor_us: float) -> Bound:
 
 
 def _spread(kernel: Kernel, time_us: float) -> float:
+    if kernel.variant == "state_space":
+        return _SCAN_SPREAD
     if time_us < _SHORT_US or kernel.kernel_class in _IRREGULAR:
         return _WIDE_SPREAD
     return _ROWS_SPREAD if kernel.kernel_class in _OF_ROWS else _SPREAD

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neusight.stand_ins.own_op import differentiable, make_op, noted
-from neusight.stand_ins.packages.gating import silu_product
+from neusight.stand_ins.shared.gating import silu_product
 
 __all__ = [
     "DropoutAddNorm",

@@ -1,0 +1,1 @@
+"""What several stand-ins are made of: rows, gates, optimizers."""
