@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections import Counter
@@ -153,8 +154,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=rows.KEPT, help="folder of the tables")
     parser.add_argument("--worse", action="store_true", help="keep worse outcomes too")
     parser.add_argument("--document", action="store_true", help="only write COVERAGE.md")
+    parser.add_argument("--programs", type=Path, help="folder of the public scripts' checkouts")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.programs:  # the processes that run cases read it there
+        os.environ["NEUSIGHT_PROGRAMS"] = str(options.programs.resolve())
     if options.serve:
         serve(iter(cases_of(options.serve)))
         return 0

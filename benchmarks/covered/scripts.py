@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
+
 import neusight.integrations
 import neusight.predictors
 from covered.cases import CannotTry, Case, Outcome, plain
@@ -92,7 +94,18 @@ def judged(script: Script, code: int, said: str, figures: Path, version: str) ->
     forecast = json.loads(figures.read_text())
     if not forecast["num_kernels"]:
         return Outcome("failed", "the forecast has no kernels", version)
-    return Outcome("ok", script.stand_in, version)
+    return Outcome("ok", "; ".join(filter(None, (script.stand_in, _stubs(script)))), version)
+
+
+def _stubs(script: Script) -> str:
+    """Says so where a script's torchvision is one for CUDA beside a torch for the CPU: it can only
+    be imported over stubs of CUDA's libraries, which a user's installation does not need."""
+    if "torchvision" not in script.needs or torch.version.cuda:
+        return ""
+    import torchvision
+
+    stubbed = bool(getattr(torchvision.version, "cuda", None))
+    return f"torchvision {torchvision.__version__} over stubs of CUDA's libraries" * stubbed
 
 
 def _own_folders() -> list[str]:
@@ -112,7 +125,9 @@ def _copied(source: Source, folder: Path) -> str:
     if not found.is_dir():
         raise CannotTry(f"needs {source.folder} ({source.address}) in the folder of programs")
     shutil.copytree(found, folder, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-    return source.version
+    noted = found / "COMMIT"
+    commit = noted.read_text().strip() if noted.is_file() else source.version
+    return f"{source.address} {commit[: len(source.version)]}"
 
 
 def _end(said: str) -> str:
