@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -127,6 +128,10 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
 _RAGGED_SIZES = count(2**20)
 
 
+def _set_fake_device(tensor: Any, device: torch.device) -> None:
+    tensor.fake_device = device
+
+
 class ForecastTensor(FakeTensor):
     """A FakeTensor that belongs to a forecast, and holds no data.
 
@@ -145,6 +150,8 @@ class ForecastTensor(FakeTensor):
     _nested_int_memo = None
     _ragged_size: Any = None
     fake_mode: ForecastMode
+    if "fake_device" not in vars(FakeTensor):  # torch 2.11 keeps it under the name without "_"
+        _fake_device = property(attrgetter("fake_device"), _set_fake_device)  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._subclasses import fake_tensor
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import EventRecord, EventWait, Phase
@@ -551,6 +552,9 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.answer(cuda, "_lazy_call", lambda callable, **kwargs: callable())
     patches.answer(cuda, "_lazy_init", start)
     patches.answer(cuda, "init", start)
+    # A fake tensor's first one on a device would allocate there for real. Private; torch 2.11 to
+    # 2.15 have it. If it moves, fake tensors of a CUDA build ask for the driver.
+    patches.answer(fake_tensor, "init_gpu_context", nothing)
     # Two functions: Dynamo has a rule for each.
     patches.answer(cuda, "_exchange_device", exchange)
     patches.answer(cuda, "_maybe_exchange_device", lambda index: exchange(index))

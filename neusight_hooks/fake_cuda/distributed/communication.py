@@ -24,8 +24,25 @@ __all__ = ["Communication", "PendingWork", "Transfer", "tensors_in"]
 #: Works that C++ may still hold although Python has dropped them.
 _KEPT_WORKS = 8
 
-#: How a batch of transfers is recorded, whoever asked for it.
-_BATCH = torch.ops._c10d_functional.batch_p2p_ops.default
+# A library that is dropped takes its ops with it.
+_keep_alive: list[object] = []
+
+
+def _batch_op() -> Any:
+    """How a batch of transfers is recorded, whoever asked for it: an op of torch 2.12, which
+    nothing else in 2.11 looks for."""
+    if not hasattr(torch.ops._c10d_functional, "batch_p2p_ops"):
+        torch_library: Any = torch.library  # has no annotations
+        library = torch_library.Library("_c10d_functional", "FRAGMENT")
+        _keep_alive.append(library)
+        library.define(
+            "batch_p2p_ops(str[] op_list, int[] peer_list, int[] tag_list, Tensor[] tensors, "
+            "str group_name) -> Tensor[]"
+        )
+    return torch.ops._c10d_functional.batch_p2p_ops.default
+
+
+_BATCH = _batch_op()
 
 #: Callbacks of a future run on streams of their own, which count from here.
 _FIRST_CALLBACK_STREAM = 1000

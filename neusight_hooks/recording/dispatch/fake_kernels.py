@@ -10,7 +10,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorDeviceMismatchError,
     UnsupportedOperatorException,
 )
 
@@ -90,11 +89,11 @@ class FakeKernels:
         try:
             with self.lock, self._mode.inside():
                 out = self._mode.dispatch(func, (), tuple(args), kwargs)
-        except FakeTensorDeviceMismatchError:  # torch's own, which no GPU shows
-            raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
             return self._without_kernel(func, args, kwargs, error)
         except Exception as error:
+            if _is_device_mismatch(error):  # torch's own words, which no GPU shows
+                raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
             if str(error).startswith(_NO_FAKE):
                 raise UnmappedOpError(_no_fake_text(func)) from error
             said = self._eager_error(func, args, kwargs)
@@ -164,6 +163,13 @@ def _no_fake_text(func: Any) -> str:
         f"    def _({names}):\n"
         f"        return torch.empty_like({like})  # the shape, dtype and device of what it returns"
     )
+
+
+def _is_device_mismatch(error: Exception) -> bool:
+    """Whether operands were on different devices. Torch 2.13 has a class for it, 2.11 and 2.12 only
+    these words."""
+    is_new = type(error).__name__ == "FakeTensorDeviceMismatchError"
+    return is_new or str(error).startswith("Unhandled FakeTensor Device Propagation")
 
 
 def as_forecast(out: Any) -> Any:
