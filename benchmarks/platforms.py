@@ -127,7 +127,7 @@ def forecast(python: Path, program: tuple[str, ...], folder: Path) -> dict[str, 
 
 def difference(found: dict[str, Any], reference: dict[str, Any]) -> str:
     """The step in ms, and what of the figures is not as in the reference."""
-    step_ms = found["step_latency_us"]["typical"] / 1000
+    step_ms = found["step_latency_us"]["median"] / 1000
     keys = sorted(
         key
         for key in found.keys() | reference.keys()
@@ -135,7 +135,7 @@ def difference(found: dict[str, Any], reference: dict[str, Any]) -> str:
     )
     if not keys:
         return f"{step_ms:.2f} ms, same"
-    other_ms = reference["step_latency_us"]["typical"] / 1000
+    other_ms = reference["step_latency_us"]["median"] / 1000
     kernels = found["num_kernels"], reference["num_kernels"]
     return (
         f"{step_ms:.2f} ms ({step_ms / other_ms - 1:+.1%}), {kernels[0]} kernels "

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
+from neusight.exit_codes import ExitCode
 from neusight.interrupts import end_at_once
+from neusight.predictors.errors import UnsupportedTorchError
+from neusight.supported import refuse_platform
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """The command, from its first moment on ended by Ctrl-C in a line; its exit code."""
+    if os.name == "nt":  # no command can be loaded there; elsewhere those that run nothing work
+        try:
+            refuse_platform()
+        except UnsupportedTorchError as error:
+            print(f"neusight: {error}", file=sys.stderr)
+        return ExitCode.NEUSIGHT_FAILED
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_once)
     from neusight.integrations.cli import main as cli

@@ -41,8 +41,9 @@ _DROPPING_FILES = ("weakref.py", "_weakrefset.py", "<frozen importlib._bootstrap
 #: (torch 2.13, find_torch_dispatch_rule).
 _ENDING_FOLDERS = ("/torch/_library/",)
 
-#: The signal with which a process passes an interrupt on to one that it started.
-RELAY = signal.SIGRTMIN
+#: The signal with which a process passes an interrupt on to one that it started. Systems without
+#: it (macOS, Windows) read recordings and forecast nothing.
+RELAY = getattr(signal, "SIGRTMIN", signal.SIGTERM)
 
 #: Seconds within which what is passed on is what came here too: a process group gets it twice.
 _SAME_PRESS_S = 0.3

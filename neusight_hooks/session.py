@@ -26,6 +26,7 @@ from neusight.predictors.predictor import Predictor
 from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import bytes_text
 from neusight.recording.recording import STEP_OPTION, Recording
+from neusight.supported import refuse_platform
 from neusight.timeline.host import HostProfile
 
 if TYPE_CHECKING:
@@ -206,6 +207,7 @@ class Session:
     def _prove(self) -> None:
         """Imports torch, which must be whole or not at all, and proves that it can be patched: the
         first time that takes seconds, in which nothing has to be held."""
+        refuse_platform()
         self.interrupts.hold()
         from neusight.fake_cuda.core import self_check
 

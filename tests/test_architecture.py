@@ -61,6 +61,7 @@ ORDER = (
     "neusight.predictors.measuring",
     "neusight.predictors.training",
     "neusight.exit_codes",
+    "neusight.supported",
     "neusight.recording.recording",
     "neusight.recording.call_stack",
     "neusight.recording.saving",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -505,6 +504,8 @@ def update_baseline(path: Path, change: Callable[[dict[str, Case]], Mapping[str,
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Holds a lock on the folder itself, so that no lock file stays behind."""
+    import fcntl  # Windows, where baselines can be read, has none
+
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

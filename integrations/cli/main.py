@@ -46,6 +46,7 @@ from neusight.predictors.errors import (
     UnsupportedTorchError,
 )
 from neusight.predictors.terminal_text import printable_text
+from neusight.supported import refuse_platform
 
 __all__ = ["main"]
 
@@ -138,6 +139,7 @@ def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> i
         parser.print_help()
         return ExitCode.WRONG_USE
     if options.command in _WITH_PROGRAM:
+        refuse_platform()
         return _WITH_PROGRAM[options.command].run(options, program)
     raises_from_here()
     return _WITHOUT_PROGRAM[options.command].run(options)

@@ -14,7 +14,6 @@ import hashlib
 import json
 import operator
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -27,8 +26,10 @@ from typing import Any
 
 import torch
 
+from neusight._version import __version__
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
+from neusight.supported import refuse_platform, refuse_torch, remedy_for_torch
 
 __all__ = [
     "IS_CUDA_BUILD",
@@ -39,9 +40,6 @@ __all__ = [
     "failure_apart",
     "self_check",
 ]
-
-#: Releases on which the whole test suite has passed; others must pass the self-check.
-TESTED_TORCH = ("2.13",)
 
 #: Read before anything is patched: the facade answers torch.version.cuda for the target.
 IS_CUDA_BUILD = torch.version.cuda is not None
@@ -98,6 +96,7 @@ from neusight.fake_cuda.core import IS_CUDA_BUILD, _patched_core
 from torch._subclasses.fake_tensor import FakeTensorMode
 class Mode(FakeTensorMode):
     avoid_device_init = True
+answers = torch.cuda.is_initialized, torch.cuda.current_device
 with _patched_core():
     torch.cuda.is_initialized = lambda: True
     torch.cuda.current_device = lambda: 0
@@ -109,6 +108,17 @@ with _patched_core():
         assert x.grad.device.type == "cuda"
 y = torch.ones(2, 2, requires_grad=True)
 (y @ y).sum().backward()
+torch.cuda.is_initialized, torch.cuda.current_device = answers
+# A step of training: what else neusight stands on inside torch.
+from neusight.fake_cuda import core
+core.self_check = lambda: None
+import neusight
+with neusight.forecast_on("H100", allow_writes=True) as forecast:
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+assert forecast.kernels, "no kernel was recorded"
 print("neusight-core-ok")
 """
 
@@ -270,7 +280,7 @@ def build_key() -> str:
 
 
 def _cache_file() -> Path:
-    return user_cache_folder() / f"core-{build_key()}.json"
+    return user_cache_folder() / f"core-{build_key()}-{__version__}.json"
 
 
 @lru_cache(maxsize=1)
@@ -281,23 +291,13 @@ def self_check() -> None:
     each process. Raises UnsupportedTorchError, with what to do, before anything is touched, and
     SlowMachineError where the check did not end in time, which proves nothing.
     """
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise UnsupportedTorchError(
-            f"neusight cannot forecast on {platform.system()} {platform.machine()}: taking the "
-            "CUDA path without CUDA is proven on Linux x86-64 only. Use a Linux x86-64 machine, "
-            "container or CI runner."
-        )
-    if torch.version.hip is not None:
-        raise UnsupportedTorchError(
-            f"torch {torch.__version__} is a ROCm build, which neusight cannot patch. Install the "
-            "CPU or CUDA build of torch; AMD GPUs are still available as targets."
-        )
+    refuse_platform()
+    refuse_torch(torch.__version__, is_rocm=torch.version.hip is not None)
     reason = failure_apart(_SELF_CHECK_PROGRAM, _cache_file())
     if reason:
-        tested = ", ".join(TESTED_TORCH)
         raise UnsupportedTorchError(
             f"torch {torch.__version__} failed neusight's self-check ({reason}). "
-            f"Tested releases: {tested}. Install one of them: pip install torch==2.13.0"
+            f"{remedy_for_torch(torch.__version__)}"
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from neusight.fake_cuda import core
 from neusight.fake_cuda.core import cuda_core, self_check
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
+from neusight.supported import remedy_for_torch
 
 
 @pytest.fixture
@@ -51,14 +52,10 @@ def test_hooks_are_found_in_the_headers_of_the_wheel() -> None:
     assert len(set(slots.values())) == len(slots)
 
 
-@pytest.mark.parametrize(
-    ("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64"), ("win32", "AMD64")]
-)
 def test_an_unproven_platform_is_refused_before_anything_is_touched(
-    fresh_check: Path, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
 
     with pytest.raises(UnsupportedTorchError, match="proven on Linux x86-64 only"):
         self_check()
@@ -72,6 +69,30 @@ def test_a_rocm_build_is_refused(fresh_check: Path, monkeypatch: pytest.MonkeyPa
         self_check()
 
 
+def test_an_old_torch_is_refused_without_a_try(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", "raise SystemExit('not tried')")
+
+    with pytest.raises(UnsupportedTorchError, match=r"2\.6\.0\+cu124 is older .* 2\.11\.0"):
+        self_check()
+
+
+def test_a_torch_whose_private_names_moved_is_refused_with_the_nearest_that_works(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = "import torch._subclasses.fake_tensor as home; del home.FakeTensor"
+    monkeypatch.setattr(torch, "__version__", "2.14.0")
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"{moved}\n{core._SELF_CHECK_PROGRAM}")
+
+    with pytest.raises(UnsupportedTorchError) as caught:
+        self_check()
+
+    assert "(ImportError: cannot import name 'FakeTensor'" in str(caught.value)
+    assert "The nearest release that works is 2.1" in str(caught.value)
+
+
 def test_a_torch_that_fails_the_check_is_refused_with_what_to_do(
     fresh_check: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +102,7 @@ def test_a_torch_that_fails_the_check_is_refused_with_what_to_do(
         self_check()
 
     assert "failed neusight's self-check (ValueError: wrong slot)" in str(caught.value)
-    assert "pip install torch==" in str(caught.value)
+    assert remedy_for_torch(torch.__version__) in str(caught.value)
     assert list(fresh_check.rglob("*.json")) == []
 
 

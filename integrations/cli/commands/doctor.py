@@ -20,6 +20,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.program.guard.landlock import guard_words, is_available
 from neusight.predictors.terminal_text import printable_text
+from neusight.supported import CONTAINER_COMMAND, python_problem
 
 __all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
 
@@ -101,15 +102,15 @@ def _safely(name: str, look: Callable[[str], Finding]) -> Finding:
 def _python(name: str) -> Finding:
     version = platform.python_version()
     if sys.version_info < (3, 10):  # noqa: UP036  (a source tree runs without pip's check)
-        return Finding(name, "problem", version, "Python 3.10 or later is needed.")
-    return Finding(name, "ok", f"{version} ({sys.executable})")
+        return Finding(name, "problem", version, python_problem())
+    return Finding(name, "ok", f"{version} ({sys.executable})", python_problem())
 
 
 def _platform(name: str) -> Finding:
     text = f"{platform.system()} {platform.machine()}"
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         return Finding(name, "ok", f"{text}, {os.cpu_count()} cores")
-    return Finding(name, "problem", text, "Proven on Linux x86-64 only; a container of it works.")
+    return Finding(name, "problem", text, f"Proven on Linux x86-64 only: {CONTAINER_COMMAND}")
 
 
 def _torch(name: str) -> Finding:

@@ -162,11 +162,11 @@ def _temporary_folder(store: str) -> Iterator[str]:
 
 def _prepare() -> None:
     """What takes long is loaded here, once, for this process and the child."""
-    import neusight.fake_cuda.session
-    import neusight.session  # noqa: F401
     from neusight.fake_cuda.core import self_check
 
-    self_check()
+    self_check()  # first: another torch may lack names that the others import
+    import neusight.fake_cuda.session
+    import neusight.session  # noqa: F401
 
 
 def _taken(server: HandsServer) -> Any:
