@@ -153,15 +153,17 @@ def install_runtime(patches: Patches, recorder: Recorder) -> None:
         start = tensor.storage_offset() + offset
         return recorder.run_view(torch.as_strided, (tensor, size, stride, start), {})
 
-    copy_real: Callable[..., Any] = guards.copy_if_misaligned
+    # Wrappers of torch 2.13 call it; earlier ones copy by the address, which is the forecast's.
+    copy_real: Callable[..., Any] | None = getattr(guards, "copy_if_misaligned", None)
 
     def copy_if_misaligned(tensor: Any) -> Any:
-        if not isinstance(tensor, ForecastTensor):
+        if copy_real is not None and not isinstance(tensor, ForecastTensor):
             return copy_real(tensor)
         start = tensor.storage_offset() * tensor.element_size()
         return tensor.clone() if start % _ALIGNMENT else tensor
 
-    patches.set(guards, "copy_if_misaligned", copy_if_misaligned)
+    if copy_real is not None:
+        patches.set(guards, "copy_if_misaligned", copy_if_misaligned)
 
     def allocate_pinned(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         return recorder.pinned.remember(guards._empty_strided_cpu(size, stride, dtype))

@@ -9,14 +9,14 @@ from operator import attrgetter
 __all__ = ["NEEDED_NAMES", "moved_names"]
 
 #: What is replaced or called, by module. All are private: if one moves, programs are forecast as
-#: eager ones, and the summary names it.
+#: eager ones, and the summary names it. What only some of torch 2.11 to 2.15 have is asked for
+#: where it is used.
 NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._C._dynamo.guards": (
         "_empty_strided_cpu",
         "_empty_strided_cpu_pinned",
         "_empty_strided_cuda",
         "_reinterpret_tensor",
-        "copy_if_misaligned",
     ),
     "torch._dynamo": ("list_backends", "reset"),
     "torch._C._dynamo.eval_frame": ("reset_code", "set_code_exec_strategy"),
@@ -28,7 +28,6 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "torch._dynamo.exc": ("BackendCompilerFailed", "InternalTorchDynamoError", "Unsupported"),
     "torch._dynamo.output_graph": ("graph_break_reasons",),
-    "torch._dynamo.eval_frame": ("set_fullgraph_compiled_frame_count",),
     "torch._dynamo.trace_rules": (
         "SKIP_DIRS",
         "_recompile_re",
@@ -86,7 +85,6 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._inductor.fx_passes.pad_mm": (
         "_should_pad",
         "has_triton",
-        "hint_symbols",
         "should_exclude_padding_time",
     ),
     "torch._inductor.output_code": ("get_expanded_dims", "index_expanded_dims"),

@@ -22,6 +22,10 @@ __all__ = ["Devices", "FakeKernels", "as_forecast"]
 
 aten = torch.ops.aten
 
+#: Ops whose fake kernels came with torch 2.12 (or, the second, 2.13): what they return is as their
+#: first argument.
+_LIKE_THEIR_INPUT = ("aten::_standard_gamma", "aten::_transformer_encoder_layer_fwd")
+
 
 #: What torch says of a generator of another kind of device (aten/src/ATen/core/Generator.h).
 _GENERATOR_TEXT = "Expected a '{wanted}' device type for generator but found '{found}'"
@@ -116,6 +120,8 @@ class FakeKernels:
             return self.run(aten.empty_like.default, (args[1],), {})  # as its input
         if name.partition("::")[0] not in _OF_TORCH:
             raise UnmappedOpError(_no_fake_text(func)) from error
+        if name in _LIKE_THEIR_INPUT:
+            return self.run(aten.empty_like.default, (args[0],), {})
         raise UnmappedOpError(
             f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so "
             "nobody knows what it returns. Leave it out for the forecast, or put ops in its place "

@@ -121,7 +121,9 @@ def _hinted(tensor: Any) -> TensorSpec:
     """With the numbers that stand for sizes which are symbols."""
     from torch._inductor.fx_passes import pad_mm
 
-    shape, stride = map(tuple, map(pad_mm.hint_symbols, (tensor.size(), tensor.stride())))
+    # Torch 2.11 has it under its first name.
+    hints: Any = getattr(pad_mm, "hint_symbols", None) or vars(pad_mm)["realize_symbols"]
+    shape, stride = map(tuple, map(hints, (tensor.size(), tensor.stride())))
     return TensorSpec(shape, stride, str(tensor.dtype).removeprefix("torch."))
 
 

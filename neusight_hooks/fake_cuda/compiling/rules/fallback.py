@@ -82,8 +82,10 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_counting(patches: Patches, failed: list[str]) -> None:
-    """Torch refuses, where `fullgraph=True`, a call in which nothing was compiled."""
+    """Torch (from 2.12 on) refuses, with `fullgraph=True`, a call in which nothing was compiled."""
     eval_frame: Any = import_module("torch._dynamo.eval_frame")
+    if not hasattr(eval_frame, "set_fullgraph_compiled_frame_count"):
+        return
     count: Callable[[int], int] = eval_frame.set_fullgraph_compiled_frame_count
 
     def count_failed_too(value: int) -> int:
