@@ -42,6 +42,7 @@ PROGRAMS = {
         *("--seq", "64"),
     ),
 }
+STAGES = ("doctor", *PROGRAMS, "tests")
 #: What depends on torch's private names, and goldens; about a minute of CPU in all.
 TESTS = (
     "tests/fake_cuda/test_patching.py",
@@ -170,46 +171,47 @@ def versions(python: Path) -> tuple[str, str]:
     return torch, version
 
 
-def reference_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the Python of this command says of each program; kept in the folder."""
-    found = {}
-    for name, program in PROGRAMS.items():
-        kept = folder / f"{name}.json"
-        if not kept.exists():
-            figures = forecast(Path(sys.executable), program, folder)
-            if isinstance(figures, str):
-                raise SystemExit(f"{name} fails with {sys.executable}: {figures}")
-            kept.write_text(json.dumps(figures))
-        found[name] = json.loads(kept.read_text())
+def expected(name: str, folder: Path) -> dict[str, Any]:
+    """What the Python of this command says of a program; kept in the folder."""
+    kept = folder / f"{name}.json"
+    if not kept.exists():
+        figures = forecast(Path(sys.executable), PROGRAMS[name], folder)
+        if isinstance(figures, str):
+            raise SystemExit(f"{name} fails with {sys.executable}: {figures}")
+        kept.write_text(json.dumps(figures))
+    found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
 
-def tried(environment: Path, reference: Path) -> Row:
-    """Runs all stages in the environment, a line of progress each."""
+def tried(environment: Path, reference: Path, stages: list[str]) -> Row:
+    """Runs the stages in the environment, a line of progress each; what is left out stays."""
     python = environment / "bin" / "python"
     folder = environment / "tried"
     folder.mkdir(exist_ok=True)
-    expected = reference_of(reference)
-    begun = time.monotonic()
-
-    def told(name: str, words: str) -> str:
-        print(f"  {time.monotonic() - begun:5.0f} s  {name:9} {words}", flush=True)
-        return words
-
     torch, version = versions(python)
-    doctor = ran(
-        [str(python), "-m", "neusight", "doctor"], folder, XDG_CACHE_HOME=str(folder / "cache")
-    )
-    [line] = [line for line in doctor.stdout.splitlines() if line[6:12] == "torch "]
-    words = {"doctor": told("doctor", "ok" if doctor.returncode == 0 else line[19:])}
-    for name, program in PROGRAMS.items():
-        found = forecast(python, program, folder)
-        if isinstance(found, str):
-            words[name] = told(name, f"fails: {found}")
-        else:
-            words[name] = told(name, eager_reason(found) or difference(found, expected[name]))
-    words["tests"] = told("tests", tested(python, folder))
-    return Row(torch, version, f"{datetime.now(timezone.utc):%Y-%m-%d}", **words)
+    old = [row for row in rows() if (row.torch, row.python) == (torch, version)]
+    words = asdict(old[0]) if old else asdict(Row(torch, version, ""))
+    words["date"] = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    begun = time.monotonic()
+    for stage in stages:
+        words[stage] = said_of(stage, python, folder, reference)
+        print(f"  {time.monotonic() - begun:5.0f} s  {stage:9} {words[stage]}", flush=True)
+    return Row(**words)
+
+
+def said_of(stage: str, python: Path, folder: Path, reference: Path) -> str:
+    """What comes of one stage, in words."""
+    if stage == "doctor":
+        command = [str(python), "-m", "neusight", "doctor"]
+        doctor = ran(command, folder, XDG_CACHE_HOME=str(folder / "cache"))
+        [line] = [line for line in doctor.stdout.splitlines() if line[6:12] == "torch "]
+        return "ok" if doctor.returncode == 0 else f"fails: {line[19:]}"
+    if stage == "tests":
+        return tested(python, folder)
+    found = forecast(python, PROGRAMS[stage], folder)
+    if isinstance(found, str):
+        return f"fails: {found}"
+    return eager_reason(found) or difference(found, expected(stage, reference))
 
 
 def rows() -> list[Row]:
@@ -257,6 +259,7 @@ def main() -> int:
     parser.add_argument("--torch", metavar="X.Y.Z", help="the release, as pip names it")
     parser.add_argument("--environment", type=Path, help="keep the environment there")
     parser.add_argument("--reference", type=Path, help="keep there what it is compared with")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, help="only these")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     options = parser.parse_args()
     if options.table:
@@ -274,7 +277,7 @@ def main() -> int:
         if problem:
             print(f"  cannot be had: {problem}")
             return 1
-        row = tried(environment, reference.resolve())
+        row = tried(environment, reference.resolve(), options.stages or [*STAGES])
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     keep(row)
