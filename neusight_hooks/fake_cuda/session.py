@@ -25,6 +25,7 @@ from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
+from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
@@ -111,6 +112,7 @@ def enter_fake_cuda(
     install_modules(patches, recorder)
     install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
     install_generators(patches, recorder)  # one for each GPU, whose number is known from here on
+    install_nested(patches, recorder)
     install_user_kernels(patches, recorder)
     _install_own_code(patches, recorder)
     install_compiler(patches, recorder, gpu, heard, wrappers)

@@ -104,6 +104,8 @@ class Recorder:
         self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
         #: Called with the reason before the host waits for the GPU to read or copy.
         self.on_wait: Callable[[str], None] | None = None
+        #: Moves a nested tensor of the CPU (strided layout) to a device, as a dtype.
+        self.move_nested: Callable[[torch.Tensor, Any, Any], Any] | None = None
         #: Called with the seconds of each virtual sleep of the program.
         self.on_sleep: Callable[[float], None] | None = None
         #: What the program set outside of torch, for `Recording.options`.

@@ -25,6 +25,9 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     from_cuda = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
     if target is None or (target.type == "cuda") == from_cuda:
         return recorder.run_known(func, args, kwargs)
+    if source.is_nested and recorder.move_nested is not None:
+        with RecordingMode(recorder):
+            return recorder.move_nested(source, target, kwargs.get("dtype"))
     if source.layout is not torch.strided:
         with RecordingMode(recorder):
             return copied_to_gpu(source, kwargs)
