@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 from places import ROOT
 
@@ -31,7 +35,7 @@ serve(iter([
 def covered(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The folder benchmarks/covered, whose files are found beside the command."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("cases", "rows", "document", "workers"):
+    for name in ("cases", "comparing", "rows", "document", "workers"):
         importlib.import_module(f"covered.{name}")
     return sys.modules["covered"]
 
@@ -70,6 +74,47 @@ def test_a_reason_names_nothing_of_this_machine_or_run(covered: ModuleType) -> N
     text = f"<object at 0x7f3a21b4c0d0> in {ROOT}/examples\n  and {sys.prefix}/x"
 
     assert covered.cases.plain(text) == "<object at 0x…> in …/examples and …/x"
+
+
+def test_another_shape_dtype_stride_or_device_is_a_difference(covered: ModuleType) -> None:
+    tensor = covered.comparing.Tensor((2, 3), "float32", (3, 1))
+    other = [
+        replace(tensor, shape=(2, 4)),
+        replace(tensor, dtype="bfloat16"),
+        replace(tensor, strides=(1, 2)),
+        replace(tensor, is_on_device=False),
+        covered.comparing.Value("float"),
+    ]
+
+    def told(have: Any) -> str:
+        result = covered.comparing.Result
+        return str(covered.comparing.difference(result((tensor,)), result((have,))))
+
+    assert told(tensor) == ""
+    assert all(told(have) for have in other)
+
+
+def test_calls_inside_a_forecast_are_compared_with_those_of_the_cpu(covered: ModuleType) -> None:
+    comparing = covered.comparing
+
+    def draw(device: str) -> Iterator[Any]:
+        data = torch.ones(4, 3, device=device)
+        given = comparing.leaves(data, device)
+        results = {"cpu": data.sum(0), "cuda": data.sum(0, keepdim=device == "cuda" and is_wrong)}
+        yield comparing.Sample(
+            given, lambda: comparing.Result(comparing.leaves(results[device], device))
+        )
+
+    is_wrong = False
+    right = comparing.compared(draw)
+    is_wrong = True
+    wrong = comparing.compared(draw)
+
+    assert right.status == "ok"
+    assert (wrong.status, wrong.reason) == (
+        "difference",
+        "result float32[1, 3] strides [0, 1], on the CPU float32[3] strides [1], of float32[4, 3]",
+    )
 
 
 def test_the_document_agrees_with_the_tables(covered: ModuleType) -> None:
