@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.jit._builtins import _get_builtin_table
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import is_lazy
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
@@ -125,7 +125,8 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
                 moved.buffer(self, name, buffer, fn)
         return self
 
-    materialize = UninitializedTensorMixin.materialize
+    without_shape: Any = vars(nn.parameter)["UninitializedTensorMixin"]  # its stub leaves it out
+    materialize = without_shape.materialize
 
     def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         device, dtype = moved.meant_for(self, device, dtype)
@@ -137,7 +138,7 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
 
     patches.on_restore(moved.give_back)
     patches.set(nn.Module, "_apply", apply)
-    patches.set(UninitializedTensorMixin, "materialize", materialized)
+    patches.set(without_shape, "materialize", materialized)
 
 
 class _MovedTensors:
@@ -147,7 +148,7 @@ class _MovedTensors:
         self._recorder = recorder
         self._swapped: list[tuple[Any, Any]] = []
         self._buffers: list[tuple[nn.Module, str, Any]] = []
-        self._meant = WeakIdKeyDictionary()
+        self._meant: Any = WeakIdKeyDictionary()
 
     def lazy(self, tensor: Any, fn: Callable[[Any], Any]) -> None:
         """Remembers where a tensor is to be made, once its shape is known (nn.LazyLinear)."""
