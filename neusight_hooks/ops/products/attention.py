@@ -484,6 +484,12 @@ def _self_attention(
     return kernels + _project(source, projection, math)[0]
 
 
+def _lengths(value: Argument) -> tuple[int, ...]:
+    """Those of a nested batch, none of another."""
+    items = value if isinstance(value, tuple) else ()
+    return tuple(item for item in items if isinstance(item, int))
+
+
 def _mean_length(lengths: tuple[int, ...]) -> int:
     """The length of sequences that are all alike and have as many scores as these."""
     return round((sum(length * length for length in lengths) / len(lengths)) ** 0.5)
@@ -521,10 +527,8 @@ def transformer_encoder_layer(
     """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears. Of a nested
     batch, whose tokens lie one behind the other, attention is that of sequences of these `lengths`
     (transformer.cpp and attention.cu, torch 2.13)."""
-    lengths = others.get("lengths") or ()
-    assert isinstance(lengths, tuple)
-    numbers = tuple(length for length in lengths if isinstance(length, int))
-    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math, numbers)
+    lengths = _lengths(others.get("lengths"))
+    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math, lengths)
     norm = _layer_norm(src, output(call))
     add = pointwise_kernel("add", (src, src), (src,))
     up, hidden = _project(src, ffn_weight_1, math)

@@ -73,15 +73,12 @@ def spmm(
     before = copy_kernel(added, result) if added is not None else []
     if by_column:
         before = before or pointwise_kernel("fill", (), (result,))
+    size, width = values.numel, dense.shape[-1]
+    reads = (pointers, plain, values, added)
     return before + _gathering(
-        name,
-        result,
-        num_nonzeros=values.numel,
-        width=dense.shape[-1],
-        reads=(pointers, plain, values, added),
-        again=dense,
-        flops=2 * values.numel * dense.shape[-1],
-    )
+        name, result, num_nonzeros=size, width=width, reads=reads, again=dense,
+        flops=2 * size * width,
+    )  # fmt: skip
 
 
 @register_op("aten::bmm.sparse")
@@ -103,15 +100,11 @@ def sparse_bmm(
     search = memory_kernel(
         KernelClass.GATHER, "search_end_matrix_indices", reads=(plain,), width=batch
     )
+    width, reads = dense.shape[2], (vector(2 * share, "int64"), vector(share, values.dtype))
     product = _gathering(
-        "spmm",
-        one,
-        num_nonzeros=share,
-        width=dense.shape[2],
-        reads=(vector(2 * share, "int64"), vector(share, values.dtype)),
-        again=matrix,
-        flops=2 * share * dense.shape[2],
-    )
+        "spmm", one, num_nonzeros=share, width=width, reads=reads, again=matrix,
+        flops=2 * share * width,
+    )  # fmt: skip
     return [search, memcpy_d2h(vector(batch, "int64"))] + product * batch
 
 
