@@ -24,8 +24,8 @@ class Source:
 class Script:
     """A public script and how it is run. `command` is what follows `neusight run --gpu H100` and
     `options`, in the folder `inside`; `{bin}` is where packages put their commands. `limit` is
-    what it says where it meets a documented limit;
-    `cannot` why it runs nowhere without a network; `stand_in` what a user has and this did not."""
+    what it says where it meets a documented limit; `cannot` why it runs nowhere here, on a CPU
+    either; `stand_in` what a user has and this did not."""
 
     name: str
     source: Source
@@ -537,6 +537,7 @@ def _torchtune(recipe: str, config: str, more: str) -> Script:
         f"-m torchtune._cli.tune run {recipe} --config {config} {_TORCHTUNE_COMMON} {more}",
         data=(data.text("words.txt"), data.json_value("texts.json", _TEXTS), _TORCHTUNE_MODEL),
         needs=("torchtune", "sentencepiece", "torchao"),
+        stand_in="beside torchao 0.10, the last release with the names that it imports",
     )
 
 
@@ -578,6 +579,7 @@ _TORCHTITAN = [
         f"--config llama3_debugmodel --training.steps 6 {more}",
         data=_TORCHTITAN_DATA,
         needs=("torchtitan", "spmd_types", "torchdata"),
+        cannot="its release needs a later torch (torch.distributed.set_timeout)",
     )
     for name, num, more in (("1 GPU", 1, ""), ("4 GPUs", 4, ""))
 ]
