@@ -537,7 +537,7 @@ def _torchtune(recipe: str, config: str, more: str) -> Script:
         f"-m torchtune._cli.tune run {recipe} --config {config} {_TORCHTUNE_COMMON} {more}",
         data=(data.text("words.txt"), data.json_value("texts.json", _TEXTS), _TORCHTUNE_MODEL),
         needs=("torchtune", "sentencepiece", "torchao"),
-        stand_in="beside torchao 0.10, the last release with the names that it imports",
+        stand_in="beside torchao 0.10; it cannot be imported beside 0.18",
     )
 
 
