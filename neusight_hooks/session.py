@@ -220,6 +220,7 @@ class Session:
         from neusight.recording.call_stack import CallStacks
         from neusight.recording.recorder import Recorder
         from neusight.stand_ins.finder import install_stand_ins
+        from neusight.stand_ins.own_code import install_own_code
 
         options, forecast = self.options, self.forecast
         recorder = Recorder(
@@ -247,6 +248,7 @@ class Session:
             link=options.link,
             wait_s=options.wait_s,
         )
+        install_own_code(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder

@@ -36,6 +36,7 @@ NEEDS_TORCH = (
     "neusight.recording.storages",
     "neusight.recording.tensor",
     "neusight.recording.values",
+    "neusight.stand_ins.own_code",
     "neusight.stand_ins.own_op",
     "neusight.stand_ins.packages",
     "neusight.stand_ins.shared",

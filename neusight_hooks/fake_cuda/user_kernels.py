@@ -22,7 +22,7 @@ from neusight.recording.signature import spec_of
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["UnbuiltKernel", "UserKernel", "install_user_kernels"]
+__all__ = ["UnbuiltKernel", "UserKernel", "install_user_kernels", "record_launch"]
 
 #: A parameter of a kernel in its text, where it is no constant.
 _PARAMETER = re.compile(r"^\s*(\w+)\s*(?!.*constexpr)")
@@ -47,7 +47,7 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
             if not recorder.mode.is_inside:  # else torch asks what an op made of it returns
                 values = {name: given[name] for name in self.arg_names if name in given}
                 values["grid"] = _sizes(grid, given)
-                _record(recorder, self.__name__, values)
+                record_launch(recorder, self.__name__, values)
             return UnbuiltKernel(self, kwargs)
 
         patches.set(module.JITFunction, "run", run_or_record)
@@ -92,7 +92,7 @@ def _install_jiterator(patches: Patches, recorder: Recorder) -> None:
         out = [torch.empty(shape, dtype=dtype, device="cuda") for _ in range(num_outputs)]
         inputs = {f"in_{place}": tensor for place, tensor in enumerate(tensors)}
         outputs = {f"out_{place}": tensor for place, tensor in enumerate(out)}
-        _record(recorder, name, {**inputs, **outputs, **values}, "jiterator")
+        record_launch(recorder, name, {**inputs, **outputs, **values}, "jiterator")
         return out[0] if num_outputs == 1 else tuple(out)
 
     patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch)
@@ -140,7 +140,7 @@ class UserKernel:
     def run(self, *args: Any, **kwargs: Any) -> None:
         """One launch."""
         names = [*self._parameters, *(f"arg_{at}" for at in range(len(args)))]
-        _record(self._recorder, self._name, dict(zip(names, args, strict=False)))
+        record_launch(self._recorder, self._name, dict(zip(names, args, strict=False)))
 
 
 def _named(name: str, source: str) -> tuple[str, list[str]]:
@@ -156,9 +156,10 @@ def _named(name: str, source: str) -> tuple[str, list[str]]:
     return name, []
 
 
-def _record(
+def record_launch(
     recorder: Recorder, name: str, values: Mapping[str, Any], language: str = "triton"
 ) -> None:
+    """Puts a launch of a kernel of the program's own on the tape, under its language and name."""
     with torch._C._DisableTorchDispatch():
         arguments = tuple((key, _argument(value)) for key, value in values.items())
     if f"{language}::{name}" not in mapped_ops():

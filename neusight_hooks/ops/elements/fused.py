@@ -68,7 +68,7 @@ def _main_dtype(call: OpSignature) -> str:
     return max(known, key=lambda spec: spec.num_bytes).dtype if known else "float32"
 
 
-@register_op("triton::*", "jiterator::*")
+@register_op("triton::*", "jiterator::*", "nvrtc::*")
 def user_kernel(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
     """A kernel that the program brings, of which nobody knows more than its tensors: each is
     moved once."""

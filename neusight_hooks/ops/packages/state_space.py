@@ -62,9 +62,9 @@ def chunk_scan(
     if not scan.each * scan.width * scan.states:
         return []
     passing = scan.cumsum(), scan.state_passing()
-    chunk_state, *others = products = scan.products()
+    chunk_state, *rest = products = scan.products()
     if not call.op.endswith("_backward"):
-        return [passing[0], chunk_state, passing[1], *others]
+        return [passing[0], chunk_state, passing[1], *rest]
     twice = [kernel for kernel in products for _ in range(2)]
     return [passing[0], chunk_state, passing[1], *twice]
 
