@@ -14,7 +14,9 @@ __all__ = ["differentiable", "make_op", "names", "note", "noted", "used_function
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_libraries: dict[str, torch.library.Library] = {}
+#: One for each namespace; torch leaves the class without annotations.
+_libraries: dict[str, Any] = {}
+_make_library: Any = torch.library.Library
 
 #: The functions and classes that the program used, by package, in the order of their first use.
 _used: dict[str, dict[str, None]] = {}
@@ -28,7 +30,7 @@ def make_op(schema: str, fake: Callable[..., Any]) -> Any:
     namespace, _, short = name.partition("::")
     library = _libraries.get(namespace)
     if library is None:
-        library = _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
+        library = _libraries[namespace] = _make_library(namespace, "FRAGMENT")
     library.define(f"{short}({arguments}")
     torch.library.register_fake(name, fake, lib=library)
     return getattr(getattr(torch.ops, namespace), short)

@@ -77,6 +77,10 @@ def _attend(
     return (out, statistics, None) if with_probs else out
 
 
+#: With as many settings as the functions below hand on in one go.
+_attend_to: Any = _attend
+
+
 @noted("flash_attn")
 def flash_attn_func(
     q: Tensor,
@@ -92,7 +96,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
-    return _attend(
+    return _attend_to(
         *(q, k, v),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
     )
@@ -118,7 +122,7 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
-    return _attend(
+    return _attend_to(
         *(q, k, v),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
         bounds=(cu_seqlens_q, cu_seqlens_k),
@@ -139,7 +143,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Of [batch, sequence, 3, heads, width]."""
-    return _attend(
+    return _attend_to(
         *qkv.unbind(2),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
     )
@@ -159,7 +163,7 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Of queries and [batch, sequence, 2, heads, width]."""
-    return _attend(
+    return _attend_to(
         q,
         *kv.unbind(2),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
@@ -181,7 +185,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Of packed sequences, [tokens, 3, heads, width]."""
-    return _attend(
+    return _attend_to(
         *qkv.unbind(1),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
         bounds=(cu_seqlens, cu_seqlens),
@@ -207,7 +211,7 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """Of packed queries and [tokens, 2, heads, width]."""
-    return _attend(
+    return _attend_to(
         q,
         *kv.unbind(1),
         *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
@@ -357,7 +361,7 @@ def unpad_input(
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """The tokens where they were before `unpad_input`."""
     out = index_put_first_axis(hidden_states, indices, batch * seqlen)
-    return cast("Tensor", out.view(batch, seqlen, *out.shape[1:]))
+    return out.view(batch, seqlen, *out.shape[1:])
 
 
 # -- rotary embedding ------------------------------------------------------------------------------

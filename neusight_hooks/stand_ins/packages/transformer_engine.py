@@ -3,7 +3,7 @@ as it prefers on Hopper and Blackwell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -157,8 +157,8 @@ def _norm(kind: str, width: int, eps: float, dtype: Any, device: Any) -> nn.Modu
     return nn.LayerNorm(width, eps, **made)
 
 
-_GATED = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu}
-_PLAIN = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+_GATED: dict[str, Callable[..., Tensor]] = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu}
+_PLAIN: dict[str, Callable[..., Tensor]] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
 
 
 class NormMlp(nn.Module):
@@ -235,14 +235,14 @@ class DotProductAttention(nn.Module):
         tensors = [t.permute(*order) for t in (query_layer, key_layer, value_layer)]
         causal = "causal" in (attn_mask_type or self.attn_mask_type)
         dropout = self.attention_dropout if self.training else 0.0
+        attend: Any
         if query_layer.dtype in (torch.float16, torch.bfloat16):
-            attend: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
+            attend = torch.ops.aten._scaled_dot_product_cudnn_attention
             found = attend(*tensors, None, torch.is_grad_enabled(), dropout, causal, False)[0]
         else:
             grouped = tensors[1].shape[1] != tensors[0].shape[1]
-            found = F.scaled_dot_product_attention(
-                *tensors, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-            )
+            attend = F.scaled_dot_product_attention
+            found = attend(*tensors, dropout_p=dropout, is_causal=causal, enable_gqa=grouped)
         back = found.permute(2, 0, 1, 3) if order[0] == 1 else found.permute(0, 2, 1, 3)
         out: Tensor = back.flatten(2)
         return out

@@ -177,7 +177,7 @@ class constexpr:
     """A value that is known when a kernel is compiled."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value.value if isinstance(value, constexpr) else value
+        self.value: Any = value.value if isinstance(value, constexpr) else value
 
     def __index__(self) -> int:
         return int(self.value)
@@ -205,7 +205,8 @@ def do_bench(
 ) -> Any:
     """Milliseconds of one call in the forecast, in which all calls take as long."""
     fn()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    make: Any = torch.cuda.Event  # without annotations in torch
+    begin, end = (make(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
     fn()

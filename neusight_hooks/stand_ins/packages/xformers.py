@@ -97,7 +97,7 @@ class BlockDiagonalMask(AttentionBias):
         for size in sizes:
             lengths.append(sum(rest[:size]))
             del rest[:size]
-        pieces: Any = torch.split(tensor, lengths, dim=1)  # type: ignore[no-untyped-call]
+        pieces: Any = torch.split(tensor, lengths, dim=1)
         return [
             piece.reshape(size, -1, *tensor.shape[2:])
             for size, piece in zip(sizes, pieces, strict=True)
