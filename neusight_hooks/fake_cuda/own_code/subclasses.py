@@ -13,6 +13,10 @@ from neusight.recording.tensor import ForecastTensor, has_own_dispatch
 __all__ = ["install_subclasses"]
 
 
+#: Where a class that holds no data keeps the subclass it was made of.
+_MADE_OF = "_made_of"
+
+
 def install_subclasses(patches: Patches) -> None:
     """`as_subclass` and `_make_subclass` give an object of the subclass that is a forecast tensor
     too, where the subclass has no dispatch of its own."""
@@ -28,6 +32,7 @@ def install_subclasses(patches: Patches) -> None:
         return made
 
     def make_subclass(cls: Any, data: Any, require_grad: bool = False, **options: Any) -> Any:
+        cls = vars(cls).get(_MADE_OF, cls)  # `type(weight)(data)`, as copies are made
         if options or not isinstance(data, ForecastTensor) or not _is_plain(cls):
             return plain_make(cls, data, require_grad, **options)
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
@@ -56,6 +61,7 @@ def _is_plain(cls: Any) -> bool:
 def _both(cls: Any) -> Any:
     """The subclass, holding no data."""
     names: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    names[_MADE_OF] = cls
     given = cls.__torch_function__
     if given is not torch._C._disabled_torch_function_impl:  # as nn.Parameter's
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -50,3 +51,14 @@ def test_a_subclass_of_parameters_keeps_its_attributes() -> None:
         layer.weight = packed
         layer(torch.ones(2, 4, device="cuda")).sum().backward()
         assert packed.grad is not None
+
+
+def test_it_is_made_anew_by_its_own_type_and_copied() -> None:
+    """As peft and accelerate move the packed weights of bitsandbytes."""
+    with neusight.forecast_on("H100"):
+        packed = Packed(torch.ones(4, 4, device="cuda"))
+        moved = type(packed)(packed.data, requires_grad=False, bits=8)
+        assert isinstance(moved, Packed)
+        assert (moved.bits, moved.requires_grad, moved.shape) == (8, False, (4, 4))
+        again = copy.deepcopy(packed)
+        assert isinstance(again, Packed) and again.requires_grad
