@@ -54,12 +54,16 @@ def _call(params: Any, backend: str) -> AttentionCall:
     query, key, value = params.query, params.key, params.value
     lengths = [tensor._get_max_seqlen() for tensor in (query, key, value)]
     mask = params.attn_mask
+    longest = max(lengths)
+    query_spec, key_spec, value_spec = (
+        _dense(tensor, longest if params.is_causal else length)
+        for tensor, length in zip((query, key, value), lengths, strict=True)
+    )
     return AttentionCall(
-        *(
-            _dense(tensor, max(lengths) if params.is_causal else length)
-            for tensor, length in zip((query, key, value), lengths, strict=True)
-        ),
-        mask=None if mask is None else _dense(mask, max(lengths)),
+        query=query_spec,
+        key=key_spec,
+        value=value_spec,
+        mask=None if mask is None else _dense(mask, longest),
         requires_grad=torch.is_grad_enabled()
         and any(tensor.requires_grad for tensor in (query, key, value)),
         dropout_p=params.dropout,

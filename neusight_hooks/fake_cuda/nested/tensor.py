@@ -68,7 +68,7 @@ class NestedTensor(torch.Tensor):
         raise UnmappedOpError(_cannot(func._schema.name))
 
     @property
-    def is_nested(self) -> bool:
+    def is_nested(self) -> bool:  # type: ignore[override]
         return True
 
     @property
@@ -80,7 +80,7 @@ class NestedTensor(torch.Tensor):
         return bool(self.packed.requires_grad)
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> Any:  # type: ignore[override]
         own = self.packed.grad
         return None if own is None else nested_of(own, self.lengths, self.order)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import sqrt
 from typing import NamedTuple
 
 from neusight.ops.operands import (
@@ -492,7 +493,7 @@ def _lengths(value: Argument) -> tuple[int, ...]:
 
 def _mean_length(lengths: tuple[int, ...]) -> int:
     """The length of sequences that are all alike and have as many scores as these."""
-    return round((sum(length * length for length in lengths) / len(lengths)) ** 0.5)
+    return round(sqrt(sum(length * length for length in lengths) / len(lengths)))
 
 
 @register_op("aten::_native_multi_head_attention")
