@@ -33,3 +33,11 @@ def test_nothing_is_launched_for_nothing() -> None:
     empty = spec(0, 8)
 
     assert kernels(call("flash_attn::swiglu", empty, x=empty, y=empty)) == ()
+
+
+def test_packing_to_four_bits_writes_a_quarter_and_a_scale_a_block() -> None:
+    weight, packed = spec(256, 256, dtype="bfloat16"), spec(32768, 1, dtype="uint8")
+
+    [kernel] = kernels(call("bitsandbytes::quantize_4bit", packed, spec(1024), A=weight))
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (65536 * 2, 32768 + 1024 * 4)
