@@ -13,6 +13,7 @@ from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._library.custom_ops import OPDEFS
 from torch._library.triton import triton_ops_to_kernels
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.predictors.errors import UnmappedOpError
@@ -419,6 +420,8 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         if recorder.mode.is_inside or not recorder.tape.is_open:
             return func(*args, **(kwargs or {}))
         for kind in types:
+            if kind is FunctionalTensor:  # a trace that is none of ours: its own modes lie below
+                return func(*args, **(kwargs or {}))
             if kind is not ForecastTensor and has_own_dispatch(kind):
                 # Not work: what it does with the tensors inside arrives here by itself.
                 return NotImplemented

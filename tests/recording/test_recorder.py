@@ -231,3 +231,14 @@ def test_shapes_asked_in_a_mode_of_the_script_are_not_work() -> None:
         "aten::mul_",
     ]
     assert not [e for e in entries if isinstance(e, HostWork)]
+
+
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
+def test_what_torch_traces_for_itself_goes_to_its_own_modes() -> None:
+    """An exported program is decomposed under a mode of functional tensors."""
+    with neusight.forecast_on("H100"):
+        model = torch.nn.Linear(8, 8).cuda()
+        exported = torch.export.export(model, (torch.ones(2, 8, device="cuda"),))
+        targets = {str(node.target) for node in exported.run_decompositions().graph.nodes}
+
+    assert "aten.addmm.default" in targets
