@@ -257,7 +257,7 @@ class ForecastTensor(FakeTensor):
 
     def is_shared(self) -> bool:
         """Memory of a GPU always counts as shared."""
-        return self._fake_device.type == "cuda" or super().is_shared()
+        return self._fake_device.type == "cuda" or super().is_shared()  # type: ignore[no-untyped-call]
 
     def record_stream(self, stream: Any) -> None:
         return None

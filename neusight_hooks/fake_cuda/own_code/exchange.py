@@ -21,7 +21,8 @@ class _Capsule:
 
 def install_exchange(patches: Patches) -> None:
     """A forecast tensor comes back from DLPack as a view of itself."""
-    original_to, original_from = torch.utils.dlpack.to_dlpack, torch.utils.dlpack.from_dlpack
+    exchange: Any = torch.utils.dlpack
+    original_to, original_from = exchange.to_dlpack, exchange.from_dlpack
 
     def to_dlpack(tensor: Any) -> Any:
         return _Capsule(tensor) if isinstance(tensor, ForecastTensor) else original_to(tensor)

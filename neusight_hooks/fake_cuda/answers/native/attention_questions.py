@@ -32,18 +32,21 @@ def install_attention_questions(
 
     def can_use(kernel: str) -> Callable[..., bool]:
         def answer(params: Any, debug: bool = False) -> bool:
-            switches = {f"{name}_enabled": name == kernel for name in _QUESTIONS.values()}
             tensors = (params.query, params.key, params.value)
             call = AttentionCall(
-                *map(spec_of, tensors),
+                query=spec_of(params.query),
+                key=spec_of(params.key),
+                value=spec_of(params.value),
                 mask=None if params.attn_mask is None else spec_of(params.attn_mask),
                 mask_requires_grad=params.attn_mask is not None and params.attn_mask.requires_grad,
                 requires_grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
                 dropout_p=params.dropout,
                 is_causal=params.is_causal,
                 enable_gqa=params.enable_gqa,
+                flash_enabled=kernel == "flash",
+                efficient_enabled=kernel == "efficient",
+                cudnn_enabled=kernel == "cudnn",
                 math_enabled=False,
-                **switches,
             )
             choice = choose_attention(
                 call,

@@ -43,17 +43,21 @@ def install_legacy_types(patches: Patches) -> None:
 def _storage_of(dtype: torch.dtype) -> Any:
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], (list, tuple)):
-            return torch.tensor(args[0], dtype=dtype, device="cuda")._typed_storage()
-        return torch.empty(*(args or (0,)), dtype=dtype, device="cuda")._typed_storage()
+            held: Any = torch.tensor(args[0], dtype=dtype, device="cuda")
+        else:
+            held = torch.empty(*(args or (0,)), dtype=dtype, device="cuda")
+        return held._typed_storage()
 
     return new
 
 
 def _sparse_of(dtype: torch.dtype) -> Any:
-    def new(*args: Any) -> torch.Tensor:
+    make: Any = torch.sparse_coo_tensor
+
+    def new(*args: Any) -> Any:
         if args and isinstance(args[0], torch.Tensor):
-            return torch.sparse_coo_tensor(*args, dtype=dtype, device="cuda")
+            return make(*args, dtype=dtype, device="cuda")
         size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-        return torch.sparse_coo_tensor(size, dtype=dtype, device="cuda")
+        return make(size, dtype=dtype, device="cuda")
 
     return new
