@@ -494,7 +494,6 @@ _LITGPT = [
     for name, command in (
         ("finetune_full", f"finetune_full tiny --precision bf16-true {_LITGPT_TRAIN}"),
         ("finetune_lora", f"finetune_lora tiny --precision bf16-true {_LITGPT_TRAIN}"),
-        ("finetune_adapter", f"finetune_adapter tiny {_LITGPT_TRAIN}"),
         ("generate", "generate tiny --prompt 'the king' --max_new_tokens 12"),
         (
             "pretrain",
@@ -617,7 +616,7 @@ _GANS = [
         "{bin}/stylegan2_pytorch --data images --image_size 32 --num_train_steps 6 "
         "--batch_size 2 --num_workers 0 --network_capacity 4",
         data=(data.images("images", num=8, side=64),),
-        needs=("stylegan2_pytorch", *_VISION),
+        needs=("stylegan2_pytorch", "fire", "termcolor", *_VISION),
     ),
     Script(
         "lightweight-gan",
