@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neusight.recording.handlers.registry import HANDLERS, Args, Kwargs, handles
+from neusight.recording.handlers.registry import Args, Kwargs, handles
 from neusight.recording.recorder import Recorder
 
 __all__: list[str] = []
@@ -34,7 +34,7 @@ def _rounded(size: int, multiple: int) -> int:
 @handles(aten._cslt_compress.default)
 def _compress(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """cuSPARSELt's one buffer, of as many rows as the matrix."""
-    _know_product()
+    _know_product(recorder)
     dense = args[0]
     sixteenths = _SIXTEENTHS.get(dense.dtype, _MOST_SIXTEENTHS)
     shape = (dense.shape[0], dense.shape[1] * sixteenths // 16)
@@ -43,14 +43,15 @@ def _compress(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
-def _know_product() -> None:
+def _know_product(recorder: Recorder) -> None:
     """torch declares cuSPARSELt's product when it is first called, with a fake kernel that forgets
     a default (torch/sparse/semi_structured.py, 2.13); whoever multiplies has packed before."""
     module: Any = importlib.import_module("torch.sparse.semi_structured")
     declare = getattr(module, "_ensure_cusparselt_mm_registered", None)
     if declare is not None:
         declare()
-        HANDLERS.setdefault(torch.ops.semi_structured.cusparselt_mm.default, _product)
+        product = torch.ops.semi_structured.cusparselt_mm.default
+        recorder.handlers = {**recorder.handlers, product: _product}
 
 
 def _product(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -89,7 +90,7 @@ def _tile(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
         )
     if dense.shape[1] % _WARP[0]:
         raise RuntimeError("Number of cols should be multiple of 32")
-    _know_product()
+    _know_product(recorder)
     use_cutlass = kwargs.get("use_cutlass", args[2] if len(args) > 2 else True)
     pack = _packed_for_cutlass if use_cutlass else _packed_for_cusparselt
     rows, columns = dense.shape
