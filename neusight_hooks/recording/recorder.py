@@ -12,14 +12,13 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._library.custom_ops import OPDEFS
 from torch._library.triton import triton_ops_to_kernels
-from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStacks, call_site
-from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels, as_forecast
+from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
 from neusight.recording.hooks import ProgramHooks
@@ -259,30 +258,12 @@ class Recorder:
                 out = None
         elif answer == "view":
             self.record_op(known)
-            out = self.run_view(func, args, kwargs)
+            out = self.fake_kernels.view(func, args, kwargs)
         else:
             return self._run_first_time(func, args, kwargs, None)
         if known.may_be_known:
             self.values.follow(func, args, kwargs, out)
         return out
-
-    def run_view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs a view, without a record of it."""
-        device = args[0]._fake_device
-        # FakeTensor's own way (in_kernel_invocation_manager) without what a view does not need.
-        with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
-            torch._C._set_meta_in_tls_dispatch_include(True)
-            result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            return self._claim(result, device)
-        return [self._claim(item, device) for item in result]
-
-    def _claim(self, result: Any, device: torch.device) -> ForecastTensor:
-        if isinstance(result, FakeTensor):  # some views of subclasses keep their class
-            result.fake_device = device
-            result.fake_mode = self.mode
-            return cast(ForecastTensor, as_forecast(result))
-        return self.mode.wrap(result, device)
 
     def _run_first_time(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], key: Any
@@ -412,7 +393,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is torch.ops.prim.device.default:
+        if func is _DEVICE:  # most of what C++ asks of tensors
             tensor = args[0]
             known = getattr(tensor, "_fake_device", None)
             return func(*args) if known is None else known
@@ -434,6 +415,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
             set_eval_frame(compiles)
 
 
+_DEVICE = torch.ops.prim.device.default
 _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 

@@ -150,6 +150,9 @@ class ForecastTensor(FakeTensor):
     _nested_int_memo = None
     _ragged_size: Any = None
     fake_mode: ForecastMode
+    #: The number of all tensors of its shape, strides, dtype and device; None until somebody asks,
+    #: and after each op that may have changed them.
+    alike: int | None = None
     if "fake_device" not in vars(FakeTensor):  # torch 2.11 keeps it under the name without "_"
         _fake_device = property(attrgetter("fake_device"), _set_fake_device)  # type: ignore[assignment]
 
@@ -220,6 +223,7 @@ class ForecastTensor(FakeTensor):
             value = self.fake_mode.listener.without_data(value)
         _plain_data.__set__(self, value)
         self._fake_device = value._fake_device  # C++ exchanges the storage only
+        self.alike = None
 
     def data_ptr(self) -> int:
         return self.fake_mode.listener.address_of(self)

@@ -151,7 +151,7 @@ def install_runtime(patches: Patches, recorder: Recorder) -> None:
         if not isinstance(tensor, ForecastTensor):
             return reinterpret_real(tensor, size, stride, offset)
         start = tensor.storage_offset() + offset
-        return recorder.run_view(torch.as_strided, (tensor, size, stride, start), {})
+        return recorder.fake_kernels.view(torch.as_strided, (tensor, size, stride, start), {})
 
     # Wrappers of torch 2.13 call it; earlier ones copy by the address, which is the forecast's.
     copy_real: Callable[..., Any] | None = getattr(guards, "copy_if_misaligned", None)

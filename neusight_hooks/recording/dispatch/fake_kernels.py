@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.recording.dispatch.eager_errors import eager_error, refused_by_cuda
+from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
 __all__ = ["Devices", "FakeKernels", "as_forecast"]
@@ -80,6 +82,16 @@ class FakeKernels:
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the op returns; where it fails, with the words of a GPU."""
+        if func._schema.is_mutable:
+            _forget_likeness(args)
+            _forget_likeness(kwargs.values())
+        with self.lock, self._mode.inside():
+            if is_view(func) and type(args[0]) is ForecastTensor:
+                with suppress(Exception):  # torch's fake mode says why it fails
+                    return self.view(func, args, kwargs)
+            out = by_meta_kernel(self._mode, func, args, kwargs)
+        if out is not NotImplemented:
+            return out
         kwargs = dict(kwargs)
         generator = kwargs.get("generator")
         if generator is not None:
@@ -92,7 +104,10 @@ class FakeKernels:
             kwargs["device"] = self._devices.checked(torch.device(device))
         try:
             with self.lock, self._mode.inside():
-                out = self._mode.dispatch(func, (), tuple(args), kwargs)
+                operands = tuple(args)
+                if func is aten._to_copy.default or _has_forecast(args):
+                    operands = tuple([self._without_data(arg) for arg in args])
+                out = self._mode.dispatch(func, (), operands, kwargs)
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
             return self._without_kernel(func, args, kwargs, error)
         except Exception as error:
@@ -105,6 +120,54 @@ class FakeKernels:
                 raise
             raise said from None  # the fake kernel says the same in other words
         return as_forecast(out)
+
+    def view(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a view returns that is known to work."""
+        device = args[0]._fake_device
+        # FakeTensor's own way (in_kernel_invocation_manager) without what a view does not need.
+        with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+            torch._C._set_meta_in_tls_dispatch_include(True)
+            result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            return self._claim(result, device)
+        return [self._claim(item, device) for item in result]
+
+    def _claim(self, result: Any, device: torch.device) -> ForecastTensor:
+        if isinstance(result, FakeTensor):  # some views of subclasses keep their class
+            result.fake_device = device
+            result.fake_mode = self._mode
+            return cast(ForecastTensor, as_forecast(result))
+        return self._mode.wrap(result, device)
+
+    def copied(self, source: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+        """A copy of a tensor as `_to_copy` makes it; one without gaps stays as it is."""
+        layout = kwargs.get("memory_format")
+        if (layout is None or layout is torch.preserve_format) and _is_dense(source):
+            device = self._devices.checked(torch.device(kwargs["device"]))
+            return self._like(source, kwargs.get("dtype"), device)
+        with self._mode.inside():
+            bare = source.detach()  # without the ragged size that its offsets may stand for
+        return self.run(aten._to_copy.default, (bare,), kwargs)
+
+    def _like(
+        self,
+        tensor: Any,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> ForecastTensor:
+        with self.lock, self._mode.inside(), torch._C._DisableTorchDispatch():
+            return self._mode.new_tensor(
+                tensor.shape, tensor.stride(), dtype or tensor.dtype, device or tensor._fake_device
+            )
+
+    def _without_data(self, value: Any) -> Any:
+        """A tensor of the CPU as one that holds no data, as the fake mode would make it
+        in ten times the time."""
+        if type(value) in _PLAIN and value.layout is torch.strided and value.device.type == "cpu":
+            return self._mode.new_tensor(value.shape, value.stride(), value.dtype, value.device)
+        if type(value) is list or type(value) is tuple:
+            return type(value)([self._without_data(item) for item in value])
+        return value
 
     def _without_kernel(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
@@ -176,6 +239,31 @@ def _is_device_mismatch(error: Exception) -> bool:
     these words."""
     is_new = type(error).__name__ == "FakeTensorDeviceMismatchError"
     return is_new or str(error).startswith("Unhandled FakeTensor Device Propagation")
+
+
+#: Tensors of these classes are what they are; others may hold several.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _has_forecast(values: Sequence[Any]) -> bool:
+    return any(
+        isinstance(value, ForecastTensor)
+        or (isinstance(value, (list, tuple)) and _has_forecast(value))
+        for value in values
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (*_PLAIN, ForecastTensor) and is_row_major(tensor)
+
+
+def _forget_likeness(values: Iterable[Any]) -> None:
+    """The op may give its arguments other shapes (`t_`, `resize_`, `out=`)."""
+    for value in values:
+        if isinstance(value, ForecastTensor):
+            value.alike = None
+        elif isinstance(value, (list, tuple)):
+            _forget_likeness(value)
 
 
 def as_forecast(out: Any) -> Any:

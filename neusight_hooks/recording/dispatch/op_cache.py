@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from neusight.recording.dispatch.math_switches import needs_math
+from neusight.recording.dispatch.meta_kernels import is_view
 from neusight.recording.recording import OpSignature, TensorSpec
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
@@ -100,12 +101,20 @@ class OpCache:
         return known
 
 
+#: Numbers for what tensors are like: shape, strides, dtype and device.
+_ALIKE: dict[tuple[Any, ...], int] = {}
+
+
 def _meta_key(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if isinstance(value, ForecastTensor):
-            return (value.shape, value.stride(), value.dtype, value._fake_device)
-        return (value.shape, value.dtype, "cpu")
     kind = type(value)
+    if isinstance(value, ForecastTensor):
+        known = value.alike
+        if known is None:
+            like = (value.shape, value.stride(), value.dtype, value._fake_device)
+            known = value.alike = _ALIKE.setdefault(like, len(_ALIKE))
+        return known
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.dtype, "cpu")
     if kind is float:
         return "float"  # a changing learning rate is the same kernel
     if kind is bool or kind is int:
@@ -141,10 +150,12 @@ def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     tags = func.tags
     if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
         return "slow"
-    if func.namespace == "aten" and func.is_view:
+    if is_view(func):
         return "view" if isinstance(args[0], ForecastTensor) else "slow"
-    written = [a for a in schema.arguments if a.alias_info is not None]
-    if written:
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if written and not schema.returns and schema.name not in _CHANGES_SIZE:
+        return "inplace"  # as all optimizers' steps that are one kernel: it writes, that is all
+    if any(value.alias_info is not None for value in schema.returns):
         inplace = (
             schema.name.endswith("_")
             and len(written) == 1
@@ -160,7 +171,7 @@ def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     inputs = {t.untyped_storage()._cdata for t in tensors_of((*args, *kwargs.values()))}
     storages = [t.untyped_storage()._cdata for t in tensors]
     if len(set(storages)) != len(storages) or inputs & set(storages):
-        return "slow"  # shares storage without saying so (_unsafe_view)
+        return "slow"  # shares storage without saying so
     if any(t.storage_offset() != 0 or t.layout is not torch.strided for t in tensors):
         return "slow"
     return "new"

@@ -35,9 +35,7 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     non_blocking = bool(kwargs.get("non_blocking", False))
     if target.type == "cuda":
         fake_kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
-        with recorder.mode.inside():
-            bare = source.detach()  # without the ragged size that its offsets may stand for
-        out = recorder.fake_kernels.run(func, (bare,), fake_kwargs)
+        out = recorder.fake_kernels.copied(source, fake_kwargs)
         _keep_ragged_size(source)
         recorder.record_handled(func, args, kwargs, out)
         if not non_blocking:

@@ -25,7 +25,19 @@ _LIKE = frozenset(
     )
 )  # fmt: skip
 
+#: Numbers below it fit every type of real numbers that torch fills, float8 included.
+_SURE_TO_FIT = 240.0
+
 _COPIES = frozenset({"aten::clone", "aten::_to_copy"})
+
+aten = torch.ops.aten
+
+#: How parameters are mostly initialised: of each, which two numbers it takes at most, and what they
+#: are by themselves (aten/src/ATen/native/native_functions.yaml).
+_FILLS: dict[Any, tuple[float, float]] = {
+    aten.normal_.default: (0.0, 1.0),
+    aten.uniform_.default: (0.0, 1.0),
+}
 
 
 class LazyParameters:
@@ -43,6 +55,8 @@ class LazyParameters:
         """Runs an op on CPU parameters that hold no data: without data where it initialises, copies
         or views them, else for real, filling them first."""
         tensors = tensors_in((*args, *kwargs.values()))
+        if func is aten.detach.default:
+            return self._fake_kernels.view(func, args, kwargs)
         if getattr(func, "is_view", False):
             return self._fake_kernels.run(func, args, kwargs)
         if func._schema.name in _LIKE:
@@ -50,6 +64,8 @@ class LazyParameters:
         known = all(t in self._known for t in tensors if isinstance(t, ForecastTensor))
         if not known and _needs_no_data(func, args, tensors):
             self._known.forget_written(func, args, kwargs)
+            if _only_fills(func, args):
+                return args[0]
             return self._fake_kernels.run(func, args, kwargs)
         real_args = [self._filled(a) for a in args]
         real_kwargs = {n: self._filled(v) for n, v in kwargs.items()}
@@ -90,6 +106,20 @@ def _needs_no_data(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tenso
     if any(not isinstance(t, ForecastTensor) and t.dim() > 0 for t in tensors):
         return False
     return name in _COPIES or name.endswith("_")
+
+
+def _only_fills(func: Any, args: Sequence[Any]) -> bool:
+    """Whether the op writes numbers into a tensor of real ones that no kernel could refuse; others
+    are for torch's fake kernels to judge."""
+    if not args[0].dtype.is_floating_point:
+        return False
+    if func is aten.zero_.default or (func is aten.fill_.Scalar and len(args) == 2):
+        return True
+    if func not in _FILLS:
+        return False
+    first, second = (*args[1:], *_FILLS[func][len(args) - 1 :])
+    is_small = max(abs(first), abs(second)) < _SURE_TO_FIT
+    return is_small and (second >= first if func is aten.uniform_.default else second >= 0)
 
 
 def _uninitialised(tensor: torch.Tensor) -> torch.Tensor:
