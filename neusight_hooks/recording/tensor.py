@@ -154,7 +154,7 @@ class ForecastTensor(FakeTensor):
     #: and after each op that may have changed them.
     alike: int | None = None
     if "fake_device" not in vars(FakeTensor):  # torch 2.11 keeps it under the name without "_"
-        _fake_device = property(attrgetter("fake_device"), _set_fake_device)  # type: ignore[assignment]
+        _fake_device = property(attrgetter("fake_device"), _set_fake_device)
 
     @staticmethod
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ class ForecastTensor(FakeTensor):
 
     def is_shared(self) -> bool:
         """Memory of a GPU always counts as shared."""
-        return self._fake_device.type == "cuda" or super().is_shared()  # type: ignore[no-untyped-call]
+        return self._fake_device.type == "cuda" or bool(super().is_shared())  # type: ignore[no-untyped-call]
 
     def record_stream(self, stream: Any) -> None:
         return None

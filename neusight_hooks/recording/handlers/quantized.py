@@ -34,6 +34,7 @@ def _scaled_grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     if (left.dim() == 3 and right.dim() == 3) is not (offsets is None):
         raise RuntimeError("Have to provide offsets if there is a 2d matrix, or no offset if both")
     batch = [int(t.shape[0]) for t in (left, right) if t.dim() == 3]
+    shape: tuple[int, ...]
     if offsets is None:
         shape = (batch[0], left.shape[1], right.shape[2])
     elif not batch:

@@ -117,9 +117,10 @@ def _only_fills(func: Any, args: Sequence[Any]) -> bool:
         return True
     if func not in _FILLS:
         return False
-    first, second = (*args[1:], *_FILLS[func][len(args) - 1 :])
+    numbers = [*args[1:], *_FILLS[func][len(args) - 1 :]]
+    first, second = float(numbers[0]), float(numbers[1])
     is_small = max(abs(first), abs(second)) < _SURE_TO_FIT
-    return is_small and (second >= first if func is aten.uniform_.default else second >= 0)
+    return is_small and second >= (first if func is aten.uniform_.default else 0.0)
 
 
 def _uninitialised(tensor: torch.Tensor) -> torch.Tensor:

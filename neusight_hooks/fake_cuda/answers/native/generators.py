@@ -55,10 +55,11 @@ class _CudaGenerator(_Plain):
     def get_offset(self) -> int:
         return self._offset
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> _CudaGenerator:
         if offset % 4:
             raise RuntimeError("offset must be a multiple of 4")
         self._offset = offset
+        return self
 
     def get_state(self) -> torch.Tensor:
         words = (self._seed, self._offset % _WORD)
@@ -101,8 +102,9 @@ def install_generators(patches: Patches, recorder: Recorder) -> None:
 
     def made(index: int) -> _CudaGenerator:
         generator = _CudaGenerator(index)
-        of_gpus.add(generator._cdata)
-        weakref.finalize(generator, of_gpus.discard, generator._cdata)
+        place: int = generator._cdata  # type: ignore[attr-defined]  # not in torch's stub
+        of_gpus.add(place)
+        weakref.finalize(generator, of_gpus.discard, place)
         return generator
 
     class Generator(metaclass=_GeneratorType):

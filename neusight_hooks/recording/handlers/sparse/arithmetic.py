@@ -221,11 +221,9 @@ def _add_compressed(first: SparseTensor, second: Any, scale: Any) -> SparseTenso
         number = first.num_nonzeros + second.num_nonzeros
         bounded(recorder, "so a sum of sparse tensors is taken to have those of both")
         plain = recorder.new_tensor((number,), first.parts.plain.dtype, first.parts.plain)
-        pointers = recorder.new_tensor(
-            tuple(first.parts.pointers.shape),
-            first.parts.plain.dtype,
-            plain,  # type: ignore[union-attr]
-        )
+        assert first.parts.pointers is not None
+        rows = tuple(first.parts.pointers.shape)
+        pointers = recorder.new_tensor(rows, first.parts.plain.dtype, plain)
     else:
         pointers, plain = (
             new_index(recorder, part.to(first.parts.plain.dtype), first.parts.plain)
@@ -248,14 +246,13 @@ def _both_rows(first: SparseTensor, second: Any) -> tuple[torch.Tensor, torch.Te
     with recorder.mode.inside():
         made = []
         for tensor in (first, second):
-            parts = [
-                known_index(recorder, part) for part in (tensor.parts.pointers, tensor.parts.plain)
-            ]
-            if parts[0] is None or parts[1] is None:
+            pointers = known_index(recorder, tensor.parts.pointers)
+            plain = known_index(recorder, tensor.parts.plain)
+            if pointers is None or plain is None:
                 return None
-            ones = torch.ones(parts[1].shape[0])
+            ones, shape = torch.ones(plain.shape[0]), tuple(tensor.shape)
             made.append(
-                torch.sparse_csr_tensor(*parts, ones, tuple(tensor.shape), check_invariants=False)
+                torch.sparse_csr_tensor(pointers, plain, ones, shape, check_invariants=False)
             )
         both = made[0] + made[1]
         return both.crow_indices(), both.col_indices()

@@ -99,9 +99,9 @@ def _from_pointers(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) ->
     with RecordingMode(recorder):
         if size is None:
             size = _size_of(layout, pointers, plain, values)
-        parts = [_on_gpu(part, device) for part in (pointers, plain, values)]
-        parts[2] = parts[2].to(kwargs.get("dtype") or values.dtype)
-    return compressed(layout, *parts, size)
+        pointers, plain, values = (_on_gpu(part, device) for part in (pointers, plain, values))
+        values = values.to(kwargs.get("dtype") or values.dtype)
+    return compressed(layout, pointers, plain, values, size)
 
 
 def _size_of(layout: torch.layout, pointers: Any, plain: Any, values: Any) -> tuple[int, ...]:
@@ -238,8 +238,8 @@ def copied_to_gpu(source: Any, kwargs: Kwargs) -> SparseTensor:
     *indices, values = (part.detach().to(device, non_blocking=non_blocking) for part in parts)
     values = values if dtype is None else values.to(dtype)
     if is_coo:
-        return coordinates(*indices, values, source.shape, is_coalesced=source.is_coalesced())
-    return compressed(source.layout, *indices, values, source.shape)
+        return coordinates(indices[0], values, source.shape, is_coalesced=source.is_coalesced())
+    return compressed(source.layout, indices[0], indices[1], values, source.shape)
 
 
 def _compressed_parts(source: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -71,7 +71,7 @@ def coalesced(tensor: SparseTensor) -> SparseTensor:
 def _merged(index: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Each column of coordinates once, in row-major order."""
     flat = torch.unique(flat_index(index, shape))
-    columns = []
+    columns: list[torch.Tensor] = []
     for size in reversed(shape[: index.shape[0]]):
         columns.insert(0, flat % max(1, size))
         flat = flat // max(1, size)

@@ -48,9 +48,11 @@ def _transpose(func: Any, self: SparseTensor, dim0: int, dim1: int) -> SparseTen
 def _permute(func: Any, self: SparseTensor, dims: Sequence[int]) -> SparseTensor:
     order = [dim % self.dim() for dim in dims]
     sizes = [self.shape[dim] for dim in order]
-    plain, values, pointers = self.parts
+    plain, pointers = self.parts.plain, self.parts.pointers
+    values: Any = self.parts.values
     if order == sorted(order):
-        return self.clone()
+        copied: SparseTensor = self.clone()  # type: ignore[assignment]  # of its own type
+        return copied
     if pointers is not None:
         values = values.transpose(-2, -1) if self.layout in BLOCKED else values
         return compressed(_OTHER_WAY[self.layout], pointers, plain, values, sizes)
@@ -109,7 +111,8 @@ def _moved(index: Any, dim: int, offset: int) -> Any:
 
 @on_sparse(aten.stack.default)
 def _stack(func: Any, tensors: Sequence[SparseTensor], dim: int = 0) -> SparseTensor:
-    return _cat(func, [tensor.unsqueeze(dim) for tensor in tensors], dim)
+    parts: list[Any] = [tensor.unsqueeze(dim) for tensor in tensors]
+    return _cat(func, parts, dim)
 
 
 @on_sparse(aten.select.int)
@@ -177,7 +180,7 @@ def _kept(
             for place, part in enumerate(_pieces(found)):
                 columns[dim, part] = place
     (plain[dim] == 0).nonzero()  # what a GPU launches to find them, and its wait
-    kept = plain.index_select(1, places)
+    kept: Any = plain.index_select(1, places)
     if columns is not None:
         with recorder.mode.inside():
             recorder.known.set(kept, columns)

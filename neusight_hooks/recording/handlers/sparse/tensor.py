@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -40,15 +40,16 @@ _make_subclass = torch.Tensor._make_subclass
 
 #: Runs an op of which at least one argument is a sparse tensor.
 SparseOp = Callable[..., Any]
+AnySparseOp = TypeVar("AnySparseOp", bound=SparseOp)
 
 #: By the overload that they run.
 SPARSE_OPS: dict[Any, SparseOp] = {}
 
 
-def on_sparse(*functions: Any) -> Callable[[SparseOp], SparseOp]:
+def on_sparse(*functions: Any) -> Callable[[AnySparseOp], AnySparseOp]:
     """Registers how an op runs on sparse tensors; it is called with the op and its arguments."""
 
-    def register(run: SparseOp) -> SparseOp:
+    def register(run: AnySparseOp) -> AnySparseOp:
         for function in functions:
             SPARSE_OPS[function] = run
         return run
@@ -105,7 +106,8 @@ class SparseTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles as a sparse tensor on the CPU."""
-        return self.detach().cpu().__reduce_ex__(protocol)
+        copied: Any = self.detach().cpu()
+        return copied.__reduce_ex__(protocol)
 
 
 #: Python's own errors name the class.
@@ -147,12 +149,12 @@ def compressed(
 ) -> SparseTensor:
     """A CSR, CSC, BSR or BSC tensor of these parts."""
     with torch._C._DisableTorchDispatch():
-        metas = (
+        first, second, third = (
             torch.zeros(tuple(part.shape), dtype=part.dtype, device="meta")
             for part in (pointers, plain, values)
         )
         meta = torch.sparse_compressed_tensor(
-            *metas, tuple(shape), layout=layout, device="meta", check_invariants=False
+            first, second, third, tuple(shape), layout=layout, device="meta", check_invariants=False
         )
     return _made(meta, Parts(plain, values, pointers), True)
 
