@@ -10,7 +10,7 @@ import torch
 
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["is_tracers_tensor", "legacy_type_taker", "tensor_maker"]
+__all__ = ["is_tracers_tensor", "legacy_type_taker", "override_finder", "tensor_maker"]
 
 _FakeTensor = torch._subclasses.FakeTensor
 
@@ -50,3 +50,13 @@ def legacy_type_taker(plain: Callable[..., Any], dtypes: dict[str, torch.dtype])
         return plain(self) if dtype is None else plain(self, dtype, *args, **kwargs)
 
     return type_of
+
+
+def override_finder(plain: Callable[..., bool], own: type) -> Callable[..., bool]:
+    """`torch.overrides.has_torch_function`, for which the class `own` of a forecast stands for
+    tensors that a GPU has by itself: torch.nn takes its fast paths with them."""
+
+    def has_torch_function(relevant_args: Any) -> bool:
+        return plain(tuple([arg for arg in relevant_args if not isinstance(arg, own)]))
+
+    return has_torch_function

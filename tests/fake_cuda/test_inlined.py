@@ -39,3 +39,12 @@ def test_tensors_made_of_values_are_part_of_a_graph() -> None:
     with neusight.forecast_on("H100"):
         compiled = torch.compile(bounded, fullgraph=True, backend="eager")
         assert compiled(torch.ones(64, 2, device="cuda")).shape == (64, 2)
+
+
+def test_an_encoder_layer_is_one_graph() -> None:
+    """`has_torch_function`, which it asks in eval, is ours in a forecast."""
+    with neusight.forecast_on("H100"):
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device="cuda").eval()
+        compiled = torch.compile(layer, fullgraph=True, backend="eager")
+        with torch.no_grad():
+            assert compiled(torch.ones(2, 4, 8, device="cuda")).shape == (2, 4, 8)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neusight.fake_cuda.inlined import override_finder
 from neusight.fake_cuda.nested.functions import from_parts
 from neusight.fake_cuda.nested.tensor import NestedTensor
 
@@ -24,6 +25,8 @@ def install_nested(patches: Patches, recorder: Recorder) -> None:
     patches.set(module, "nested_tensor", _maker(make, copies=True))
     patches.set(module, "as_nested_tensor", _maker(take_over, copies=False))
     patches.set(recorder, "move_nested", _moved)
+    asked: Any = torch.overrides.has_torch_function
+    patches.set(torch.overrides, "has_torch_function", override_finder(asked, NestedTensor))
 
 
 def _moved(source: torch.Tensor, device: Any, dtype: torch.dtype | None) -> NestedTensor:

@@ -102,12 +102,26 @@ def _linear(input: NestedTensor, weight: Any, bias: Any = None) -> NestedTensor:
     return _same(input, functional.linear(input.packed, weight, bias))
 
 
-@on_nested("layer_norm", "rms_norm")
+@on_nested("layer_norm")
 def _layer_norm(input: NestedTensor, normalized_shape: Any, *args: Any, **kwargs: Any) -> Any:
     return _same(input, functional.layer_norm(input.packed, normalized_shape, *args, **kwargs))
 
 
-@on_nested("softmax", "log_softmax")
+@on_nested("rms_norm")
+def _rms_norm(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
+    """torch asks for sizes that there are none of, on a GPU too (layer_norm.cpp, 2.13)."""
+    return input.shape
+
+
+@on_nested("log_softmax")
+def _log_softmax(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(
+        "Could not run 'aten::_log_softmax' with arguments from the 'NestedTensorCUDA' backend: "
+        "torch has it for no nested tensor of the strided layout. layout=torch.jagged has it."
+    )
+
+
+@on_nested("softmax")
 def _softmax(input: NestedTensor, dim: int = -1, *args: Any, **kwargs: Any) -> Any:
     """Over the last dimension; torch has one kernel a part, here they are one."""
     inner = _inner(input, dim)
@@ -251,6 +265,29 @@ def _jagged(rows: Any, lengths: Sequence[int]) -> Any:
     return torch.nested.nested_tensor_from_jagged(
         rows, ends, max_seqlen=max(lengths), min_seqlen=min(lengths)
     )
+
+
+def _one_row(nested: NestedTensor) -> Any:
+    """All tokens as a batch of one, which knows their lengths (recording/handlers/padding)."""
+    if nested.order != (0, 1):
+        raise RuntimeError("attention takes nested tensors of [batch, length, width]")
+    row = nested.packed.unsqueeze(0)
+    row.packed_lengths = nested.lengths
+    return row
+
+
+@on_nested("_native_multi_head_attention")
+def _attention_module(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """What nn.MultiheadAttention calls in eval; query, key and value are one tensor there."""
+    row = _one_row(query)
+    out, weights = torch._native_multi_head_attention(row, row, row, *args, **kwargs)
+    return nested_of(out.squeeze(0), query.lengths), weights
+
+
+@on_nested("_transformer_encoder_layer_fwd")
+def _encoder_layer(src: NestedTensor, *args: Any, **kwargs: Any) -> NestedTensor:
+    out = torch._transformer_encoder_layer_fwd(_one_row(src), *args, **kwargs)
+    return nested_of(out.squeeze(0), src.lengths)
 
 
 @on_nested("to_padded_tensor", "nested_to_padded_tensor")

@@ -507,8 +507,10 @@ def native_multi_head_attention(
     proj_weight: TensorSpec,
     **others: Argument,
 ) -> list[Kernel]:
-    """nn.MultiheadAttention's inference path: projection, attention, projection."""
-    return _self_attention(query, num_head, qkv_weight, proj_weight, math)
+    """nn.MultiheadAttention's inference path: projection, attention, projection; of a nested batch
+    as in an encoder's layer."""
+    lengths = _lengths(others.get("lengths"))
+    return _self_attention(query, num_head, qkv_weight, proj_weight, math, lengths)
 
 
 @register_op("aten::_transformer_encoder_layer_fwd")

@@ -111,14 +111,53 @@ def _layer(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     lengths = getattr(args[0], "packed_lengths", None)
     if lengths is None:
         return recorder.run_known(func, args, kwargs)
-    out: Any = recorder.new_tensor(tuple(args[0].shape), args[0].dtype, args[0])
+    out = _packed_like(recorder, args[0], lengths)
+    _record_packed(recorder, func, args, kwargs, (out,), lengths)
+    return out
+
+
+@handles(aten._native_multi_head_attention.default)
+def _attention_module(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """No weights where none were asked for; torch's fake kernel gives an empty tensor. Those of a
+    packed batch are padded (native/transformers/cuda/attention.cu, 2.13)."""
+    needs_weights = kwargs.get("need_weights", args[10] if len(args) > 10 else True)
+    lengths = getattr(args[0], "packed_lengths", None)
+    if lengths is None:
+        out = recorder.run_known(func, args, kwargs)
+        return out if needs_weights else (out[0], None)
+    weights = None
+    if needs_weights:
+        average = kwargs.get("average_attn_weights", args[11] if len(args) > 11 else True)
+        heads = () if average else (args[4],)
+        scores = (len(lengths), *heads, max(lengths), max(lengths))
+        weights = recorder.new_tensor(scores, args[0].dtype, args[0])
+    found = (_packed_like(recorder, args[0], lengths), weights)
+    _record_packed(recorder, func, args, kwargs, found, lengths)
+    return found
+
+
+def _packed_like(recorder: Recorder, source: Any, lengths: tuple[int, ...]) -> Any:
+    out: Any = recorder.new_tensor(tuple(source.shape), source.dtype, source)
     out.packed_lengths = lengths
+    return out
+
+
+def _record_packed(
+    recorder: Recorder,
+    func: Any,
+    args: Args,
+    kwargs: Kwargs,
+    out: tuple[Any, ...],
+    lengths: tuple[int, ...],
+) -> None:
     signature = signature_of(func, args, kwargs, out)
     packed = replace(
         signature, overload="packed", arguments=(*signature.arguments, ("lengths", lengths))
     )
-    recorder.storages.follow(out, recorder.record_op(KnownOp(packed, needs_math=True)))
-    return out
+    call = recorder.record_op(KnownOp(packed, needs_math=True))
+    for tensor in out:
+        if tensor is not None:
+            recorder.storages.follow(tensor, call)
 
 
 @handles(aten.to_padded_tensor.default)

@@ -112,14 +112,6 @@ def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
     return out
 
 
-@handles(aten._native_multi_head_attention.default)
-def _attention_module(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """No weights where none were asked for; torch's fake kernel gives an empty tensor."""
-    out = recorder.run_known(func, args, kwargs)
-    needs_weights = kwargs.get("need_weights", args[10] if len(args) > 10 else True)
-    return out if needs_weights else (out[0], None)
-
-
 @handles(aten._embedding_bag_backward.default)
 def _embedding_bag_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A dense gradient is one op; a sparse one is the gradient's rows (EmbeddingBag.cpp)."""

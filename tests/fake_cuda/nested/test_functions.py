@@ -39,6 +39,18 @@ def trained(device: str) -> Any:
     return [out, layer.weight.grad, norm.weight.grad, given.grad]
 
 
+def self_attention(device: str, **options: Any) -> Any:
+    given = nested(device)
+    module = nn.MultiheadAttention(8, 2, batch_first=True, device=device).eval()
+    with torch.no_grad():
+        return module(given, given, given, **options)
+
+
+def layer(device: str) -> Any:
+    made = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device=device)
+    return made.requires_grad_(requires_grad=False)
+
+
 CASES: dict[str, Callable[[str], Any]] = {
     "made": lambda d: [
         nested(d), nested(d, dtype=torch.float16),
@@ -62,10 +74,14 @@ CASES: dict[str, Callable[[str], Any]] = {
     "cut": lambda d: nested(d).chunk(2, -1),
     "heads": lambda d: nested(d).reshape(2, -1, 2, 4).transpose(1, 2),
     "trained": trained,
+    "attention": lambda d: [self_attention(d), self_attention(d, need_weights=False)],
+    "layer": lambda d: layer(d).eval()(nested(d)),
+    "encoder": lambda d: nn.TransformerEncoder(layer(d), 2).eval()(nested(d)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_they_give_what_the_cpu_gives(name: str) -> None:
     expected = meta(CASES[name]("cpu"))
 
@@ -102,6 +118,20 @@ def test_a_linear_is_one_product_of_all_rows() -> None:
     assert product.flops == 2 * 8 * 8 * 4
 
 
+def test_a_layer_computes_no_padding() -> None:
+    """3 + 5 tokens of width 8: 24 and 8 columns of attention, 16 and 8 of the rest."""
+    with neusight.forecast_on("H100") as forecast:
+        layer("cuda").eval()(nested("cuda"))
+
+    products = [k.flops for k, _ in forecast.kernels if k.kernel_class.value == "gemm"]
+    assert products == [2 * 8 * 8 * columns for columns in (24, 8, 16, 16)]
+
+
+def test_training_attention_on_them_is_torchs_own_error() -> None:
+    with neusight.forecast_on("H100"), pytest.raises(AssertionError, match="training is enabled"):
+        nn.MultiheadAttention(8, 2, batch_first=True, device="cuda")(*[nested("cuda")] * 3)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -110,6 +140,8 @@ def test_a_linear_is_one_product_of_all_rows() -> None:
         (lambda x: x.shape, "doesn't support sizes"),
         (lambda x: x.size(1), "irregular"),
         (lambda x: x.softmax(1), "not regular"),
+        (lambda x: F.rms_norm(x, (8,)), "doesn't support sizes"),
+        (lambda x: F.log_softmax(x, -1), "NestedTensorCUDA"),
     ],
 )
 def test_what_is_not_forecast_is_said(call: Callable[[Any], Any], words: str) -> None:
