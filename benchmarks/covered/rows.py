@@ -64,11 +64,13 @@ def append(path: Path, row: Row) -> None:
 def merged(
     kept: dict[str, Row], tried: dict[str, Row], known: Iterable[str] | None
 ) -> dict[str, Row]:
-    """The rows to keep. What could not be tried here does not replace what was tried elsewhere;
-    what is no longer a case goes, if `known` names all cases."""
+    """The rows to keep: what was seen last. What could not be tried here does not replace how it
+    came out elsewhere, but a failure: a package that is absent fails by many errors before its case
+    names it. What is no longer a case goes, if `known` names all cases."""
     found = dict(kept)
     for name, row in tried.items():
-        if row.status != "skipped" or name not in kept:
+        is_kept = name in kept and kept[name].status not in ("skipped", "failed")
+        if row.status != "skipped" or not is_kept:
             found[name] = row
     names = set(found) if known is None else set(known)
     return {name: row for name, row in sorted(found.items()) if name in names}

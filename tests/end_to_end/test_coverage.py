@@ -70,6 +70,14 @@ def test_a_case_that_cannot_be_tried_here_keeps_the_row_of_where_it_could(
     assert covered.rows.worse(before, tried) == ["b: ok -> failed: why"]
 
 
+def test_a_failure_gives_way_to_what_was_seen_last(covered: ModuleType) -> None:
+    row = covered.rows.Row
+    before = {"a": row("a", "failed", "ImportError"), "b": row("b", "skipped", "x is not there")}
+    tried = {"a": row("a", "skipped", "y is not there"), "b": row("b", "skipped", "y is not there")}
+
+    assert covered.rows.merged(before, tried, None) == tried
+
+
 def test_a_reason_names_nothing_of_this_machine_or_run(covered: ModuleType) -> None:
     text = f"<object at 0x7f3a21b4c0d0> in {ROOT}/examples\n  and {sys.prefix}/x"
 
