@@ -252,10 +252,8 @@ class Recorder:
                     self.storages.follow(tensor, op)
             out: Any = made[0] if known.container is None else known.container(made)
         elif answer == "inplace":
-            out = args[0]
+            out = args[0] if func._schema.returns else None
             self.record_op(known)
-            if out is not None and isinstance(out, (list, tuple)):
-                out = None
         elif answer == "view":
             self.record_op(known)
             out = self.fake_kernels.view(func, args, kwargs)

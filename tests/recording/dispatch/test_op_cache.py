@@ -158,3 +158,15 @@ def test_the_number_of_elements_of_a_range_hangs_on_floats() -> None:
         ]
 
     assert lengths == [2, 6, 3]
+
+
+def test_an_op_that_only_writes_returns_nothing_again() -> None:
+    """As FSDP2 unpacks what it gathered: its first argument is what it reads."""
+
+    def program() -> None:
+        whole = torch.ones(6, device="cuda")
+        parts = [torch.empty(2, device="cuda"), torch.empty(4, device="cuda")]
+        for _ in range(2):
+            aten.split_with_sizes_copy.out(whole, [2, 4], out=parts)
+
+    assert len(named(calls(program), "split_with_sizes_copy")) == 2
