@@ -69,6 +69,8 @@ INNER = (
     "q_lora_rank",
     "mlp_dim",
 )
+#: What a scan works on at a time; the CPU fills it up where there are fewer words.
+CHUNKS = ("chunk_size", "mamba_chunk_size", "ssm_chunk_size")
 WORDS = ("vocab_size", "text_vocab_size", "audio_vocab_size", "decoder_vocab_size")
 HEADS = (
     ("hidden_size", "num_attention_heads"),
@@ -83,6 +85,8 @@ HEADS = (
     ("emb_dim", "n_heads"),
 )
 KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
+#: Groups of heads of a scan.
+GROUPS = ("n_groups", "mamba_n_groups")
 
 NUM_LAYERS = 2
 MAX_LISTED = 8
@@ -90,6 +94,7 @@ NUM_EXPERTS = 8
 NUM_WORDS = 512
 INNER_WIDTH = 256
 NUM_HEADS = 4
+CHUNK = 16
 #: Pixels of a side.
 IMAGE = 64
 
@@ -139,6 +144,8 @@ def _few_words(config: Any) -> None:
             _lower(part, name, NUM_EXPERTS)
         for name in INNER:
             _lower(part, name, INNER_WIDTH)
+        for name in CHUNKS:
+            _lower(part, name, CHUNK)
         _keep_choices_below_experts(part)
 
 
@@ -274,6 +281,8 @@ def _cut_heads(config: Any) -> dict[int, int]:
             keys = _integer(config, name)
             if keys is not None and keys > 1:
                 _set(config, name, NUM_HEADS if keys >= number else 2)
+        for name in GROUPS:
+            _lower(config, name, NUM_HEADS)
         _set(config, wide, narrow)
         return {width: narrow}
     return {}

@@ -259,8 +259,7 @@ class Recorder:
             out = self.fake_kernels.view(func, args, kwargs)
         else:
             return self._run_first_time(func, args, kwargs, None)
-        if known.may_be_known:
-            self.values.follow(func, args, kwargs, out)
+        self._follow(known, func, args, kwargs, out)
         return out
 
     def _run_first_time(
@@ -270,9 +269,17 @@ class Recorder:
         out = self.fake_kernels.run(func, args, kwargs)
         known = self._cache.learn(key, func, args, kwargs, out)
         self._record_with_outputs(known, out)
+        self._follow(known, func, args, kwargs, out)
+        return out
+
+    def _follow(
+        self, known: KnownOp, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Keeps values up to date with what an op returned or wrote over."""
         if known.may_be_known:
             self.values.follow(func, args, kwargs, out)
-        return out
+        elif self.known.has_long_floats and known.answer != "new":
+            self.known.forget_written(func, args, kwargs)
 
     # -- recording --------------------------------------------------------------------------------
 

@@ -52,6 +52,25 @@ def _topk(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
+@handles(aten.scatter.value, aten.scatter_.value)
+def _scatter(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Ones at choices that were invented, in what nobody knows: taken for zeros, as routers count
+    the tokens of an expert."""
+    out = recorder.run_known(func, args, kwargs)
+    index, value = args[2], args[3]
+    if (
+        value == 1
+        and not kwargs
+        and out not in recorder.known
+        and recorder.known.is_invented(index)
+        and recorder.known.may_hold(out, are_whole=True)
+    ):
+        with recorder.mode.inside():
+            ones = torch.zeros(tuple(out.shape), dtype=torch.long, device="cpu")
+            _set_invented(recorder, out, ones.scatter_(args[1], recorder.known.of(index), 1))
+    return out
+
+
 @handles(aten.bincount.default)
 def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)

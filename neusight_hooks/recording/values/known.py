@@ -27,6 +27,18 @@ MAX_KNOWN_ELEMENTS = 64
 #: and what Hugging Face's models make of them decides which attention kernel runs.
 MAX_KNOWN_INTEGERS = 2**20
 
+#: Ops that convert, pick, place or count elements. What was a whole number stays one, and so floats
+#: made of masks and choices are followed through them as far as integers are: a mask that is
+#: interpolated in floats, experts' tokens that are counted in them.
+_KEEPS_WHOLE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy", "clone", "constant_pad_nd", "scatter", "sum",
+        "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+        "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+    )
+)  # fmt: skip
+
 
 def is_small(tensor: torch.Tensor) -> bool:
     """Whether the tensor's value is followed where it is known."""
@@ -41,6 +53,8 @@ def _is_small(num_elements: int, dtype: str) -> bool:
 def may_be_known(signature: OpSignature) -> bool:
     """Whether the value of an op of this signature is worth following: all of it is small."""
     outputs = signature.output_tensors
+    if signature.op in _KEEPS_WHOLE:
+        return all(t.numel <= MAX_KNOWN_INTEGERS for t in (*outputs, *signature.input_tensors))
     small_outputs = all(_is_small(t.numel, t.dtype) for t in outputs)
     small_inputs = all(_is_small(t.numel, t.dtype) for t in signature.input_tensors)
     writes = signature.op.endswith("_") or signature.overload == "out"
@@ -74,6 +88,8 @@ class KnownValues:
         self._flat: dict[int, torch.Tensor] = {}
         self._watches: dict[int, _ValueRef] = {}
         self._invented: set[int] = set()
+        #: Storages of floats that are followed although they are many: whole numbers.
+        self._long_floats: set[int] = set()
 
     def __contains__(self, tensor: ForecastTensor) -> bool:
         """Whether the tensor's storage has a value, computed or guessed."""
@@ -83,9 +99,16 @@ class KnownValues:
         """The value, which shares its memory with what is kept; KeyError where there is none."""
         return _view(tensor, self._flat[tensor.untyped_storage()._cdata])
 
-    def may_hold(self, tensor: ForecastTensor) -> bool:
-        """Whether a value may be set: the tensor is small, and all of its storage."""
-        return is_small(tensor) and (
+    @property
+    def has_long_floats(self) -> bool:
+        """Whether an op that is not followed may write over floats that are."""
+        return bool(self._long_floats)
+
+    def may_hold(self, tensor: ForecastTensor, *, are_whole: bool = False) -> bool:
+        """Whether a value may be set: the tensor is small, and all of its storage. Whole numbers
+        are small as integers are, whatever their type."""
+        fits = tensor.numel() <= MAX_KNOWN_INTEGERS if are_whole else is_small(tensor)
+        return fits and (
             tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
         )
 
@@ -104,6 +127,8 @@ class KnownValues:
         watch = _ValueRef(storage, lambda reference: self.forget(reference.key))
         watch.key = key
         self._watches[key] = watch
+        if not is_small(tensor):
+            self._long_floats.add(key)
         return _view(tensor, flat)
 
     def whole(self, tensor: ForecastTensor) -> torch.Tensor:
@@ -115,6 +140,7 @@ class KnownValues:
         self._flat.pop(key, None)
         self._watches.pop(key, None)
         self._invented.discard(key)
+        self._long_floats.discard(key)
 
     def forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """An op writes over some of its arguments, nobody knows what."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neusight.recording.tensor import ForecastMode, ForecastTensor
-from neusight.recording.values.invention import Invention
+from neusight.recording.values.invention import UNKNOWN_INT, Invention
 from neusight.recording.values.known import (
     MAX_KNOWN_ELEMENTS,
     KnownValues,
@@ -28,6 +28,9 @@ MAX_COPIED_ELEMENTS = 2**20
 _TRUE_WHEN_UNKNOWN = frozenset({"aten::all", "aten::isfinite", "aten::isclose", "aten::allclose"})
 
 _COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::ne"})
+
+#: Types of lengths, counts and places.
+_COUNTING = (torch.int32, torch.int64)
 
 #: What a healthy number says of itself: `x != x` asks for NaN.
 _OF_ITSELF = {
@@ -60,6 +63,8 @@ class Values:
                 self._assume(outputs[0], _OF_ITSELF[func._schema.name])
             elif func._schema.name == "aten::ne" and _is_infinite(args[1]):
                 self._assume(outputs[0], True)  # as isfinite asks: |x| != inf
+            elif func._schema.name == "aten::_to_copy" and self._convert(args[0], outputs[0]):
+                pass
             elif not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
                 self._guess_booleans(func, outputs)
 
@@ -115,6 +120,21 @@ class Values:
             self._known.set(outputs[0], func(*numbers))
         self._known.note_invented(outputs[0])
         return True
+
+    def _convert(self, source: Any, out: Any) -> bool:
+        """Numbers that nobody knows become integers or truths: at once those that reading would
+        give, so that all that is computed of them agrees (lengths, and their sum)."""
+        if not isinstance(out, ForecastTensor) or not self._known.may_hold(out):
+            return False
+        if out.dtype is torch.bool:
+            is_new = source.dtype is not torch.bool
+        else:
+            is_new = out.dtype in _COUNTING and source.is_floating_point()
+        if is_new:
+            one = True if out.dtype is torch.bool else UNKNOWN_INT
+            self._known.set(out, torch.full(tuple(out.shape), one, dtype=out.dtype))
+            self._known.note_invented(out)
+        return is_new
 
     def _guess_booleans(self, func: Any, outputs: Sequence[Any]) -> None:
         for tensor in outputs:

@@ -34,6 +34,22 @@ def test_what_does_not_divide_gives_the_first_experts_one_more() -> None:
     assert found == [4, 3, 3]
 
 
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_experts_whose_tokens_are_counted_in_floats_get_their_share(is_in_place: bool) -> None:
+    """As JetMoE's router does: ones in zeros, then sums, which split the tokens."""
+    with neusight.forecast_on("H100") as forecast:
+        chosen = torch.randn(96, 8, device="cuda").topk(2, dim=1).indices
+        zeros = torch.zeros(96, 8, device="cuda")
+        gates = zeros.scatter_(1, chosen, 1) if is_in_place else zeros.scatter(1, chosen, 1)
+        sizes = gates.long().sum(0).tolist()
+        in_floats = gates.sum(0).tolist()
+        parts = torch.empty(192, 4, device="cuda").split(sizes)
+
+    assert sizes == in_floats == [24] * 8
+    assert len(parts) == 8
+    assert any("invented" in text for text in forecast.recording.warnings)
+
+
 def test_known_choices_are_counted() -> None:
     with neusight.forecast_on("H100") as forecast:
         found = torch.bincount(torch.tensor([1, 1, 4], device="cuda"), minlength=3).tolist()

@@ -130,6 +130,60 @@ def test_generation_stops(sample: bool) -> None:
     assert values_of(program) == (2, 8)
 
 
+# -- whole numbers in floats, and floats made whole ------------------------------------------------
+
+
+def test_a_mask_that_is_interpolated_in_floats_is_followed() -> None:
+    """As ViLT counts the patches of an image that are no padding."""
+
+    def program() -> list[int]:
+        mask = torch.zeros(1, 1, 64, 64, dtype=torch.long)
+        mask[..., :32, :48] = 1
+        small = torch.nn.functional.interpolate(mask.cuda().float(), size=(16, 16)).long()
+        return [int(small[0, 0].sum(0)[0]), int(small[0, 0].sum(1)[0]), len(small.nonzero())]
+
+    with neusight.forecast_on("H100") as forecast:
+        found = program()
+
+    assert found == [8, 12, 8 * 12]
+    assert not invented(forecast)
+
+
+def test_many_whole_floats_are_forgotten_when_something_else_is_written_there() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        mask = torch.ones(100, dtype=torch.long, device="cuda").float()
+        mask.mul_(torch.rand(100, device="cuda"))
+        number = int(mask.long().sum())
+
+    assert number == 100, "each is taken for 1"
+    assert invented(forecast)
+
+
+def test_lengths_made_of_floats_agree_with_their_sum() -> None:
+    """As FastSpeech repeats each word by a length that a network predicts."""
+
+    def program() -> tuple[int, int]:
+        lengths = torch.randn(2, 32, device="cuda").exp().round().long()
+        longest = lengths.sum(dim=1).max()
+        frames = torch.zeros(2, longest, 8, device="cuda")
+        repeated = torch.repeat_interleave(torch.rand(32, 8, device="cuda"), lengths[0], dim=0)
+        frames[0, : repeated.size(0)] = repeated
+        return int(longest), repeated.size(0)
+
+    assert values_of(program) == (32, 32)
+
+
+def test_numbers_that_nobody_knows_are_true() -> None:
+    """As reading one gives a number that is not zero: beams have the length that was generated."""
+
+    def program() -> list[int]:
+        tokens = torch.rand(4, 50, device="cuda").multinomial(6)
+        counts = (tokens + 1).bool().sum(dim=1)
+        return [*counts.tolist(), int(torch.rand(100, device="cuda").bool().sum())]
+
+    assert values_of(program) == [6, 6, 6, 6, 100]
+
+
 # -- parameters on the CPU -------------------------------------------------------------------------
 
 
