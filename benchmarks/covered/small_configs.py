@@ -90,6 +90,8 @@ GROUPS = ("n_groups", "mamba_n_groups")
 
 NUM_LAYERS = 2
 MAX_LISTED = 8
+#: Lists that are longer have an entry for each layer; shorter ones may have one for each stage.
+MOST_STAGES = 6
 NUM_EXPERTS = 8
 NUM_WORDS = 512
 INNER_WIDTH = 256
@@ -223,6 +225,7 @@ def _cut_layers(config: Any) -> None:
         if isinstance(kinds, list) and len(kinds) > number:
             cut = [kind for kind in kinds if not isinstance(kind, int) or kind < number]
             _set(config, name, cut[:number])
+    _cut_listed(config, number)
     stages = {len(v) for v in vars(config).values() if isinstance(v, list | tuple) and len(v) > 2}
     for name in LAYERS:
         if _integer(config, name) not in stages:  # a list has an entry for each
@@ -230,6 +233,14 @@ def _cut_layers(config: Any) -> None:
     depths = getattr(config, "depths", None)
     if isinstance(depths, list | tuple) and depths and isinstance(depths[0], int):
         _set(config, "depths", type(depths)(min(depth, 2) for depth in depths))
+
+
+def _cut_listed(config: Any, number: int) -> None:
+    """Lists of any name that have an entry for each of many layers."""
+    layers = {_integer(config, name) or 0 for name in LAYERS}
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) in layers and len(value) > MOST_STAGES:
+            _set(config, name, value[:number])
 
 
 def _length_with_all(kinds: list[Any]) -> int:
