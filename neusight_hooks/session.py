@@ -215,6 +215,7 @@ class Session:
         self_check()
 
     def _enter(self, caller: CodeType) -> None:
+        from neusight.fake_cuda.answers.late_modules import install_late_modules
         from neusight.fake_cuda.session import enter_fake_cuda
         from neusight.ops import why_unmapped
         from neusight.recording.call_stack import CallStacks
@@ -223,6 +224,7 @@ class Session:
         from neusight.stand_ins.own_code import install_own_code
 
         options, forecast = self.options, self.forecast
+        install_late_modules(self._undo)
         recorder = Recorder(
             steady_steps=options.steady_steps,
             max_ops=options.max_ops,

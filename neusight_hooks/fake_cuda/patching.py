@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from types import BuiltinFunctionType, CodeType, FunctionType
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 __all__ = ["Patches"]
 
 _ABSENT = object()
 _ANSWERS = "_neusight_answers"
+#: Where what a module or a class is called begins, if it is torch's.
+_TORCH = "torch"
 
 
 class _Answer(NamedTuple):
@@ -18,6 +21,22 @@ class _Answer(NamedTuple):
 
     given: Callable[..., Any]
     before: CodeType
+
+
+class _Change(NamedTuple):
+    """An attribute that was replaced."""
+
+    owner: Any
+    name: str
+    before: object
+    value: object
+
+    def take_back(self) -> None:
+        """What undoing it does, too."""
+        if self.before is _ABSENT:
+            _remove(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
 
 
 class Patches:
@@ -33,6 +52,10 @@ class Patches:
         #: Functions that others stand for now, each with that other.
         self.replaced: list[tuple[Any, Any]] = []
         self._answered: set[str] = set()
+        self._changes: list[_Change] = []
+        #: How many blocks see torch as it was: modules load each other.
+        self._num_as_it_was = 0
+        self._switching = threading.Lock()
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replaces `owner.name`. An inherited attribute is shadowed, and unshadowed at restore."""
@@ -44,6 +67,26 @@ class Patches:
             if isinstance(old, FunctionType | BuiltinFunctionType) and callable(value):
                 self.replaced.append((old, value))
         setattr(owner, name, value)
+        self._changes.append(_Change(owner, name, old, value))
+
+    @contextmanager
+    def torch_as_it_was(self) -> Iterator[None]:
+        """Inside, torch's own attributes and functions are as before, for code of torch that asks
+        them or keeps them in tables where it is loaded."""
+        with self._switching:
+            self._num_as_it_was += 1
+            changes = [change for change in self._changes if _is_of_torch(change.owner)]
+            if self._num_as_it_was == 1:
+                for change in reversed(changes):
+                    change.take_back()
+        try:
+            yield
+        finally:
+            with self._switching:
+                self._num_as_it_was -= 1
+                if self._num_as_it_was == 0:
+                    for change in changes:
+                        setattr(change.owner, change.name, change.value)
 
     def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
         """Replaces what the function `owner.name` does, also for those who imported it before.
@@ -70,6 +113,7 @@ class Patches:
         self.undo.callback(setattr, function, "__code__", code)
         answers[key] = _Answer(replacement, code)
         function.__code__ = _asking(name, key)
+        self._changes.append(_Change(function, "__code__", code, function.__code__))
         return original
 
     def on_restore(self, undo: Callable[[], object]) -> None:
@@ -88,6 +132,11 @@ def _asking(name: str, key: str) -> CodeType:
     exec(f"def {name}(*args, **kwargs): return {answer}(*args, **kwargs)", namespace)
     code: CodeType = namespace[name].__code__
     return code
+
+
+def _is_of_torch(owner: Any) -> bool:
+    name = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", "")
+    return isinstance(name, str) and name.partition(".")[0] == _TORCH
 
 
 def _remove(owner: Any, name: str) -> None:

@@ -8,11 +8,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.answers.covariance import install_covariance
 from neusight.fake_cuda.answers.facade import install_facade
+from neusight.fake_cuda.answers.late_modules import load_late_modules_in
 from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.native.generators import install_generators
 from neusight.fake_cuda.answers.native_names import install_native_names
@@ -123,12 +125,20 @@ def enter_fake_cuda(
     _leave_room_for_hooks(undo)
     undo.callback(torch.set_rng_state, torch.get_rng_state())
     undo.enter_context(torch.autograd.set_multithreading_enabled(False))
+    load_late_modules_in(undo, lambda: _as_before(patches))
     undo.callback(setattr, recorder.tape, "is_open", False)
     recorder.tape.is_open = True
     recorder.hooks.start(undo)
     if virtual_time:
         install_virtual_time(patches, recorder, clock())
     undo.enter_context(RecordingMode(recorder))
+
+
+@contextmanager
+def _as_before(patches: Patches) -> Iterator[None]:
+    """Inside, code of torch is loaded as before the forecast, and what it runs is not recorded."""
+    with patches.torch_as_it_was(), _disable_current_modes():
+        yield
 
 
 def _install_own_code(patches: Patches, recorder: Recorder) -> None:

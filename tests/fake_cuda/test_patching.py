@@ -90,6 +90,30 @@ def test_answering_one_function_twice_is_a_mistake() -> None:
     assert owner.greet("you") == "hello you!"
 
 
+def test_torch_is_as_it_was_for_a_while() -> None:
+    owner, other, patches = module(), module(), Patches()
+    owner.__name__ = owner.greet.__module__ = "torch.patched"
+    before = {**vars(owner), "said": "hello you!"}
+    patches.set(owner, "empty", 1)
+    patches.set(owner, "empty", 2)
+    patches.set(owner, "new", 3)
+    patches.answer(owner, "greet", lambda name: "patched")
+    patches.set(other, "empty", 4)
+
+    with patches.torch_as_it_was():
+        with patches.torch_as_it_was():
+            pass  # modules load each other
+        inside = {**vars(owner), "said": owner.greet("you")}
+        assert other.empty == 4, "other packages are as the forecast has them"
+    afterwards = (owner.empty, owner.new, owner.greet("you"))
+    patches.restore()
+
+    inside.pop("_neusight_answers")
+    assert inside == before
+    assert afterwards == (2, 3, "patched")
+    assert owner.greet("you") == "hello you!"
+
+
 def test_a_failure_while_restoring_does_not_stop_the_rest() -> None:
     owner, patches = module(), Patches()
     order: list[str] = []
