@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.ops import fft, optimizer
 from neusight.ops.communication import collective, sharding
 from neusight.ops.elements import copy, elementwise, fused, gather, views
-from neusight.ops.packages import passes, state_space
+from neusight.ops.packages import packed_weights, passes, regions, state_space
 from neusight.ops.products import (
     attention,
     convolution,
@@ -59,10 +59,12 @@ FAMILIES = (
     linear_cross_entropy,
     normalization,
     optimizer,
+    packed_weights,
     passes,
     pooling,
     recurrent,
     reduction,
+    regions,
     semi_structured,
     sharding,
     softmax,

@@ -1,0 +1,203 @@
+"""Kernels of bitsandbytes: products with weights of four and eight bits, and its optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.ops.operands import (
+    copy_kernel,
+    gpu_tensors,
+    memory_kernel,
+    new_tensor,
+    num_bytes,
+    output,
+    pointwise_kernel,
+    product,
+)
+from neusight.ops.products.gemm import matmul_kernels, matrix
+from neusight.ops.registry import register_op
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
+
+__all__: list[str] = []
+
+#: Rows up to which the weight is unpacked inside the product; with more it is unpacked to memory
+#: first, and cuBLAS multiplies. The package asks a table by GPU and shape that gives 8 to 512
+#: (bitsandbytes 0.50.2, backends/cuda/ops.py, _gemm_4bit_use_custom_cuda); this is its value for
+#: weights of one wave on Hopper, and in the middle of the others'.
+_MOST_FUSED_ROWS = 32
+
+
+@register_op("bitsandbytes::gemm_4bit")
+def gemm_4bit(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    A: TensorSpec,
+    B: TensorSpec,
+    shapeB: tuple[int, ...],
+    blocksize: int = 1,
+    bias: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
+    """A Linear whose weight has four bits an element, with scales of blocks."""
+    scales = gpu_tensors(others.values())
+    k = A.shape[-1]
+    if product(A.shape[:-1]) <= _MOST_FUSED_ROWS and k % max(1, blocksize) == 0:
+        return _unpacking_product(A, (A, B, bias, *scales), output(call))
+    rows = matrix(product(A.shape[:-1]), k, A)
+    whole = new_tensor(shapeB, A.dtype, A.device)
+    unpacked = memory_kernel(
+        KernelClass.ELEMENTWISE, "dequantize_4bit", reads=(B, *scales), writes=(whole,)
+    )
+    right = matrix(k, shapeB[0], whole, transposed=True)
+    products = matmul_kernels(rows, right, output(call), math, bias=bias is not None)
+    return [unpacked, *products] if products else []
+
+
+@register_op("bitsandbytes::gemv_4bit")
+def gemv_4bit(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    A: TensorSpec,
+    B: TensorSpec,
+    shapeB: tuple[int, ...],
+    **others: Argument,
+) -> list[Kernel]:
+    """A row times such a weight, in one kernel (kgemm_4bit_inference_naive)."""
+    result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
+    return _unpacking_product(A, (A, B, *gpu_tensors(others.values())), result)
+
+
+def _unpacking_product(
+    left: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
+) -> list[Kernel]:
+    m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
+    if m * n * k == 0:
+        return []
+    gemm = Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="gemm_4bit")
+    return [replace(gemm, bytes_read=num_bytes(reads))]
+
+
+@register_op("bitsandbytes::int8_linear_matmul")
+def int8_linear_matmul(
+    call: OpSignature, math: MathMode, *, A: TensorSpec, B: TensorSpec, **others: Argument
+) -> list[Kernel]:
+    """A product of integers of eight bits (cuBLASLt), into 32 bits."""
+    return _int8_product(A, B, math)
+
+
+@register_op("bitsandbytes::int8_scaled_mm")
+def int8_scaled_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    A: TensorSpec,
+    B: TensorSpec,
+    row_stats: TensorSpec,
+    col_stats: TensorSpec,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """The product, and a kernel that scales it to half precision; the bias is added there where it
+    is of that type, and another type is a cast (backends/cuda/ops.py, int8_mm_dequant)."""
+    return _scaled(A, B, (row_stats, col_stats), bias, output(call), math)
+
+
+@register_op("bitsandbytes::int8_mixed_scaled_mm")
+def int8_mixed_scaled_mm(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    A: TensorSpec,
+    CA: TensorSpec,
+    CB: TensorSpec,
+    SCA: TensorSpec,
+    SCB: TensorSpec,
+    outlier_cols: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """The same, and a product of the columns that were left in full precision."""
+    result = output(call)
+    kernels = _scaled(CA, CB, (SCA, SCB), bias, result, math)
+    left_out = outlier_cols.numel if outlier_cols else 0
+    if not kernels or not left_out:
+        return kernels
+    m, n = product(A.shape[:-1]), CB.shape[0]
+    columns, weights = matrix(m, left_out, A), matrix(n, left_out, A)
+    kernels += copy_kernel(columns, columns, "index") + copy_kernel(weights, weights, "index")
+    right = matrix(left_out, n, weights, transposed=True)
+    return kernels + matmul_kernels(columns, right, matrix(m, n, result), math, accumulate=True)
+
+
+def _int8_product(left: TensorSpec, right: TensorSpec, math: MathMode) -> list[Kernel]:
+    m, k, n = product(left.shape[:-1]), left.shape[-1], right.shape[0]
+    result = new_tensor((m, n), "int32", left.device)
+    return matmul_kernels(matrix(m, k, left), matrix(k, n, right, transposed=True), result, math)
+
+
+def _scaled(
+    left: TensorSpec,
+    right: TensorSpec,
+    stats: tuple[TensorSpec, TensorSpec],
+    bias: TensorSpec | None,
+    result: TensorSpec,
+    math: MathMode,
+) -> list[Kernel]:
+    products = _int8_product(left, right, math)
+    if not products:
+        return []
+    sums = new_tensor(result.shape, "int32", result.device)
+    half = new_tensor(result.shape, "float16", result.device)
+    inside = bias if bias is not None and bias.dtype == "float16" else None
+    kernels = [
+        *products,
+        memory_kernel(
+            KernelClass.ELEMENTWISE, "mm_dequant", reads=(sums, *stats, inside), writes=(half,)
+        ),
+    ]
+    if bias is not None and inside is None:
+        kernels += pointwise_kernel("add", (half, bias), (half,))
+    return kernels + (copy_kernel(half, result) if result.dtype != "float16" else [])
+
+
+@register_op(
+    "bitsandbytes::optimizer_update_8bit_blockwise", "bitsandbytes::optimizer_update_32bit"
+)
+def optimizer_update(
+    call: OpSignature,
+    math: MathMode,
+    *,
+    g: TensorSpec,
+    p: TensorSpec,
+    state1: TensorSpec,
+    state2: TensorSpec | None = None,
+    absmax1: TensorSpec | None = None,
+    absmax2: TensorSpec | None = None,
+    **others: Argument,
+) -> list[Kernel]:
+    """One kernel a parameter: it reads gradient, parameter, states and the scales of their blocks,
+    and writes all but the gradient (csrc/kernels.cu). Clipping by the update's norm (`max_unorm`)
+    reads gradient and states once before."""
+    if not p.numel:
+        return []
+    states = (state1, state2, absmax1, absmax2)
+    step = memory_kernel(
+        KernelClass.OPTIMIZER,
+        call.op.partition("::")[2],
+        reads=(g, p, *states),
+        writes=(p, *states),
+        width=p.numel,
+        flops=_FLOPS_AN_ELEMENT * p.numel,
+    )
+    clip = others.get("max_unorm")
+    if not isinstance(clip, (int, float)) or clip <= 0:
+        return [step]
+    norm = memory_kernel(
+        KernelClass.REDUCTION, "precondition_optimizer", reads=(g, *states), width=p.numel
+    )
+    return [norm, step]
+
+
+#: Of moments, bias correction, square root and update, as torch's fused Adam (ops/optimizer.py).
+_FLOPS_AN_ELEMENT = 16
