@@ -95,8 +95,25 @@ class Config:
 class Autotuner(KernelInterface):
     """A kernel and the configurations that it is tuned over."""
 
-    def __init__(self, fn: Any, configs: Sequence[Config]) -> None:
-        self.fn, self.configs, self.arg_names = fn, list(configs), fn.arg_names
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Sequence[str],
+        configs: Sequence[Config],
+        key: Sequence[str] = (),
+        reset_to_zero: Sequence[str] | None = None,
+        restore_value: Sequence[str] | None = None,
+        pre_hook: Any = None,
+        post_hook: Any = None,
+        **tuning: Any,
+    ) -> None:
+        """As triton's own, of which packages derive; nothing is tuned."""
+        self.fn, self.configs, self.arg_names = fn, list(configs), arg_names
+        self.keys = list(key)
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
+        self.reset_to_zero, self.restore_value = reset_to_zero or [], restore_value or []
+        self.cache: dict[Any, Config] = {}
         self.__name__ = fn.__name__
         self.best_config = self.configs[0] if self.configs else None
 
@@ -124,7 +141,7 @@ def jit(fn: Any = None, **options: Any) -> Any:
 
 def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Any:
     """Has a kernel tuned; in a forecast its first configuration runs."""
-    return lambda fn: Autotuner(fn, configs)
+    return lambda fn: Autotuner(fn, fn.arg_names, configs)
 
 
 def heuristics(values: dict[str, Callable[[dict[str, Any]], Any]]) -> Any:

@@ -137,3 +137,21 @@ def test_torch_goes_on_as_without_triton() -> None:
 
     assert not [line for line in forecast.warnings if "eager" in line]
     assert [kernel.variant for kernel, _ in forecast.kernels if kernel.variant] == ["fused"]
+
+
+def test_packages_derive_tuners_of_their_own() -> None:
+    """As flash-linear-attention does, which keeps what was tuned in files."""
+    with neusight.forecast_on("H100") as forecast:
+        triton = importlib.import_module("triton")
+
+        class Kept(triton.runtime.autotuner.Autotuner):
+            pass
+
+        add, _ = kernels_of(triton)
+        kept = Kept(add, add.arg_names, [triton.Config({"BLOCK": 64})], ["n"], None, None)
+        x = torch.ones(NUM, device="cuda")
+        kept[(NUM // 64,)](x, x, NUM)
+        assert (kept.keys, kept.user_defined_pre_hook) == (["n"], False)
+
+    (launch,) = launches(forecast)
+    assert launch.signature.op == "triton::add"
