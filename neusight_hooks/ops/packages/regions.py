@@ -68,7 +68,7 @@ def nms(call: OpSignature, math: MathMode, *, dets: TensorSpec, scores: TensorSp
     "torchvision::roi_pool",
     "torchvision::ps_roi_pool",
 )
-def regions(
+def pooled_regions(
     call: OpSignature,
     math: MathMode,
     *,
@@ -106,7 +106,7 @@ def _samples(ratio: int) -> int:
     "torchvision::_roi_pool_backward",
     "torchvision::_ps_roi_pool_backward",
 )
-def regions_backward(
+def pooled_regions_backward(
     call: OpSignature,
     math: MathMode,
     *,
