@@ -184,6 +184,7 @@ def test_an_averaged_model_and_a_schedule_follow() -> None:
     assert rate == pytest.approx(0.0)
 
 
+@pytest.mark.filterwarnings("ignore:It seems like you did not set/select the default device")
 def test_split_parameters_made_without_memory_become_real_ones() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing.process
 import os
 import subprocess
+import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +49,23 @@ def install_processes(patches: Patches, recorder: Recorder) -> None:
 
     def init(self: Any, args: Any, *others: Any, **named: Any) -> None:
         program = _program_of(args)
-        if recorder.tape.is_open and program.startswith(_STARTERS):
+        if recorder.tape.is_open and program.startswith(_STARTERS) and not _is_of_torch():
             _tell(recorder, program)
         opened(self, args, *others, **named)
 
     patches.set(subprocess.Popen, "__init__", init)
+
+
+#: Modules that start a process on behalf of whoever calls them.
+_BETWEEN = ("subprocess", "multiprocessing", "concurrent", "threading", __name__)
+
+
+def _is_of_torch() -> bool:
+    """Whether torch starts the process for itself, as Inductor its workers and compilers."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith(("torch.", "triton."))
 
 
 def _tell(recorder: Recorder, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+import types
 
 import torch
 
@@ -36,5 +37,16 @@ def test_other_programs_and_workers_of_loaders_are_not() -> None:
         torch.ones(8, device="cuda").relu_()
         subprocess.run(["true"], check=True)
         assert len(list(torch.utils.data.DataLoader(rows, 4, num_workers=1))) == 2
+
+    assert told(forecast) == []
+
+
+def test_what_torch_starts_for_itself_is_not() -> None:
+    worker = types.ModuleType("torch._inductor.a_worker_of_a_test")
+    code = "import subprocess\ndef start(program): subprocess.run([program, '-c', 'pass'])"
+    exec(code, worker.__dict__)
+    with neusight.forecast_on("H100") as forecast:
+        torch.ones(8, device="cuda").relu_()
+        worker.start(sys.executable)
 
     assert told(forecast) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -84,3 +85,16 @@ def test_a_device_without_a_number_is_the_current_one() -> None:
 def test_a_device_that_is_not_there_is_refused(count: int, words: str) -> None:
     with pytest.raises(RuntimeError, match=rf"invalid device ordinal \(cuda:7, .* has {words}"):
         Devices(count).checked(torch.device("cuda", 7))
+
+
+def test_what_the_program_lets_go_of_is_kept_by_nobody() -> None:
+    with neusight.forecast_on("H100"):
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        model(on_gpu(4, 64)).sum().backward()
+        assert model.weight.grad is not None
+        gradient = weakref.ref(model.weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+        assert gradient() is None
