@@ -190,13 +190,17 @@ def optimizer_update(
         width=p.numel,
         flops=_FLOPS_AN_ELEMENT * p.numel,
     )
-    clip = others.get("max_unorm")
-    if not isinstance(clip, (int, float)) or clip <= 0:
-        return [step]
-    norm = memory_kernel(
-        KernelClass.REDUCTION, "precondition_optimizer", reads=(g, *states), width=p.numel
-    )
-    return [norm, step]
+    return [*_clipping(others.get("max_unorm"), (g, *states), p.numel), step]
+
+
+def _clipping(
+    max_unorm: Argument, reads: tuple[TensorSpec | None, ...], width: int
+) -> list[Kernel]:
+    if not isinstance(max_unorm, (int, float)) or max_unorm <= 0:
+        return []
+    return [
+        memory_kernel(KernelClass.REDUCTION, "precondition_optimizer", reads=reads, width=width)
+    ]
 
 
 #: Of moments, bias correction, square root and update, as torch's fused Adam (ops/optimizer.py).

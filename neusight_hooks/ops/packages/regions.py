@@ -117,7 +117,7 @@ def pooled_regions_backward(
 ) -> list[Kernel]:
     """Zeros, and a thread an element of the gradient, which adds to four neighbours of each sample
     (atomicAdd)."""
-    result = output(call)
+    result, reads = output(call), (grad, rois, *gpu_tensors(others.values()))
     fill = pointwise_kernel("fill", (), (result,))
     if not grad.numel or not result.numel:
         return fill
@@ -126,9 +126,9 @@ def pooled_regions_backward(
     scattered = memory_kernel(
         KernelClass.GATHER,
         call.op.partition("::")[2].removeprefix("_"),
-        reads=(grad, rois, *gpu_tensors(others.values())),
+        reads=reads,
         writes=(result,),
-        bytes_read=num_bytes((grad, rois, *gpu_tensors(others.values()))) + touched,
+        bytes_read=num_bytes(reads) + touched,
         bytes_written=touched,
         flops=_FLOPS_A_SAMPLE * samples,
         layout="scalar",
@@ -150,23 +150,24 @@ def deform_conv2d(
     bias: TensorSpec,
     groups: int = 1,
 ) -> list[Kernel]:
-    """Columns of samples, then a product a group, for so many images at a time; a turned copy and
-    the bias at the end (ops/cuda/deform_conv2d_kernel.cu)."""
+    """Columns of samples, then a product a group, for so many images at a time; then the bias."""
     result = output(call)
     if not result.numel or not weight.numel:
         return []
-    kernels: list[Kernel] = []
     steps = _steps(input.shape[0])
-    rows, columns = _column_sizes(weight, result, groups, steps)
-    held = new_tensor((rows, columns), input.dtype, input.device)
+    rows, columns = sizes = _column_sizes(weight, result, groups, steps)
+    held = new_tensor(sizes, input.dtype, input.device)
     left = matrix(weight.shape[0] // groups, rows // groups, weight)
     right = matrix(rows // groups, columns, held)
-    product = new_tensor((left.shape[0], columns), result.dtype, result.device)
-    for _ in range(steps):
-        kernels.append(_im2col("deformable_im2col", (input, offset, mask), held, steps))
-        kernels += matmul_kernels(left, right, product, math, accumulate=True) * groups
-    kernels += copy_kernel(result, result) if steps < input.shape[0] else []
-    return kernels + pointwise_kernel("add", (result, bias), (result,))
+    product = matrix(left.shape[0], columns, result)
+    products = matmul_kernels(left, right, product, math, accumulate=True) * groups
+    step = [_im2col("deformable_im2col", (input, offset, mask), held, steps), *products]
+    return step * steps + _turned_with_bias(result, bias, steps < input.shape[0])
+
+
+def _turned_with_bias(result: TensorSpec, bias: TensorSpec, is_turned: bool) -> list[Kernel]:
+    turned = copy_kernel(result, result) if is_turned else []
+    return turned + pointwise_kernel("add", (result, bias), (result,))
 
 
 @register_op("torchvision::_deform_conv2d_backward")
