@@ -49,7 +49,7 @@ def install_processes(patches: Patches, recorder: Recorder) -> None:
 
     def init(self: Any, args: Any, *others: Any, **named: Any) -> None:
         program = _program_of(args)
-        if recorder.tape.is_open and program.startswith(_STARTERS) and not _is_of_torch():
+        if recorder.tape.is_open and program.startswith(_STARTERS) and not _is_inner():
             _tell(recorder, program)
         opened(self, args, *others, **named)
 
@@ -60,12 +60,12 @@ def install_processes(patches: Patches, recorder: Recorder) -> None:
 _BETWEEN = ("subprocess", "multiprocessing", "concurrent", "threading", __name__)
 
 
-def _is_of_torch() -> bool:
-    """Whether torch starts the process for itself, as Inductor its workers and compilers."""
+def _is_inner() -> bool:
+    """Whether torch or neusight starts the process for itself, as Inductor its workers."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_BETWEEN):
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).startswith(("torch.", "triton."))
+    return str(frame.f_globals.get("__name__")).startswith(("torch.", "triton.", "neusight."))
 
 
 def _tell(recorder: Recorder, name: str) -> None:
