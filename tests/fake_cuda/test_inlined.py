@@ -48,3 +48,30 @@ def test_an_encoder_layer_is_one_graph() -> None:
         compiled = torch.compile(layer, fullgraph=True, backend="eager")
         with torch.no_grad():
             assert compiled(torch.ones(2, 4, 8, device="cuda")).shape == (2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ((torch.float32, torch.float32), torch.float32),
+        ((torch.bfloat16, torch.float16), torch.float32),
+        ((torch.int32, torch.int64), torch.int64),
+        ((torch.float64, torch.int64), torch.float64),
+    ],
+)
+def test_single_values_of_the_gpu_in_a_list_make_a_tensor(
+    dtypes: tuple[torch.dtype, torch.dtype], expected: torch.dtype
+) -> None:
+    on_cpu = torch.tensor([torch.ones((), dtype=dtype) for dtype in dtypes])
+    with neusight.forecast_on("H100") as forecast:
+        values = [torch.ones((), dtype=dtype, device="cuda") for dtype in dtypes]
+        made = torch.tensor(values)
+        nested = torch.as_tensor([values, [1, 2]], device="cuda")
+        mixed = torch.tensor([0, values[0], 2.5], device="cuda", dtype=torch.float16)
+
+    assert made.dtype == on_cpu.dtype == expected
+    assert (made.device.type, nested.device.type) == ("cpu", "cuda")
+    assert (nested.shape, nested.dtype) == ((2, 2), expected if expected.is_floating_point else
+                                            torch.int64)  # fmt: skip
+    assert (mixed.shape, mixed.dtype) == ((3,), torch.float16)
+    assert forecast.verdict.num_synchronizations >= 2

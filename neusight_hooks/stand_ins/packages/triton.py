@@ -108,7 +108,7 @@ class Autotuner(KernelInterface):
         **tuning: Any,
     ) -> None:
         """As triton's own, of which packages derive; nothing is tuned."""
-        self.fn, self.configs, self.arg_names = fn, list(configs), arg_names
+        self.fn, self.configs, self.arg_names = fn, list(configs), tuple(arg_names)
         self.keys = list(key)
         self.user_defined_pre_hook = pre_hook is not None
         self.user_defined_post_hook = post_hook is not None
