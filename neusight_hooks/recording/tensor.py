@@ -261,7 +261,7 @@ class ForecastTensor(FakeTensor):
 
     def is_shared(self) -> bool:
         """Memory of a GPU always counts as shared."""
-        return self._fake_device.type == "cuda" or bool(super().is_shared())  # type: ignore[no-untyped-call]
+        return self._fake_device.type == "cuda" or bool(super().is_shared())  # type: ignore[no-untyped-call, unused-ignore]
 
     def record_stream(self, stream: Any) -> None:
         return None

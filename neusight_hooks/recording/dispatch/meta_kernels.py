@@ -101,7 +101,7 @@ def _kernel_of(func: Any) -> Callable[..., Any] | None:
     if is_composite and func not in FakeTensorMode._cpp_meta_supports_symint:
         if func in decomposition_table and torch_decomp_decompositions(func):
             return decomposition_table[func]
-        full_name: str = func.name()  # type: ignore[no-untyped-call]
+        full_name: str = func.name()  # type: ignore[no-untyped-call, unused-ignore]
         if torch._C._dispatch_has_kernel_for_dispatch_key(
             full_name, torch._C.DispatchKey.CompositeImplicitAutograd
         ):

@@ -43,7 +43,7 @@ class _MemPool:
 
     def snapshot(self, include_traces: bool = True) -> Any:
         """Its segments."""
-        return torch.cuda.memory_snapshot(self.id)  # type: ignore[no-untyped-call]
+        return torch.cuda.memory_snapshot(self.id)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def install_pools(patches: Patches, recorder: Recorder) -> None:

@@ -19,9 +19,10 @@ def bounded(recorder: Recorder, words: str) -> None:
 
 
 def known_index(recorder: Recorder, index: Any) -> torch.Tensor | None:
-    """The values of indices, where they are known."""
+    """The values of indices, where they are known; invented ones tell nothing of a pattern."""
     if isinstance(index, ForecastTensor):
-        return recorder.known.of(index) if index in recorder.known else None
+        is_known = index in recorder.known and not recorder.known.is_invented(index)
+        return recorder.known.of(index) if is_known else None
     return index if isinstance(index, torch.Tensor) else None
 
 
