@@ -36,8 +36,8 @@ def transposed(tensor: TensorSpec) -> TensorSpec:
     return tensor._replace(shape=tensor.shape[::-1], stride=tensor.stride[::-1])
 
 
-def call(op: str, *outputs: Argument, overload: str = "default", **arguments: Any) -> OpSignature:
-    """A signature of an aten op."""
+def call(op: str, *outputs: Argument, overload: Any = "default", **arguments: Any) -> OpSignature:
+    """A signature of an aten op; overload is Any so that arguments may be given as a dict."""
     name = op if "::" in op else f"aten::{op}"
     arguments = {("input" if key == "input_" else key): v for key, v in arguments.items()}
     return OpSignature(name, overload, tuple(arguments.items()), outputs)

@@ -77,7 +77,7 @@ def test_jagged_tensors_move_to_the_gpu_and_back() -> None:
 
     with neusight.forecast_on("H100"):
         there = torch.nested.nested_tensor(rows, layout=torch.jagged).to("cuda")
-        here = there.cpu()
+        here: Any = there.cpu()
         assert (there.device.type, here.device.type) == ("cuda", "cpu")
         assert there.half().shape[1] == there.shape[1]
 

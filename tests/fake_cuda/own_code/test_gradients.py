@@ -29,7 +29,7 @@ def leaf(device: str) -> torch.Tensor:
     ("program", "words"),
     [
         (
-            lambda: OnTheCpu.apply(leaf("cuda")).sum().backward(),  # type: ignore[no-untyped-call]
+            lambda: OnTheCpu.apply(leaf("cuda")).sum().backward(),
             "Function OnTheCpuBackward returned an invalid gradient at index 0 - expected device "
             "cuda:0 but got cpu",
         ),
@@ -61,5 +61,5 @@ def test_gradients_that_belong_together_pass() -> None:
         x = leaf("cuda")
         (x * 2).backward(torch.ones(4, 4, device="cuda"))
         (x.sum() * 2).backward(torch.tensor(1.0))  # of no dimension: the engine moves it
-        OnTheCpu.apply(leaf("cpu")).sum().backward()  # type: ignore[no-untyped-call]
+        OnTheCpu.apply(leaf("cpu")).sum().backward()
         assert x.grad is not None and x.grad.is_cuda

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import ScalingType, SwizzleType, scaled_grouped_mm, scaled_mm
+import torch.nn.functional as F
+from torch.nn.functional import ScalingType, SwizzleType, scaled_mm
 
 import neusight
 
@@ -31,7 +32,8 @@ SWIZZLE = SwizzleType.SWIZZLE_32_4_4
 
 
 def grouped(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor | None) -> torch.Tensor:
-    return scaled_grouped_mm(left, right, ones(64), BY_ROW, ones(4, 32), BY_ROW, offs=ends)
+    multiply: Callable[..., torch.Tensor] = F.scaled_grouped_mm  # type: ignore[attr-defined]
+    return multiply(left, right, ones(64), BY_ROW, ones(4, 32), BY_ROW, offs=ends)
 
 
 GROUPS: dict[str, tuple[Callable[[], torch.Tensor], tuple[int, ...]]] = {

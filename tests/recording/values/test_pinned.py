@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import neusight
 from neusight.recording.recording import OpCall
@@ -57,7 +58,7 @@ def test_inference_mode_pins_too() -> None:
         pinned = data.pin_memory()
         assert (pinned.is_pinned(), data.is_pinned()) == (True, False)
         assert pinned.pin_memory() is pinned
-        batches = list(torch.utils.data.DataLoader(data, 2, pin_memory=True))
-        assert [batch.is_pinned() for batch in batches] == [True, True]
+        batches = list(DataLoader(TensorDataset(data), 2, pin_memory=True))
+        assert [batch.is_pinned() for (batch,) in batches] == [True, True]
         with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
             data.cuda().pin_memory()

@@ -165,7 +165,7 @@ def test_lengths_made_of_floats_agree_with_their_sum() -> None:
     def program() -> tuple[int, int]:
         lengths = torch.randn(2, 32, device="cuda").exp().round().long()
         longest = lengths.sum(dim=1).max()
-        frames = torch.zeros(2, longest, 8, device="cuda")
+        frames = torch.zeros(2, longest, 8, device="cuda")  # type: ignore[call-overload]
         repeated = torch.repeat_interleave(torch.rand(32, 8, device="cuda"), lengths[0], dim=0)
         frames[0, : repeated.size(0)] = repeated
         return int(longest), repeated.size(0)

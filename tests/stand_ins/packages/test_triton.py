@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,19 +14,24 @@ from neusight.recording.recording import OpCall
 
 NUM = 4096
 
+Wrapper = Callable[[Callable[..., Any]], Any]
+
 
 def kernels_of(triton: Any) -> tuple[Any, Any]:
     """A kernel as programs write them, and one that is tuned; their bodies never run."""
-    tl = triton.language
+    tl, jit = triton.language, cast(Wrapper, triton.jit)
+    configs = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})]
+    autotune: Wrapper = triton.autotune(configs=configs, key=[])
+    even: Wrapper = triton.heuristics({"EVEN": lambda given: given["n"] % given["BLOCK"] == 0})
 
-    @triton.jit
-    def add(x_ptr: Any, y_ptr: Any, n: int, BLOCK: tl.constexpr) -> None:
+    @jit
+    def add(x_ptr: Any, y_ptr: Any, n: int, BLOCK: tl.constexpr) -> None:  # type: ignore[name-defined]
         tl.store(y_ptr, tl.load(x_ptr) + tl.program_id(0))
 
-    @triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=[])
-    @triton.heuristics({"EVEN": lambda given: given["n"] % given["BLOCK"] == 0})
-    @triton.jit
-    def tuned(x_ptr: Any, n: int, BLOCK: tl.constexpr, EVEN: tl.constexpr) -> None:
+    @autotune
+    @even
+    @jit
+    def tuned(x_ptr: Any, n: int, BLOCK: tl.constexpr, EVEN: tl.constexpr) -> None:  # type: ignore[name-defined]
         raise AssertionError
 
     return add, tuned
@@ -115,7 +121,7 @@ def test_nothing_of_its_language_runs() -> None:
         torch.ones(1, device="cuda")
         tl = triton.language
         words = {torch.float16: tl.float16}
-        from triton.language.extra import libdevice  # type: ignore[import-not-found]
+        libdevice = importlib.import_module("triton.language.extra").libdevice
 
         assert words[torch.float16] is tl.float16
         assert repr(libdevice.tanh) == "triton.language.tanh"
@@ -144,8 +150,7 @@ def test_packages_derive_tuners_of_their_own() -> None:
     with neusight.forecast_on("H100") as forecast:
         triton = importlib.import_module("triton")
 
-        class Kept(triton.runtime.autotuner.Autotuner):
-            pass
+        Kept = type("Kept", (triton.runtime.autotuner.Autotuner,), {})
 
         add, _ = kernels_of(triton)
         kept = Kept(add, add.arg_names, [triton.Config({"BLOCK": 64})], ["n"], None, None)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def arguments() -> dict[str, Callable[[], tuple[Any, ...]]]:
         "tune_gemm_in_file": ("a",), "mgpu_tune_gemm_in_file": ("a", 1),
         "CUDAPluggableAllocator": ("a.so", "a", "f"), "preferred_rocm_fa_library": (),
     }  # fmt: skip
-    return {**tensors, **{name: (lambda given=given: given) for name, given in plain.items()}}
+    return {**tensors, **{name: partial(tuple[Any, ...], given) for name, given in plain.items()}}
 
 
 def public_names(module: Any) -> Iterator[tuple[str, Any]]:

@@ -80,7 +80,8 @@ def test_an_embedding_with_sparse_gradients_trains(optimizer: str) -> None:
             steps.zero_grad()
             layer(ids).sum().backward()
             steps.step()
-        return [layer.weight.grad, layer.weight.grad.coalesce()]
+        gradient: Any = layer.weight.grad
+        return [gradient, gradient.coalesce()]
 
     expected, found, forecast = on_both(train)
 
@@ -105,8 +106,9 @@ def test_gradients_of_a_second_pass_are_added() -> None:
         layer = torch.nn.Embedding(100, 8, sparse=True, device="cuda")
         for _ in range(2):
             layer(torch.arange(5, device="cuda")).sum().backward()
-        assert meta(layer.weight.grad)[0] == (100, 8)
-        assert layer.weight.grad._nnz() == 10
+        gradient: Any = layer.weight.grad
+        assert meta(gradient)[0] == (100, 8)
+        assert gradient._nnz() == 10
 
 
 def test_a_compressed_tensor_is_filled_where_it_has_values() -> None:

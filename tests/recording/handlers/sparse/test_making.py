@@ -15,6 +15,10 @@ import neusight
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 
 
+#: torch's stubs know neither a size alone nor lists.
+sparse_coo: Any = torch.sparse_coo_tensor
+
+
 def eye(device: str) -> torch.Tensor:
     return torch.eye(4, device=device)
 
@@ -22,9 +26,9 @@ def eye(device: str) -> torch.Tensor:
 CASES: dict[str, Callable[[str], Any]] = {
     "given parts": lambda d: [coo(d), coo(d).shape, coo(d)._nnz(), coo(d).is_sparse],
     "coalesced": lambda d: [coo(d).coalesce(), coo(d).coalesce().indices().shape],
-    "of size alone": lambda d: torch.sparse_coo_tensor((2, 3), device=d),
-    "size from indices": lambda d: torch.sparse_coo_tensor([[0, 1], [2, 0]], [1.0, 2.0], device=d),
-    "hybrid": lambda d: torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 4), (3, 4), device=d),
+    "of size alone": lambda d: sparse_coo((2, 3), device=d),
+    "size from indices": lambda d: sparse_coo([[0, 1], [2, 0]], [1.0, 2.0], device=d),
+    "hybrid": lambda d: sparse_coo([[0, 1]], torch.ones(2, 4), (3, 4), device=d),
     "moved": lambda d: coo("cpu").to(d),
     "moved and coalesced": lambda d: coo("cpu").to(d).coalesce(),
     "to float64": lambda d: coo(d).double(),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.recording.recording import Synchronize
 
 #: torch warns once of checks that are off, and that compressed layouts are in beta.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -33,12 +34,13 @@ def test_what_is_not_known_is_taken_to_stay_apart() -> None:
 
 def test_coalescing_waits_for_the_number() -> None:
     with neusight.forecast_on("H100") as forecast:
-        torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (3,), device="cuda").coalesce()
+        edges = torch.tensor([[0, 0]], device="cuda")
+        torch.sparse_coo_tensor(edges, torch.ones(2, device="cuda"), (3,)).coalesce()
 
     waits = [
         entry.reason
         for step in forecast.recording.steps
         for entry in step.entries
-        if type(entry).__name__ == "Synchronize"
+        if isinstance(entry, Synchronize)
     ]
     assert waits[-1] == "coalesce"
