@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from neusight.memory.encoder import encoder_temporaries
 from neusight.ops.made_contiguous import copied_operands
 from neusight.ops.products.gemm import unfit_operands
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
@@ -125,7 +126,9 @@ def _masked_softmax(signature: OpSignature) -> tuple[int, ...]:
 
 _OWN: dict[str, Callable[[OpSignature], tuple[int, ...]]] = {
     "aten::_softmax_backward_data": _softmax_product,
+    "aten::_native_multi_head_attention": encoder_temporaries,
     "aten::_safe_softmax": _masked_softmax,
+    "aten::_transformer_encoder_layer_fwd": encoder_temporaries,
     "aten::binary_cross_entropy_with_logits": _logits_loss_terms,
     "aten::embedding_dense_backward": _embedding_sums,
     "aten::logsumexp": _shifted_exponents,

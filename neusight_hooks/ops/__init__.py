@@ -9,6 +9,7 @@ from neusight.ops.packages import packed_weights, passes, regions, state_space
 from neusight.ops.products import (
     attention,
     convolution,
+    encoder,
     factorization,
     gemm,
     linear_cross_entropy,
@@ -51,6 +52,7 @@ FAMILIES = (
     convolution,
     copy,
     elementwise,
+    encoder,
     factorization,
     fft,
     fused,

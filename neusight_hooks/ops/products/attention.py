@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import sqrt
 from typing import NamedTuple
 
 from neusight.ops.operands import (
@@ -11,11 +10,8 @@ from neusight.ops.operands import (
     flags,
     memory_kernel,
     new_tensor,
-    output,
     pointwise_kernel,
-    written_tensors,
 )
-from neusight.ops.products.gemm import matmul_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
@@ -431,125 +427,6 @@ def _of_cudnn(
     if len(query.shape) == 4:
         return _heads_first(query, key, value)
     return _sequence_first(query, key, value, bounds)
-
-
-@register_op("aten::_transform_bias_rescale_qkv")
-def transform_bias_rescale_qkv(
-    call: OpSignature, math: MathMode, *, qkv: TensorSpec, qkv_bias: TensorSpec
-) -> list[Kernel]:
-    """Splits a joint projection into q, k and v, adding the bias."""
-    return [
-        memory_kernel(
-            KernelClass.ELEMENTWISE,
-            "transform_bias_rescale_qkv",
-            reads=(qkv, qkv_bias),
-            writes=written_tensors(call),
-        )
-    ]
-
-
-def _project(
-    source: TensorSpec, weight: TensorSpec, math: MathMode
-) -> tuple[list[Kernel], TensorSpec]:
-    """A Linear with bias on [..., in]: its kernels and its output."""
-    rows, columns = source.numel // max(1, source.shape[-1]), weight.shape[0]
-    result = new_tensor((*source.shape[:-1], columns), source.dtype, source.device)
-    left = new_tensor((rows, source.shape[-1]), source.dtype, source.device)
-    right = TensorSpec(
-        (weight.shape[1], columns), (1, weight.shape[1]), weight.dtype, weight.device
-    )
-    return matmul_kernels(left, right, result, math, bias=True), result
-
-
-def _self_attention(
-    source: TensorSpec,
-    heads: int,
-    qkv: TensorSpec,
-    projection: TensorSpec,
-    math: MathMode,
-    lengths: tuple[int, ...] = (),
-) -> list[Kernel]:
-    batch, length, width = source.shape
-    head_dim = width // max(1, heads)
-    kernels, joint = _project(source, qkv, math)
-    if lengths:
-        batch, length = len(lengths), _mean_length(lengths)
-    else:
-        kernels += pointwise_kernel("transform_bias_rescale_qkv", (joint,), (joint,))
-    problem = _Problem(
-        batch, heads, heads, length, length, head_dim, head_dim, source.dtype, source.device
-    )
-    is_efficient = bool(lengths) and source.dtype == "float32"
-    name: Variant = "efficient_attention" if is_efficient else "flash_attention"
-    kernels += _forward(problem, name, causal=False)
-    return kernels + _project(source, projection, math)[0]
-
-
-def _lengths(value: Argument) -> tuple[int, ...]:
-    """Those of a nested batch, none of another."""
-    items = value if isinstance(value, tuple) else ()
-    return tuple(item for item in items if isinstance(item, int))
-
-
-def _mean_length(lengths: tuple[int, ...]) -> int:
-    """The length of sequences that are all alike and have as many scores as these."""
-    return round(sqrt(sum(length * length for length in lengths) / len(lengths)))
-
-
-@register_op("aten::_native_multi_head_attention")
-def native_multi_head_attention(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    query: TensorSpec,
-    num_head: int,
-    qkv_weight: TensorSpec,
-    proj_weight: TensorSpec,
-    **others: Argument,
-) -> list[Kernel]:
-    """nn.MultiheadAttention's inference path: projection, attention, projection; of a nested batch
-    as in an encoder's layer."""
-    lengths = _lengths(others.get("lengths"))
-    return _self_attention(query, num_head, qkv_weight, proj_weight, math, lengths)
-
-
-@register_op("aten::_transformer_encoder_layer_fwd")
-def transformer_encoder_layer(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    src: TensorSpec,
-    num_heads: int,
-    qkv_weight: TensorSpec,
-    proj_weight: TensorSpec,
-    use_gelu: bool = False,
-    ffn_weight_1: TensorSpec,
-    ffn_weight_2: TensorSpec,
-    **others: Argument,
-) -> list[Kernel]:
-    """nn.TransformerEncoderLayer's inference path: attention, two norms, two Linears. Of a nested
-    batch, whose tokens lie one behind the other, attention is that of sequences of these `lengths`
-    (transformer.cpp and attention.cu, torch 2.13)."""
-    lengths = _lengths(others.get("lengths"))
-    attention = _self_attention(src, num_heads, qkv_weight, proj_weight, math, lengths)
-    norm = _layer_norm(src, output(call))
-    add = pointwise_kernel("add", (src, src), (src,))
-    up, hidden = _project(src, ffn_weight_1, math)
-    activation = pointwise_kernel("gelu" if use_gelu else "relu", (hidden,), (hidden,))
-    down, _ = _project(hidden, ffn_weight_2, math)
-    return [*attention, *add, norm, *up, *activation, *down, *add, norm]
-
-
-def _layer_norm(source: TensorSpec, result: TensorSpec) -> Kernel:
-    return memory_kernel(
-        KernelClass.NORMALIZATION,
-        "layer_norm",
-        reads=(source,),
-        writes=(result,),
-        rows=source.numel // max(1, source.shape[-1]),
-        width=source.shape[-1],
-        variant="layer_norm",
-    )
 
 
 def flex_attention(call: OpSignature, attention: tuple[int, ...], *, dtype: str) -> list[Kernel]:

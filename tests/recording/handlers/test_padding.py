@@ -73,4 +73,5 @@ def test_padding_before_tokens_is_computed() -> None:
         mask = padding([4, 8], 8).flip(1).cuda()
         encoder()(torch.randn(2, 8, 64, device="cuda"), src_key_padding_mask=mask)
 
-    assert flops_of(forecast, "gemm") == 2 * 16 * 2 * (4 * 64 * 64 + 2 * 64 * 128)
+    weights, scores = 2 * 16 * (4 * 64 * 64 + 2 * 64 * 128), 2 * (2 * 64) * 8 * 8
+    assert flops_of(forecast, "gemm") == 2 * (weights + 2 * scores)
