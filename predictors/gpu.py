@@ -26,6 +26,9 @@ Vendor = Literal["nvidia", "amd"]
 #: unit; PyTorch computes BF16 (and FP16 without a fast FP16 unit) through FP32.
 _EMULATED_BY = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "fp32"}
 
+#: Start of the names of architectures whose 8-bit floats have no infinity and no negative zero.
+_FNUZ_ARCHITECTURE = "gfx94"
+
 
 @dataclass(frozen=True)
 class GPU:
@@ -132,6 +135,19 @@ class GPU:
         """
         stated = self.matrix_units
         return compute in (matrix_units_of_architecture(self) if stated is None else stated)
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether products take that kind of 8-bit floats, on a GPU that has an FP8 unit: MI300's
+        are float8_e4m3fnuz and float8_e5m2fnuz, all others' float8_e4m3fn and float8_e5m2
+        (hipBLASLt's documentation, data type support). True of every other dtype.
+
+        >>> find_gpu("MI300X").multiplies("float8_e4m3fn")
+        False
+        """
+        is_fnuz = self.gcn_arch_name.startswith(_FNUZ_ARCHITECTURE)
+        return not dtype.startswith(("float8_e4", "float8_e5")) or (
+            dtype.endswith("fnuz") is is_fnuz
+        )
 
     @property
     def clock_hz(self) -> float:

@@ -20,7 +20,7 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = ["ENVIRONMENT", "Need", "Workspaces"]
+__all__ = ["ENVIRONMENT", "HIPBLASLT_ARCHITECTURES", "Need", "Workspaces"]
 
 MIB = 2**20
 
@@ -35,7 +35,7 @@ CUBLAS_BYTES_FROM_HOPPER = 32 * MIB
 HIPBLAS_BYTES = 32 * MIB
 HIPBLASLT_BYTES = 76 * MIB
 #: AMD architectures whose products go to hipBLASLt by default (aten/src/ATen/Context.cpp).
-_HIPBLASLT_ARCHITECTURES = ("gfx90a", "gfx942", "gfx950")
+HIPBLASLT_ARCHITECTURES = ("gfx90a", "gfx942", "gfx950")
 #: cuBLASLt's own, where it does not share that of cuBLAS.
 CUBLASLT_BYTES = MIB
 
@@ -157,7 +157,7 @@ class Workspaces:
 
 def _product_need(gpu: GPU, environment: Mapping[str, str]) -> Need:
     if gpu.vendor == "amd":
-        if gpu.gcn_arch_name.partition(":")[0] in _HIPBLASLT_ARCHITECTURES:
+        if gpu.gcn_arch_name.partition(":")[0] in HIPBLASLT_ARCHITECTURES:
             return Need("hipBLASLt", HIPBLASLT_BYTES, is_kept=True)
         return Need("hipBLAS", HIPBLAS_BYTES, is_kept=True)
     recent = gpu.compute_capability[0] >= 9

@@ -12,7 +12,7 @@ from typing import Any
 
 from neusight.ops import map_op
 from neusight.predictors.clusters.topology import Topology
-from neusight.predictors.errors import CalibrationError
+from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibrated, Calibration
@@ -46,6 +46,12 @@ _PLAIN = (PLAIN.name, CLOUD.name, OLDER.name)
 #: A host that was measured differs from itself by this share (runs on one machine, a day apart,
 #: data/kernelbench v0 of L40S).
 _SAME_HOST = 0.1
+
+#: Floats of 8 bits with the same bits for the exponent.
+_KINDS = {
+    "float8_e4m3": ("float8_e4m3fn", "float8_e4m3fnuz"),
+    "float8_e5m2": ("float8_e5m2", "float8_e5m2fnuz"),
+}
 
 Priced = tuple[tuple[Kernel, Estimate], ...]
 
@@ -102,8 +108,22 @@ class Pricer:
     def _price(self, kernels: Iterable[Kernel]) -> None:
         fresh = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._estimates]
         if fresh:
+            _refuse_formats(fresh, self.gpu)
             estimates = self.predictor.predict(fresh, self.gpu)
             self._estimates.update(zip(fresh, estimates, strict=True))
+
+
+def _refuse_formats(kernels: Iterable[Kernel], gpu: GPU) -> None:
+    """UnsupportedKernelError where a product is of 8-bit floats that the GPU does not multiply."""
+    for kernel in kernels:
+        has_unit = kernel.compute == "fp8" and "fp8" in gpu.peak_tflops
+        if has_unit and not gpu.multiplies(kernel.dtype):
+            bits = kernel.dtype.removesuffix("fnuz").removesuffix("fn")
+            own = next(name for name in _KINDS[bits] if gpu.multiplies(name))
+            raise UnsupportedKernelError(
+                f"{gpu.name} does not multiply {kernel.dtype}; its kind of them is {own}."
+                " Programs choose by torch.cuda.get_device_properties(0).gcnArchName."
+            )
 
 
 # -- calibration -----------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neusight.predictors import GPU, Estimate, Kernel, find_gpu
+import pytest
+
+from neusight.predictors import GPU, Estimate, Kernel, UnsupportedKernelError, find_gpu
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 from neusight.timeline.pricing import Pricer
 
@@ -56,3 +58,29 @@ def test_a_view_launches_nothing() -> None:
     signature = OpSignature("aten::t", "default", (("self", SPEC),), (SPEC,))
 
     assert Pricer(find_gpu("H100"), Counting())(OpCall(signature, MATH)) == ()
+
+
+def scaled_mm(dtype: str) -> OpCall:
+    left, right = TensorSpec((64, 64), (64, 1), dtype), TensorSpec((64, 64), (1, 64), dtype)
+    scale, out = TensorSpec((), (), "float32"), TensorSpec((64, 64), (64, 1), "bfloat16")
+    arguments = (("self", left), ("mat2", right), ("scale_a", scale), ("scale_b", scale))
+    return OpCall(OpSignature("aten::_scaled_mm", "default", arguments, (out,)), MATH)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "own"),
+    [
+        ("MI300X", "float8_e4m3fn", "float8_e4m3fnuz"),
+        ("MI325X", "float8_e5m2", "float8_e5m2fnuz"),
+        ("MI355X", "float8_e4m3fnuz", "float8_e4m3fn"),
+        ("H100", "float8_e5m2fnuz", "float8_e5m2"),
+    ],
+)
+def test_floats_of_8_bits_that_the_gpu_does_not_multiply_are_refused(
+    name: str, dtype: str, own: str
+) -> None:
+    pricer = Pricer(find_gpu(name), Counting())
+
+    with pytest.raises(UnsupportedKernelError, match=f"does not multiply {dtype}; .* is {own}"):
+        pricer(scaled_mm(dtype))
+    assert len(pricer(scaled_mm(own))) == 1

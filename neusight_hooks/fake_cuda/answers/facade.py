@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._subclasses import fake_tensor
 
+from neusight.fake_cuda.answers.native.rocm import (
+    MIOPEN_VERSION,
+    ROCM_ARCHITECTURES,
+    architecture,
+    l2_of_a_die,
+)
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import EventRecord, EventWait, Phase
 from neusight.recording.tape import Launched, TapedOp
@@ -124,6 +130,7 @@ class DeviceProperties:
 def device_properties(gpu: GPU) -> DeviceProperties:
     """The properties of the target."""
     major, minor = gpu.compute_capability
+    is_amd = gpu.vendor == "amd"
     return DeviceProperties(
         name=gpu.driver_name,
         major=major,
@@ -134,10 +141,10 @@ def device_properties(gpu: GPU) -> DeviceProperties:
         max_threads_per_multi_processor=gpu.max_threads_per_sm,
         max_threads_per_block=1024,
         regs_per_multiprocessor=gpu.registers_per_sm,
-        shared_memory_per_block=49152,
+        shared_memory_per_block=gpu.shared_memory_per_sm_bytes if is_amd else 49152,
         shared_memory_per_block_optin=gpu.shared_memory_per_block_optin_bytes,
         shared_memory_per_multiprocessor=gpu.shared_memory_per_sm_bytes,
-        L2_cache_size=gpu.l2_bytes,
+        L2_cache_size=l2_of_a_die(gpu) if is_amd else gpu.l2_bytes,
         clock_rate=int(gpu.boost_clock_mhz * 1000),
         memory_clock_rate=0,
         memory_bus_width=0,
@@ -155,7 +162,7 @@ def static_answer(question: str, gpu: GPU) -> str | None:
         "total_memory": properties.total_memory,
         "is_bf16_supported": supports_bf16(gpu),
         "get_arch_list": arch_list(gpu),
-        "cudnn.version": gpu.cudnn_version,
+        "cudnn.version": cudnn_version(gpu),
     }
     return repr(answers[question]) if question in answers else None
 
@@ -165,10 +172,15 @@ def supports_bf16(gpu: GPU) -> bool:
     return True
 
 
+def cudnn_version(gpu: GPU) -> int:
+    """torch.backends.cudnn.version: a ROCm build tells MIOpen's."""
+    return MIOPEN_VERSION if gpu.vendor == "amd" else gpu.cudnn_version
+
+
 def arch_list(gpu: GPU) -> list[str]:
     """The architectures a wheel that runs on the target was built for: its own is among them."""
     if gpu.vendor == "amd":
-        return [gpu.gcn_arch_name]
+        return list(dict.fromkeys((*ROCM_ARCHITECTURES, architecture(gpu))))
     major, minor = gpu.compute_capability
     own = f"sm_{major}{minor}"
     known = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
@@ -483,7 +495,7 @@ def _install_questions(patches: Patches, gpu: GPU, asked: Asked) -> None:
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     cudnn = torch.backends.cudnn
     patches.answer(cudnn, "is_available", lambda: True)
-    patches.answer(cudnn, "version", tell("cudnn.version", gpu.cudnn_version))
+    patches.answer(cudnn, "version", tell("cudnn.version", cudnn_version(gpu)))
     patches.answer(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.answer(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
 

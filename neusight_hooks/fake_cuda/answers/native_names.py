@@ -13,6 +13,7 @@ from neusight.fake_cuda.answers.native.attention_questions import install_attent
 from neusight.fake_cuda.answers.native.legacy_types import install_legacy_types
 from neusight.fake_cuda.answers.native.pools import install_pools
 from neusight.fake_cuda.answers.native.refused import install_refused
+from neusight.fake_cuda.answers.native.rocm import install_rocm
 from neusight.fake_cuda.answers.native.runtime import install_runtime
 from neusight.fake_cuda.answers.native.same_names import install_same_names
 from neusight.fake_cuda.answers.native.sensors import install_sensors
@@ -48,6 +49,7 @@ def install_native_names(
         # What torch._inductor.cudagraph_trees imports where torch says that it was built for CUDA.
         patches.set(core, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {}))
     _install_default_type(patches)
+    install_rocm(patches, gpu)
     patches.set(torch.Tensor, "type", legacy_type_taker(torch.Tensor.type, TENSOR_TYPES))
 
 

@@ -31,6 +31,9 @@ def install_code_generation(patches: Patches, recorder: Recorder) -> None:
 #: Compute capability, major, that Triton writes code for.
 _OLDEST_FOR_TRITON = 7
 
+#: Stages of a Triton kernel's loop on AMD (`get_backend_num_stages`, torch/_inductor/utils.py).
+_ROCM_STAGES = 2
+
 
 def _install_without_triton(patches: Patches) -> None:
     """Triton counts as there where it would be written for, and nowhere else: padding, templates
@@ -49,6 +52,15 @@ def _install_without_triton(patches: Patches) -> None:
     patches.set(scheduler, "has_triton", has_triton)
     patches.set(_triton, "triton_hash_with_backend", lambda: "forecast")
     patches.set(PythonWrapperCodegen, "write_triton_header_once", write_header)
+    if torch.version.hip is not None:
+        _install_rocm_stages(patches)
+
+
+def _install_rocm_stages(patches: Patches) -> None:
+    """On ROCm Inductor asks Triton's backend how many stages its templates have."""
+    heuristics: Any = import_module("torch._inductor.template_heuristics.triton")
+    if hasattr(heuristics, "get_backend_num_stages"):  # torch 2.11 and later
+        patches.set(heuristics, "get_backend_num_stages", lambda: _ROCM_STAGES)
 
 
 def _install_folding(patches: Patches) -> None:

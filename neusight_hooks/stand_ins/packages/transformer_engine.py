@@ -58,14 +58,22 @@ def _product(
     return out
 
 
+def _kinds() -> tuple[torch.dtype, torch.dtype]:
+    """Of values and of gradients; MI300's are others."""
+    if torch.version.hip and "gfx94" in torch.cuda.get_device_properties(0).gcnArchName:
+        return torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
+    return torch.float8_e4m3fn, torch.float8_e5m2
+
+
 class _Fp8Product(torch.autograd.Function):
     """x @ weight.T in FP8. Each operand is cast and transposed in one kernel; the transposes are
     what is kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, scale: Tensor) -> Tensor:
-        cast_x, turned_x = _cast(x, torch.float8_e4m3fn)
-        cast_weight, turned_weight = _cast(weight, torch.float8_e4m3fn)
+        of_values = _kinds()[0]
+        cast_x, turned_x = _cast(x, of_values)
+        cast_weight, turned_weight = _cast(weight, of_values)
         ctx.save_for_backward(turned_x, turned_weight, scale)
         ctx.dtypes, ctx.has_bias = (x.dtype, weight.dtype), bias is not None
         return _product(cast_x, cast_weight, scale, x.dtype, bias)
@@ -74,7 +82,7 @@ class _Fp8Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         turned_x, turned_weight, scale = ctx.saved_tensors
         grad = grads[0].contiguous()
-        cast_grad, turned_grad = _cast(grad, torch.float8_e5m2)
+        cast_grad, turned_grad = _cast(grad, _kinds()[1])
         of_x = _product(cast_grad, turned_weight, scale, ctx.dtypes[0])
         of_weight = _product(turned_grad, turned_x, scale, ctx.dtypes[0]).to(ctx.dtypes[1])
         return of_x, of_weight, grad.sum(0) if ctx.has_bias else None, None

@@ -1,4 +1,4 @@
-"""What the driver's management library (NVML) measures on a GPU that is at work."""
+"""What the driver's management library (NVML, AMD SMI) measures on a GPU that is at work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["install_sensors"]
 
 _NO_SENSORS = (
-    "torch.cuda's {name} is measured by NVML on a running GPU; a forecast answers {answer}"
+    "torch.cuda's {name} is measured by {library} on a running GPU; a forecast answers {answer}"
 )
 
 
@@ -29,9 +29,11 @@ def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
         "clock_rate": (round(gpu.boost_clock_mhz), "the boost clock at any time"),
     }
 
+    library = "AMD SMI" if gpu.vendor == "amd" else "NVML"
+
     def telling(name: str, value: int, answer: str) -> Any:
         def tell(device: Any = None) -> int:
-            recorder.warn_once(_NO_SENSORS.format(name=name, answer=answer))
+            recorder.warn_once(_NO_SENSORS.format(name=name, library=library, answer=answer))
             return value
 
         return tell
