@@ -67,6 +67,8 @@ class Collectives:
         self._groups: dict[ProcessGroup, int] = {}
         self._group_of: dict[int, int] = {}
         self._numbers = self._numbered(timeline)
+        #: Whether there are any, in what is shown or before it.
+        self.are_any = bool(self._numbers)
 
     def messages(self, span: KernelSpan) -> tuple[Message, ...]:
         """What the call of this kernel says, a message or more."""

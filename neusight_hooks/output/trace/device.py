@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.output.trace.arguments import forecast_arguments, launch_arguments
 from neusight.output.trace.collectives import Collectives, is_collective
-from neusight.output.trace.events import APART_NS, EventLog
+from neusight.output.trace.events import APART_NS, EventLog, joined, members
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel
 from neusight.timeline.spans import KernelSpan, Timeline
@@ -32,7 +32,7 @@ class DeviceLanes:
         self._collectives = collectives
         self._gpu = gpu
         self._stream_end: dict[int, int] = {}
-        self._known: dict[tuple[int, int], tuple[str, dict[str, object], Kernel]] = {}
+        self._known: dict[tuple[int, int], tuple[str, str, Kernel]] = {}
 
     @property
     def streams(self) -> list[int]:
@@ -46,23 +46,17 @@ class DeviceLanes:
         end = max(start + APART_NS, span.end_ns)
         self._stream_end[stream] = end
         name, fixed, _ = self._fixed_arguments(span)
-        args: dict[str, object] = {
-            "External id": external,
-            "queued": 0,
-            "device": log.device,
-            "context": 1,
-            "stream": stream,
-            "correlation": span.correlation,
-            **fixed,
-        }
-        if is_collective(span.kernel):
-            args.update(self._collectives.arguments(span))
-            args["waited for ranks us"] = span.waited_ns / 1000
-        category = "kernel"
+        category, queued = "kernel", '"queued":0,'
         if span.kernel.name in COPY_ENGINE_KERNELS:
             category = "gpu_memset" if span.kernel.name == "memset" else "gpu_memcpy"
-            name = launched_name(name, span)
-            del args["queued"]
+            name, queued = launched_name(name, span), ""
+        args = (
+            f'"External id":{external},{queued}"device":{log.device},"context":1,'
+            f'"stream":{stream},"correlation":{span.correlation},{fixed}'
+        )
+        if is_collective(span.kernel):
+            waited = {"waited for ranks us": span.waited_ns / 1000}
+            args = joined(args, members({**self._collectives.arguments(span), **waited}))
         log.on_stream(category, name, stream, start, end, args)
         log.arrow_end("ac2g", span.correlation, start, log.device, stream)
 
@@ -84,12 +78,12 @@ class DeviceLanes:
             # Inner annotations keep inside outer ones: the deeper, the closer to the kernels.
             reach = max(1, _MAX_ANNOTATION_DEPTH - self._depth(position)) * APART_NS
             name = self._timeline.host[position].name
-            args: dict[str, object] = {"External id": external[position]}
+            args = f'"External id":{external[position]}'
             self._log.on_stream(
                 "gpu_user_annotation", name, stream, start - reach, end + reach, args
             )
 
-    def _fixed_arguments(self, span: KernelSpan) -> tuple[str, dict[str, object], Kernel]:
+    def _fixed_arguments(self, span: KernelSpan) -> tuple[str, str, Kernel]:
         """What is the same for every launch of a kernel; the kernel keeps the key alive."""
         key = (id(span.kernel), id(span.estimate))
         known = self._known.get(key)
@@ -104,7 +98,7 @@ class DeviceLanes:
             else:
                 args = launch_arguments(span.kernel, span.estimate, self._gpu)
             args.update(forecast_arguments(span.kernel, span.estimate))
-            known = self._known[key] = (name, args, span.kernel)
+            known = self._known[key] = (name, members(args), span.kernel)
         return known
 
     def _depth(self, position: int) -> int:

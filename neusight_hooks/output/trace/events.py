@@ -1,12 +1,22 @@
-"""The events of a trace, with their numbers: what ties lanes to each other."""
+"""The events of a trace, as they are written, with the numbers that tie lanes to each other."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as quoted
 
 from neusight.timeline.spans import Thread
 
-__all__ = ["APART_NS", "PROCESS_ID", "Event", "EventLog"]
+__all__ = [
+    "APART_NS",
+    "PROCESS_ID",
+    "Event",
+    "EventLog",
+    "compact_json",
+    "joined",
+    "members",
+]
 
 Event = dict[str, object]
 
@@ -16,14 +26,35 @@ PROCESS_ID = 4000
 APART_NS = 1
 
 
+def compact_json(value: object) -> str:
+    """JSON without spaces, as events are written; ValueError where a number is none."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def members(args: Mapping[str, object]) -> str:
+    """Arguments of an event as JSON, without the braces.
+
+    >>> members({"stream": 7, "grid": [132, 1, 1]})
+    '"stream":7,"grid":[132,1,1]'
+    """
+    return compact_json(args)[1:-1]
+
+
+def joined(*parts: str) -> str:
+    """Members of several, one after the other; those that are empty leave nothing."""
+    return ",".join(filter(None, parts))
+
+
 class EventLog:
-    """Events in the order they are written; times are nanoseconds from the block's start.
+    """Events in the order they are written, each as its line of JSON; times are nanoseconds from
+    the block's start. `args` are the text of `members`: a trace has a hundred thousand events with
+    few different arguments, so what is equal is made to text once.
 
     `device` is the GPU's number on its host.
     """
 
     def __init__(self, *, rank: int, device: int, base_ns: int) -> None:
-        self.events: list[Event] = []
+        self.lines: list[str] = []
         self.device = device
         self.process = PROCESS_ID + rank
         self.threads: dict[Thread, int] = {"main": self.process, "autograd": self.process + 1}
@@ -33,78 +64,45 @@ class EventLog:
         self._num_flows = 0
 
     def complete(
-        self,
-        category: str,
-        name: str,
-        thread: Thread,
-        start_ns: int,
-        end_ns: int,
-        args: Mapping[str, object],
+        self, category: str, name: str, thread: Thread, start_ns: int, end_ns: int, args: str
     ) -> None:
         """Something with a duration, on a thread of the host."""
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": category,
-                "name": name,
-                "pid": self.process,
-                "tid": self.threads[thread],
-                "ts": self.us(start_ns),
-                "dur": max(0, end_ns - start_ns) / 1000,
-                "args": args,
-            }
-        )
+        lasts = max(0, end_ns - start_ns)
+        self._interval(category, name, self.process, self.threads[thread], start_ns, lasts, args)
 
     def on_stream(
-        self,
-        category: str,
-        name: str,
-        stream: int,
-        start_ns: int,
-        end_ns: int,
-        args: Mapping[str, object],
+        self, category: str, name: str, stream: int, start_ns: int, end_ns: int, args: str
     ) -> None:
         """Something with a duration, on a stream of the GPU."""
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": category,
-                "name": name,
-                "pid": self.device,
-                "tid": stream,
-                "ts": self.us(start_ns),
-                "dur": (end_ns - start_ns) / 1000,
-                "args": args,
-            }
+        self._interval(category, name, self.device, stream, start_ns, end_ns - start_ns, args)
+
+    def _interval(
+        self, category: str, name: str, process: int, lane: int, start: int, lasts: int, args: str
+    ) -> None:
+        self.lines.append(
+            f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{process},"tid":{lane},'
+            f'"ts":{(start - self._base_ns) / 1000},"dur":{lasts / 1000},"args":{{{args}}}}}'
         )
 
     def arrow_start(self, kind: str, flow: int, time_ns: int, thread: Thread) -> None:
         """Leaves a launch for its kernels, or a forward op for its backward node."""
-        self.events.append(
-            {
-                "ph": "s",
-                "id": flow,
-                "pid": self.process,
-                "tid": self.threads[thread],
-                "ts": self.us(time_ns),
-                "cat": kind,
-                "name": kind,
-            }
+        self.lines.append(
+            f'{{"ph":"s","id":{flow},"pid":{self.process},"tid":{self.threads[thread]},'
+            f'"ts":{(time_ns - self._base_ns) / 1000},"cat":"{kind}","name":"{kind}"}}'
         )
 
     def arrow_end(self, kind: str, flow: int, time_ns: int, process: int, lane: int) -> None:
         """Arrives where `time_ns` begins something on a thread or stream."""
-        self.events.append(
-            {
-                "ph": "f",
-                "id": flow,
-                "pid": process,
-                "tid": lane,
-                "ts": self.us(time_ns),
-                "cat": kind,
-                "name": kind,
-                "bp": "e",
-            }
+        self.lines.append(
+            f'{{"ph":"f","id":{flow},"pid":{process},"tid":{lane},'
+            f'"ts":{(time_ns - self._base_ns) / 1000},"cat":"{kind}","name":"{kind}","bp":"e"}}'
+        )
+
+    def instant(self, category: str, name: str, time_ns: int, lane: int, args: str) -> None:
+        """A moment on a thread of the host."""
+        self.lines.append(
+            f'{{"ph":"i","cat":"{category}","s":"t","name":{quoted(name)},"pid":{self.process},'
+            f'"tid":{lane},"ts":{(time_ns - self._base_ns) / 1000},"args":{{{args}}}}}'
         )
 
     def us(self, time_ns: int) -> float:
@@ -126,6 +124,6 @@ class EventLog:
         self._num_indices += 1
         return self._num_indices - 1
 
-    def host_args(self, external: int) -> dict[str, object]:
+    def host_args(self, external: int) -> str:
         """What every event of the host bears before its own arguments."""
-        return {"External id": external, "Record function id": 0}
+        return f'"External id":{external},"Record function id":0'

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from typing_extensions import Unpack
 
@@ -15,7 +16,7 @@ from neusight._version import __version__
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.collectives import Collectives, distributed_info
 from neusight.output.trace.device import DeviceLanes
-from neusight.output.trace.events import Event, EventLog
+from neusight.output.trace.events import Event, EventLog, compact_json, joined
 from neusight.output.trace.frame import device_properties, frame_of, names_of_lanes
 from neusight.output.trace.host import HostLanes
 from neusight.output.trace.memory import write_memory_events
@@ -24,7 +25,15 @@ from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.timeline.spans import StepSpan, Timeline
 
-__all__ = ["TraceOptions", "begins_of", "save_trace", "trace_events", "write_trace"]
+__all__ = [
+    "TraceOptions",
+    "TraceText",
+    "begins_of",
+    "save_trace",
+    "trace_events",
+    "trace_text",
+    "write_trace",
+]
 
 #: Fixed, so that equal forecasts are equal files: 2024-01-01 00:00:00 UTC.
 BASE_TIME_NS = 1_704_067_200_000_000_000
@@ -45,9 +54,28 @@ class TraceOptions(TypedDict, total=False):
     record_shapes: bool
     profile_memory: bool
     with_modules: bool
+    notes: Mapping[str, object] | None
+
+
+class TraceText(NamedTuple):
+    """A trace file in two parts: all but its events, and these as JSON, each a line."""
+
+    header: dict[str, object]
+    events: str
 
 
 def trace_events(
+    timeline: Timeline,
+    memory: MemoryTimeline | None,
+    gpu: GPU,
+    **options: Unpack[TraceOptions],
+) -> dict[str, object]:
+    """The content of a trace file; `options` are those of `trace_text`."""
+    header, events = trace_text(timeline, memory, gpu, **options)
+    return {**header, "traceEvents": json.loads(events)}
+
+
+def trace_text(
     timeline: Timeline,
     memory: MemoryTimeline | None,
     gpu: GPU,
@@ -61,7 +89,7 @@ def trace_events(
     profile_memory: bool = True,
     with_modules: bool = True,
     notes: Mapping[str, object] | None = None,
-) -> dict[str, object]:
+) -> TraceText:
     """The content of a trace file, in the schema of `torch.profiler`'s `export_chrome_trace`.
 
     Shown are the last `max_steps` replayed train or eval steps (all steps where there are
@@ -101,8 +129,7 @@ def trace_events(
     host = HostLanes(
         log, device, timeline, collectives, record_shapes=record_shapes, with_modules=with_modules
     )
-    trace["traceEvents"] = _events(log, device, host, steps, shown_memory)
-    return trace
+    return TraceText(trace, _events(log, device, host, steps, shown_memory))
 
 
 def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> int:
@@ -117,7 +144,7 @@ def _events(
     host: HostLanes,
     steps: Sequence[StepSpan],
     memory: MemoryTimeline | None,
-) -> list[Event]:
+) -> str:
     """The events of these steps, between the names of their lanes and what frames them."""
     first_ns = steps[0].start_ns if steps else 0
     last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
@@ -126,7 +153,12 @@ def _events(
     if memory is not None and steps:
         write_memory_events(log, host.timeline, memory, steps, host.written)
     names = names_of_lanes(log, device.streams, first_ns - LEAD_NS)
-    return [*names, *log.events, *frame_of(log, first_ns - LEAD_NS, last_ns)]
+    frame = frame_of(log, first_ns - LEAD_NS, last_ns)
+    return f"[{joined(_lines(names), *log.lines, _lines(frame))}]"
+
+
+def _lines(events: list[Event]) -> str:
+    return compact_json(events)[1:-1]
 
 
 def write_trace(
@@ -136,30 +168,34 @@ def write_trace(
     gpu: GPU,
     **options: Unpack[TraceOptions],
 ) -> None:
-    """Writes a timeline as a trace file; `options` are those of `trace_events`.
+    """Writes a timeline as a trace file; `options` are those of `trace_text`.
 
     The file is gzipped where its name ends in .gz, and written whole or not at all: TraceError
     when it cannot be written. Equal forecasts give equal files.
     """
-    save_trace(path, trace_events(timeline, memory, gpu, **options))
+    header, events = trace_text(timeline, memory, gpu, **options)
+    _save(Path(path), header, events)
 
 
 def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
     """Writes what `trace_events` gave, as `write_trace` does."""
     target = Path(path)
+    header = {key: value for key, value in trace.items() if key != "traceEvents"}
+    with _plain_json(target):
+        events = compact_json(trace["traceEvents"])
+    _save(target, header, events)
+
+
+def _save(target: Path, header: Mapping[str, object], events: str) -> None:
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")
-    try:
-        data = _encoded(trace, name)
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
+    with _plain_json(target):
+        # HTA finds a file's rank by a pattern with a space after the colon; events need none.
+        head = json.dumps(header, allow_nan=False)
+    start = f'{head[:-1]}{", " if header else ""}"traceEvents": '
+    data = "".join((start, events, ', "traceName": ', json.dumps(name), "}\n")).encode()
     if name.endswith(".gz"):
-        packed = io.BytesIO()
-        with gzip.GzipFile(
-            filename="", mode="wb", fileobj=packed, mtime=0, compresslevel=6
-        ) as file:
-            file.write(data)
-        data = packed.getvalue()
+        data = _packed(data)
     try:
         write_atomically(target, data)
     except OSError as error:
@@ -169,13 +205,20 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
         ) from error
 
 
-def _encoded(trace: Mapping[str, object], name: str) -> bytes:
-    header = {key: value for key, value in trace.items() if key != "traceEvents"}
-    # HTA finds a file's rank by a pattern with a space after the colon; events need none.
-    head = json.dumps(header, allow_nan=False)
-    events = json.dumps(trace["traceEvents"], allow_nan=False, separators=(",", ":"))
-    text = f'{head[:-1]}{", " if header else ""}"traceEvents": {events}, "traceName": '
-    return (text + json.dumps(name) + "}\n").encode()
+@contextmanager
+def _plain_json(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
+
+
+def _packed(data: bytes) -> bytes:
+    """Gzipped, without a date: equal data are equal bytes."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0, compresslevel=6) as file:
+        file.write(data)
+    return packed.getvalue()
 
 
 def _shown_steps(timeline: Timeline, max_steps: int) -> list[StepSpan]:

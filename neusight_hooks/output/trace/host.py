@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from neusight.output.trace.arguments import shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.device import DeviceLanes
-from neusight.output.trace.events import APART_NS, EventLog
+from neusight.output.trace.events import APART_NS, EventLog, joined, members
 from neusight.recording.recording import COMPILED_CODE, OpSignature
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.scheduler import GRAPH_LAUNCH
@@ -58,7 +58,7 @@ class HostLanes:
         self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
         self._sequence_base = 0
-        self._shapes: dict[int, dict[str, object]] = {}
+        self._shapes: dict[int, str] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
         self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
@@ -119,38 +119,40 @@ class HostLanes:
         start: int,
         end: int,
         external: int,
-        own: Mapping[str, object] | None = None,
+        own: str = "",
     ) -> None:
         """A span as an event, its own arguments between those that all have."""
-        args = {**self._log.host_args(external), **(own or {}), "Ev Idx": self._log.next_index()}
+        log = self._log
+        between = f"{own}," if own else ""
+        args = f'{log.host_args(external)},{between}"Ev Idx":{log.next_index()}'
         name = span.name.removeprefix(_FUSED)  # an op of compiled code bears its kernel's name
-        self._log.complete(category, name, span.thread, start, end, args)
+        log.complete(category, name, span.thread, start, end, args)
 
     # -- ops and autograd nodes
 
     def _op(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
-        args: dict[str, object] = {}
+        ties = shapes = stack = ""
         if span.name.startswith(_FUSED):
-            args["kernel_backend"] = "triton"
+            ties = members({"kernel_backend": "triton"})
         elif not self._is_in_function(span):
-            args |= self._forward_of(self._sequence(span), span, start)
+            ties = self._forward_of(self._sequence(span), span, start)
         if self._record_shapes and span.call is not None:
-            args.update(self._shapes_of(span.call.signature))
+            shapes = self._shapes_of(span.call.signature)
         if span.call is not None and span.call.stack:
-            args["Call stack"] = ";".join(span.call.stack)
-        self._complete("cpu_op", span, start, end, external, args)
-        collective = self._collective_of(position)
+            stack = members({"Call stack": ";".join(span.call.stack)})
+        self._complete("cpu_op", span, start, end, external, joined(ties, shapes, stack))
+        collective = self._collective_of(position) if self._collectives.are_any else None
         if collective is not None:
             self._communication(position, span, collective)
             self._announced.add(position)
 
-    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> dict[str, object]:
+    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
         """What ties what runs in forward to its autograd node."""
         if number is None or span.thread != "main":
-            return {}
+            return ""
         self._forward.setdefault(number, start)
-        return {"Sequence number": number, "Fwd thread id": 0}
+        return f'"Sequence number":{number},"Fwd thread id":0'
 
     def _is_in_function(self, span: HostSpan) -> bool:
         """Whether an op is part of a function of autograd's, whose node is that of all of it."""
@@ -159,7 +161,7 @@ class HostLanes:
     def _compiled(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """Compiled code; autograd gives the number of its node to the first op in it."""
         external = self._external[position] = self._log.new_id()
-        args: dict[str, object] = {}
+        args = ""
         inside = self.timeline.host[position + 1 : position + 2]
         if span.name == COMPILED_CODE[1] and inside and inside[0].parent == position:
             args = self._forward_of(self._sequence(inside[0]), span, start)
@@ -167,10 +169,8 @@ class HostLanes:
 
     def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
-        args: dict[str, object] = {}
         number = self._sequence(span)
-        if number is not None:
-            args = {"Sequence number": number, "Fwd thread id": 1}
+        args = "" if number is None else f'"Sequence number":{number},"Fwd thread id":1'
         self._complete("cpu_op", span, start, end, external, args)
         if number is not None and not span.name.startswith("autograd::engine"):
             self._arrow_to_node(number, start)
@@ -190,10 +190,10 @@ class HostLanes:
             return None
         return self._sequence_base + span.call.sequence_nr
 
-    def _shapes_of(self, signature: OpSignature) -> dict[str, object]:
+    def _shapes_of(self, signature: OpSignature) -> str:
         known = self._shapes.get(id(signature))
         if known is None:
-            known = self._shapes[id(signature)] = shape_arguments(signature)
+            known = self._shapes[id(signature)] = members(shape_arguments(signature))
         return known
 
     # -- collectives
@@ -225,7 +225,7 @@ class HostLanes:
             start + APART_NS,
             end - APART_NS,
             external,
-            shapes,
+            members(shapes),
         )
         noted = around._replace(name="record_param_comms")
         messages, number = self._collectives.messages(kernel), self._collectives.number(kernel)
@@ -238,8 +238,8 @@ class HostLanes:
         self.written[position] = (start + APART_NS, end - APART_NS)
 
     def _noted(self, span: HostSpan, start: int, end: int, facts: dict[str, object]) -> None:
-        facts = {**facts, "Rank": self._collectives.rank}
-        self._complete("cpu_op", span, start, end, self._log.new_id(), facts)
+        args = members({**facts, "Rank": self._collectives.rank})
+        self._complete("cpu_op", span, start, end, self._log.new_id(), args)
 
     # -- modules and runtime calls
 
@@ -248,12 +248,11 @@ class HostLanes:
             return
         name, number = self._modules.named(span)
         python = self._python[position] = len(self._python) + 1
-        args: dict[str, object] = {
-            "Python parent id": self._enclosing(span.parent, self._python),
-            "Python id": python,
-            "Python module id": number,
-            "Ev Idx": self._log.next_index(),
-        }
+        parent = self._enclosing(span.parent, self._python)
+        args = (
+            f'"Python parent id":{"null" if parent is None else parent},"Python id":{python},'
+            f'"Python module id":{number},"Ev Idx":{self._log.next_index()}'
+        )
         self._log.complete("python_function", name, span.thread, start, end, args)
 
     def _runtime(self, position: int, span: HostSpan) -> None:
@@ -265,10 +264,9 @@ class HostLanes:
         start, end = self.written[position]
         enclosing = self._enclosing(position, self._external)
         external = self._step_id if enclosing is None else enclosing
-        args: dict[str, object] = {"External id": external}
-        if span.name in _CALLBACK_IDS:  # a profile that was carried over may have any other call
-            args["cbid"] = _CALLBACK_IDS[span.name]
-        args["correlation"] = span.correlation
+        # A profile that was carried over may have any other call.
+        callback = f'"cbid":{_CALLBACK_IDS[span.name]},' if span.name in _CALLBACK_IDS else ""
+        args = f'"External id":{external},{callback}"correlation":{span.correlation}'
         category = "cuda_driver" if span.name == DRIVER_LAUNCH else "cuda_runtime"
         self._log.complete(category, span.name, span.thread, start, end, args)
         if kernels:

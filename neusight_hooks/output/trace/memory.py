@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from neusight.memory.placement import MemoryEvent, MemoryTimeline
-from neusight.output.trace.events import Event, EventLog
+from neusight.output.trace.events import EventLog
 from neusight.timeline.spans import StepSpan, Timeline
 
 __all__ = ["write_memory_events"]
@@ -35,25 +35,12 @@ def write_memory_events(
         before = bisect_right(starts, time_ns) - 1
         inside = before >= 0 and time_ns <= tops[before][1]
         thread = log.threads[tops[before][2] if inside else "main"]
-        log.events.append(_event(log, event, time_ns, thread))
+        log.instant("cpu_instant_event", "[memory]", time_ns, thread, _args(log, event))
 
 
-def _event(log: EventLog, event: MemoryEvent, time_ns: int, thread: int) -> Event:
-    return {
-        "ph": "i",
-        "cat": "cpu_instant_event",
-        "s": "t",
-        "name": "[memory]",
-        "pid": log.process,
-        "tid": thread,
-        "ts": log.us(time_ns),
-        "args": {
-            "Total Reserved": event.reserved,
-            "Total Allocated": event.allocated,
-            "Bytes": event.num_bytes,
-            "Addr": event.address,
-            "Device Id": log.device,
-            "Device Type": 1,
-            "Ev Idx": log.next_index(),
-        },
-    }
+def _args(log: EventLog, event: MemoryEvent) -> str:
+    return (
+        f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
+        f'"Bytes":{event.num_bytes},"Addr":{event.address},"Device Id":{log.device},'
+        f'"Device Type":1,"Ev Idx":{log.next_index()}'
+    )
