@@ -9,6 +9,7 @@ import torch
 from neusight.recording.handlers.registry import Args, Kwargs, handles
 from neusight.recording.recorder import Recorder
 from neusight.recording.tensor import ForecastTensor
+from neusight.recording.values.assertions import passing_truth
 
 aten = torch.ops.aten
 
@@ -18,12 +19,22 @@ def _item(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     recorder.record_handled(func, args, kwargs, None)
     recorder.wait("item")
     with recorder.mode.inside():
-        return recorder.values.read(args[0]).reshape(-1)[0].item()
+        value = recorder.values.read(args[0]).reshape(-1)[0].item()
+    return _truth(recorder, args[0], value) if isinstance(value, bool) else value
+
+
+def _truth(recorder: Recorder, tensor: Any, guess: bool) -> bool:
+    """What is known, else what lets the program's own check pass, else the guess."""
+    if tensor.device.type != "cuda" or recorder.known.is_sure(tensor):
+        return guess
+    passing = passing_truth()
+    return guess if passing is None else passing
 
 
 @handles(aten.is_nonzero.default)
 def _is_nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    return bool(_item(recorder, aten._local_scalar_dense.default, args, {}))
+    value = _item(recorder, aten._local_scalar_dense.default, args, {})
+    return _truth(recorder, args[0], bool(value))
 
 
 @handles(aten._is_all_true.default)
@@ -44,7 +55,8 @@ def _allclose(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
         with recorder.mode.inside():
             first, second = map(recorder.values.read, args[:2])
             return torch.allclose(first, second, *args[2:], **kwargs)
-    return True
+    passing = passing_truth()
+    return True if passing is None else passing
 
 
 @handles(aten.equal.default)
@@ -55,7 +67,10 @@ def _equal(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     if known and args[0].shape == args[1].shape:
         with recorder.mode.inside():
             return torch.equal(recorder.values.read(args[0]), recorder.values.read(args[1]))
-    return tuple(args[0].shape) == tuple(args[1].shape)
+    if tuple(args[0].shape) != tuple(args[1].shape):
+        return False
+    passing = passing_truth()
+    return True if passing is None else passing
 
 
 @handles(aten._amp_foreach_non_finite_check_and_unscale_.default)
