@@ -20,32 +20,34 @@ __all__ = [
 ]
 
 #: Raised whenever an alias changes, so that two comparisons can be told apart.
-ALIASES_VERSION = 1
+ALIASES_VERSION = 2
 
 _K = KernelClass
 
 #: Patterns of kernel names, in lower case; the first that is found decides. Collected from
-#: profiles of V100, A100, H100, B200 and MI250 with torch 1.8 to 2.13.
+#: profiles of V100, A100, H100, B200, MI250 and MI300X with torch 1.8 to 2.13.
 _NAMES: tuple[tuple[KernelClass, str], ...] = (
     (_K.COPY, r"^mem(cpy|set)|reshape_and_cache"),
     (_K.COLLECTIVE, r"nccl|rccl|multimem_all|all_reduce|one_shot|two_shot|symm_mem"),
     (_K.OPTIMIZER, r"multi_tensor_apply|fused_(adam|sgd|adagrad)|codegen_adagrad"),
-    (_K.ATTENTION, r"flash|fmha|mem_?eff|efficient_attention|sdpa|attn_(fwd|bwd)|paged_attention"),
+    (_K.ATTENTION, r"flash|fmha|mem_?eff|efficient_attention|sdpa|attn_(fwd|bwd)|paged_attention"
+                   r"|^bwd_(kernel_(dk_dv|dq|fuse)|preprocess)"),
     (
         _K.CONVOLUTION,
         r"implicit_?gemm|implicit_convolve|explicit_convolve|winograd|scudnn|hcudnn|cudnn_h?s?conv"
         r"|dgrad|wgrad|fprop|conv_?(depthwise)?\d?d|convolve|im2col|col2im|cudnn::cnn|cudnn::engines"
         r"|cask_cudnn|scalepackedtensor|nchwtonhwc|nhwctonchw|miopen.*conv|igemm_|naive_conv"
-        r"|implicitgemmconvolution|depthwise|cutlass_cudnn",
+        r"|implicitgemmconvolution|depthwise|cutlass_cudnn|conv_(fwd|bwd)|xdlops_bwd_weight|im2d2col",
     ),
     (_K.ELEMENTWISE, r"pool\w*_?backward"),
     (_K.GATHER, r"classnll\w*gradinput|nll_loss\w*backward"),
     (_K.NORMALIZATION, r"layer_?norm|rms_?norm|group_?norm|batch_?norm|cudnn::bn|bn_(fw|bw)|"
-                       r"rowwisemoments|gammabeta|computeinternalgradients|weight_norm"),
+                       r"rowwisemoments|gammabeta|computeinternalgradients|weight_norm"
+                       r"|compute(backward)?fusedparams"),
     (_K.SOFTMAX, r"softmax"),
     (
         _K.SORT,
-        r"radixsort|sort|topk|gathertopk|bitonic|mergesort|cub::.*(unique|select)",
+        r"radixsort|sort|topk|gathertopk|bitonic|mergesort|cub::.*(unique|select)|rocprim.*(partition|select)",
     ),
     (
         _K.GEMM,
@@ -63,7 +65,7 @@ _NAMES: tuple[tuple[KernelClass, str], ...] = (
     ),
     (_K.ELEMENTWISE, r"elementwise|pointwise|triton_poi|distribution|fused_dropout|dropout|"
                      r"vectorized|unrolled|lstm_cell|gru_cell|triangular|masked_|arange|activation"
-                     r"|gelu|silu|rotary|quant"),
+                     r"|gelu|silu|rotary|quant|subtensorop"),
     (_K.REDUCTION, r"triton_(red|per)"),
     (_K.GEMM, r"triton_(mm|tem)"),
 )  # fmt: skip

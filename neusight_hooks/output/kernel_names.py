@@ -1,7 +1,11 @@
-"""What a kernel is called in a profile: the names that cuBLAS, cuDNN, PyTorch, NCCL would show."""
+"""What a kernel is called in a profile: the names that cuBLAS, cuDNN, PyTorch, NCCL would show.
+
+Those of ROCm's libraries are in `rocm_names`.
+"""
 
 from __future__ import annotations
 
+from neusight.output.rocm_names import rocm_display_name
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -109,6 +113,8 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     >>> kernel_display_name(Kernel.gemm(512, 512, 512, dtype="float32"), estimate, find_gpu("A100"))
     'ampere_sgemm_128x64_tn'
     """
+    if gpu.vendor == "amd" and (own := rocm_display_name(kernel, estimate, gpu)) is not None:
+        return own
     if kernel.name in _COPIES:
         return _COPIES[kernel.name]
     if kernel.name.startswith("triton_"):

@@ -98,12 +98,16 @@ class Pricer:
         key = (id(call.signature), id(call.math))
         kernels = self._kernels.get(key)
         if kernels is None:
-            mapping = map_op(call.signature, call.math)
+            mapping = map_op(call.signature, self._math_of(call))
             if not mapping.is_mapped:
                 self.unmapped.setdefault(call.signature.op, mapping.reason)
             kernels = self._kernels[key] = mapping.kernels
             self._keep.append((call.signature, call.math))  # identities must not be used again
         return kernels
+
+    def _math_of(self, call: OpCall) -> MathMode:
+        """torch gives MIOpen no TF32, whatever cuDNN's switch says (pull request 190711, open)."""
+        return replace(call.math, cudnn_tf32=False) if self.gpu.vendor == "amd" else call.math
 
     def _price(self, kernels: Iterable[Kernel]) -> None:
         fresh = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._estimates]

@@ -84,3 +84,23 @@ def test_floats_of_8_bits_that_the_gpu_does_not_multiply_are_refused(
     with pytest.raises(UnsupportedKernelError, match=f"does not multiply {dtype}; .* is {own}"):
         pricer(scaled_mm(dtype))
     assert len(pricer(scaled_mm(own))) == 1
+
+
+def convolution_of(math: MathMode) -> OpCall:
+    image, weight = (
+        TensorSpec((2, 64, 56, 56), (200704, 3136, 56, 1), "float32"),
+        TensorSpec((64, 64, 3, 3), (576, 9, 3, 1), "float32"),
+    )
+    arguments = (("input", image), ("weight", weight), ("bias", None), ("stride", (1, 1)),
+                 ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False),
+                 ("output_padding", (0, 0)), ("groups", 1))  # fmt: skip
+    return OpCall(OpSignature("aten::convolution", "default", arguments, (image,)), math)
+
+
+@pytest.mark.parametrize(("name", "compute"), [("H100", "tf32"), ("MI300X", "fp32")])
+def test_miopen_has_no_tf32_whatever_the_switch_of_cudnn_says(name: str, compute: str) -> None:
+    pricer = Pricer(find_gpu(name), Counting())
+
+    kernels = [kernel for kernel, _ in pricer(convolution_of(MathMode(cudnn_tf32=True)))]
+
+    assert {kernel.compute for kernel in kernels if kernel.flops} == {compute}

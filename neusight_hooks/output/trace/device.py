@@ -31,6 +31,7 @@ class DeviceLanes:
         self._timeline = timeline
         self._collectives = collectives
         self._gpu = gpu
+        self.is_rocm = gpu.vendor == "amd"
         self._stream_end: dict[int, int] = {}
         self._known: dict[tuple[int, int], tuple[str, str, Kernel]] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from neusight.output.rocm_names import hip_call
 from neusight.output.trace.arguments import shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.device import DeviceLanes
@@ -264,11 +265,17 @@ class HostLanes:
         start, end = self.written[position]
         enclosing = self._enclosing(position, self._external)
         external = self._step_id if enclosing is None else enclosing
+        is_rocm = self._device.is_rocm
         # A profile that was carried over may have any other call.
-        callback = f'"cbid":{_CALLBACK_IDS[span.name]},' if span.name in _CALLBACK_IDS else ""
+        is_known = span.name in _CALLBACK_IDS and not is_rocm
+        callback = f'"cbid":{_CALLBACK_IDS[span.name]},' if is_known else ""
         args = f'"External id":{external},{callback}"correlation":{span.correlation}'
-        category = "cuda_driver" if span.name == DRIVER_LAUNCH else "cuda_runtime"
-        self._log.complete(category, span.name, span.thread, start, end, args)
+        name, category = span.name, "cuda_runtime"
+        if is_rocm:  # one kind of calls, whose names are HIP's
+            name = hip_call(name, kernels[0].kernel if kernels else None)
+        elif span.name == DRIVER_LAUNCH:
+            category = "cuda_driver"
+        self._log.complete(category, name, span.thread, start, end, args)
         if kernels:
             self._log.arrow_start("ac2g", span.correlation, start, span.thread)
         for kernel in kernels:
