@@ -8,7 +8,7 @@ __all__ = ["class_of"]
 
 
 def class_of(kernel: Kernel) -> str | None:
-    """NeuSight's class of a kernel (arXiv 2407.13853, section 4.3), None where it has none.
+    """NeuSight's class of a kernel (arXiv 2407.13853), None where it has none.
 
     >>> class_of(Kernel.gemm(64, 64, 64)), class_of(Kernel.gemm(64, 64, 64, batch=8))
     ('fully_connected', 'bmm')
@@ -22,4 +22,11 @@ def class_of(kernel: Kernel) -> str | None:
         return "elementwise"
     if kernel.kernel_class is KernelClass.SOFTMAX:
         return "softmax"
-    return "layer_norm" if kernel.variant == "layer_norm" else None
+    return "layer_norm" if kernel.variant == "layer_norm" or _is_fused_norm(kernel) else None
+
+
+def _is_fused_norm(kernel: Kernel) -> bool:
+    """Whether a compiler fused what reduces rows: the paper prices it as the norm in its middle,
+    with the FLOPs of all and the bytes that cross its border."""
+    is_reduction = kernel.kernel_class is KernelClass.REDUCTION
+    return kernel.variant == "fused" and is_reduction and not kernel.along_columns

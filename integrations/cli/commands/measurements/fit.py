@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
@@ -16,12 +17,12 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
     "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "learns from all tables; the published `linear` learns from the FP32 tables, `kernels` and "
-    "`conv_kernels`."
+    "learns from all tables; the published ones (neusight, linear) learn from the FP32 tables, "
+    "`kernels` and `conv_kernels`."
 )
 
 #: Predictors that can be fitted, the default one first.
-PREDICTORS = (DEFAULT_PREDICTOR, "linear")
+PREDICTORS = (DEFAULT_PREDICTOR, "neusight", "linear")
 
 
 def add_arguments(fit: argparse.ArgumentParser) -> None:
@@ -31,14 +32,16 @@ def add_arguments(fit: argparse.ArgumentParser) -> None:
                      help=f"which predictor to fit ({DEFAULT_PREDICTOR})")  # fmt: skip
     fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
     fit.add_argument("--date", default="", help="date to note in the weights")
+    fit.add_argument("--width", type=int, default=128, metavar="N",
+                     help="width of the layers of `neusight` (128; 512 as published)")  # fmt: skip
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the weights and prints what they miss on held-out shapes; the exit code."""
-    if options.predictor == "linear":
+    if options.predictor != DEFAULT_PREDICTOR:
         for folder in options.data:
-            _fit_linear(folder, options.out)
+            _fit_published(options, folder)
         return ExitCode.OK
     from neusight.predictors.training.fit import fit_folder
 
@@ -52,8 +55,26 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _fit_linear(folder: str, out: str) -> None:
-    from neusight.predictors.training.published.linear_fit import fit_linear
+def _fit_published(options: argparse.Namespace, folder: str) -> None:
+    """Fits one published predictor, telling as it goes: some take minutes."""
+    if options.predictor == "linear":
+        from neusight.predictors.training.published.linear_fit import fit_linear
 
-    for (vendor, kind), item in fit_linear(folder, out).items():
-        print(f"{vendor} {kind}: lines of {', '.join(item.lines)}")
+        for (vendor, kind), item in fit_linear(folder, options.out).items():
+            print(f"{vendor} {kind}: lines of {', '.join(item.lines)}")
+        return
+    from neusight.predictors.training.published.neusight_fit import fit_neusight
+
+    scores = fit_neusight(
+        folder, options.out, seed=options.seed, width=options.width, progress=_tell
+    )
+    for kind, errors in scores.items():
+        print(f"{kind}:")
+        for gpu, error in errors.items():
+            print(f"  {gpu:<40} {error:6.1%} on held-out shapes")
+
+
+def _tell(text: str) -> None:
+    """How far it is, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"neusight: {text}", file=sys.stderr, flush=True)
