@@ -18,6 +18,9 @@ __all__ = ["Descent", "trained_network"]
 
 Floats = NDArray[np.float64]
 
+#: Of a batch's outputs and columns, one number.
+Loss = Callable[["torch.Tensor", Sequence["torch.Tensor"]], "torch.Tensor"]
+
 #: Share of the steps in which the learning rate rises.
 _WARM_UP_SHARE = 0.1
 
@@ -39,8 +42,8 @@ class Descent(NamedTuple):
 def trained_network(
     features: Floats,
     columns: Sequence[Floats],
-    loss: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
-    recipe: Descent,
+    loss: Loss,
+    descent: Descent,
     *,
     seed: int,
 ) -> IntegerNetwork:
@@ -58,7 +61,7 @@ def trained_network(
             torch.tensor(column, dtype=torch.float32)
             for column in ((features - mean) / spread, *columns)
         )
-        layers = _descended(inputs, others, loss, recipe, torch.Generator().manual_seed(seed))
+        layers = _descended(inputs, others, loss, descent, torch.Generator().manual_seed(seed))
     finally:
         torch.set_num_threads(previous)
     kept = [(_array(matrix), _array(bias)) for matrix, bias in layers]
@@ -79,24 +82,17 @@ def _array(tensor: torch.Tensor) -> Floats:
 def _descended(
     inputs: torch.Tensor,
     columns: Sequence[torch.Tensor],
-    loss: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
-    recipe: Descent,
+    loss: Loss,
+    descent: Descent,
     generator: torch.Generator,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     import torch
 
-    layers = _first_layers((inputs.shape[1], *recipe.hidden, recipe.num_outputs), generator)
-    batch = min(recipe.batch_rows, len(inputs))
-    num_steps = recipe.epochs * (len(inputs) // batch)
-    optimizer = torch.optim.AdamW(
-        [part for layer in layers for part in layer],
-        lr=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=_WARM_UP_SHARE
-    )
-    for _ in range(recipe.epochs):
+    layers = _first_layers((inputs.shape[1], *descent.hidden, descent.num_outputs), generator)
+    batch = min(descent.batch_rows, len(inputs))
+    num_steps = descent.epochs * (len(inputs) // batch)
+    optimizer, schedule = _optimizer(layers, descent, num_steps)
+    for _ in range(descent.epochs):
         order = torch.randperm(len(inputs), generator=generator)
         for start in range(0, len(inputs) - batch + 1, batch):
             rows = order[start : start + batch]
@@ -106,6 +102,23 @@ def _descended(
             optimizer.step()
             schedule.step()
     return layers
+
+
+def _optimizer(
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]], descent: Descent, num_steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW, whose rate rises at first and then falls to nothing."""
+    import torch
+
+    optimizer = torch.optim.AdamW(
+        [part for layer in layers for part in layer],
+        lr=descent.learning_rate,
+        weight_decay=descent.weight_decay,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, descent.learning_rate, total_steps=num_steps + 1, pct_start=_WARM_UP_SHARE
+    )
+    return optimizer, schedule
 
 
 def _first_layers(
