@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -107,12 +107,19 @@ def _calls_on(
         if isinstance(kernels, str):
             unused[program, kernels] += sum(times)
             continue
-        count = max(int(row["count"]) for row in rows)
+        count = _num_calls(rows)
         yield ProfiledCall(label, target, program, call.name, kernels, sum(times) / count, count)
     left_out += [
         f"{label}, {program}: {reason} ({time_us / 1e3:.2f} ms)"
         for (program, reason), time_us in sorted(unused.items(), key=lambda item: -item[1])
     ]
+
+
+def _num_calls(rows: Sequence[Mapping[str, str]]) -> int:
+    """How often the operator was called: as often as the kernel ran that takes longest. Helpers may
+    run several times a call (MIOpen's transposes of image, filter and result bear one name)."""
+    longest = max(rows, key=lambda row: float(row["median_us"]))
+    return int(longest["count"])
 
 
 def _call_of(row: Mapping[str, str]) -> RecordedCall:
@@ -130,18 +137,17 @@ def _call_of(row: Mapping[str, str]) -> RecordedCall:
     return _REWRITTEN[call.name](call) if call.name in _REWRITTEN else call
 
 
-def _plain_convolution(call: RecordedCall, *, has_bias: bool) -> RecordedCall:
-    """A library's convolution as the operator that calls it, which any build of torch runs."""
-    first = 3 if has_bias else 2
-    padding, stride, dilation, groups = call.values[first : first + 4]
+def _plain_convolution(call: RecordedCall, *, first_setting: int) -> RecordedCall:
+    """A library's convolution, without a bias, as the operator that calls it, which any build of
+    torch runs; its settings begin at that argument."""
+    padding, stride, dilation, groups = call.values[first_setting : first_setting + 4]
     values = ("", "", "", stride, padding, dilation, "False", "[0, 0]", groups)
-    bias = (call.dims[2], call.strides[2], call.types[2]) if has_bias else ((), (), "")
-    rest = len(values) - 3
+    rest = len(values) - 2
     return call._replace(
         name="aten::convolution",
-        dims=(*call.dims[:2], bias[0], *((),) * rest),
-        strides=(*call.strides[:2], bias[1], *((),) * rest),
-        types=(*call.types[:2], bias[2], *_CONVOLUTION_TYPES),
+        dims=(*call.dims[:2], *((),) * rest),
+        strides=(*call.strides[:2], *((),) * rest),
+        types=(*call.types[:2], "", *_CONVOLUTION_TYPES),
         values=values,
     )
 
@@ -169,8 +175,9 @@ def _heads_first(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _REWRITTEN: dict[str, Callable[[RecordedCall], RecordedCall]] = {
-    "aten::cudnn_convolution": partial(_plain_convolution, has_bias=False),
-    "aten::miopen_convolution": partial(_plain_convolution, has_bias=True),
+    "aten::cudnn_convolution": partial(_plain_convolution, first_setting=2),
+    # Its bias is an aten::add_ of its own inside, with rows of its own.
+    "aten::miopen_convolution": partial(_plain_convolution, first_setting=3),
     "aten::_flash_attention_forward": _plain_attention,
 }
 

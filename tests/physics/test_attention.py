@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,3 +158,36 @@ def test_the_efficient_kernel_spills_long_rows() -> None:
         / attention_timing(kept, gpu, sustained=False).time_us
     )
     assert 8 / 0.55 * 0.7 < ratio < 8 / 0.55 * 1.2
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "tokens", "head_dim", "measured_us"),
+    [
+        (4, 12, 197, 64, 31.2),  # ViT-base
+        (1, 8, 141, 64, 27.3),  # BERT-small
+        (1, 1, 16384, 512, 2961.0),  # the image decoder of Stable Diffusion 3.5
+    ],
+)
+def test_aotriton_on_mi300x_takes_what_profiles_show(
+    batch: int, heads: int, tokens: int, head_dim: int, measured_us: float
+) -> None:
+    """In bf16; none of them chose a constant (data/profiled_kernels)."""
+    kernel = Kernel.attention(
+        batch, heads, heads, tokens, tokens, head_dim, causal=False, dtype="bfloat16"
+    )
+
+    timing = attention_timing(kernel, find_gpu("MI300X"), sustained=True)
+
+    assert timing.time_us == pytest.approx(measured_us, rel=0.16)
+
+
+def test_both_fused_backends_of_amd_are_one_library() -> None:
+    flash, efficient = (
+        Kernel.attention(2, 16, 16, 2048, 2048, 128, causal=True, dtype="bfloat16", name=name)
+        for name in ("flash_attention", "efficient_attention")
+    )
+    mi300x = find_gpu("MI300X")
+
+    both = [attention_timing(kernel, mi300x, sustained=False) for kernel in (flash, efficient)]
+
+    assert both[0].time_us == both[1].time_us

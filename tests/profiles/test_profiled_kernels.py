@@ -68,6 +68,31 @@ def test_kernels_of_one_call_add_up_and_count_once(tmp_path: Path) -> None:
     assert left_out == []
 
 
+def test_a_helper_that_runs_several_times_a_call_does_not_count_the_calls(tmp_path: Path) -> None:
+    """MIOpen transposes image, filter and result by kernels of one name."""
+    main_kernel = GELU | {"kernel_name": "igemm_fwd", "count": 10, "median_us": 20.0}
+    helper = GELU | {"kernel_name": "batched_transpose", "count": 30, "median_us": 15.0}
+
+    ((call,), _) = read_profiled(written(tmp_path, main_kernel, helper))
+
+    assert (call.count, call.measured_us) == (10, 65.0)
+
+
+def test_miopens_bias_is_an_operator_of_its_own(tmp_path: Path) -> None:
+    convolution = row(
+        "aten::miopen_convolution",
+        [[4, 64, 28, 28], [64, 64, 3, 3], [64], *[[]] * 6],
+        ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False"],
+        gpu="AMD Instinct MI300X",
+    )
+
+    ((call,), left_out) = read_profiled(written(tmp_path, convolution))
+
+    assert left_out == []
+    assert "add" not in [kernel.name for kernel in call.kernels]
+    assert any(kernel.flops for kernel in call.kernels)
+
+
 def test_a_librarys_own_operators_are_called_as_torch_calls_them(tmp_path: Path) -> None:
     no = ["False", "False", "True"]
     convolution = row(

@@ -1,0 +1,118 @@
+"""MI300X, kernel by kernel: python benchmarks/amd.py [DATA] [--csv FILE] [--burst].
+
+Operator calls of the programs of data/profiled_kernels, called again in a forecast and priced,
+beside what their kernels took there. By class of the operator's longest kernel, and apart for the
+programs on which constants of AMD GPUs rest in part (ResNet's training, Stable Diffusion 3.5 and
+normalization layers) and those of another machine (ViT, BERT, OWLv2, TimeSformer). The GPU is taken
+to be at work for long, as it is in these profiles; `--burst` takes it to be cool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
+from neusight.predictors.predictor import Estimate
+from neusight.predictors.tiled import Tiled
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "profiled_kernels"
+
+#: Ends the label of the machine whose programs chose few constants, a virtual function of the GPU.
+OTHER_MACHINE = " VF"
+
+
+class Scored(NamedTuple):
+    """One operator call: its class, where it ran, how often, and its kernels' times, µs."""
+
+    kind: str
+    programs: str
+    program: str
+    count: int
+    measured_us: float
+    forecast_us: float
+    is_covered: bool
+
+
+def scored(calls: Iterable[ProfiledCall], chosen: Tiled) -> list[Scored]:
+    """The calls that AMD GPUs ran, with our prices."""
+    return [
+        _scored(call, chosen.predict(call.kernels, call.gpu))
+        for call in calls
+        if call.gpu.vendor == "amd"
+    ]
+
+
+def _scored(call: ProfiledCall, estimates: Sequence[Estimate]) -> Scored:
+    longest = max(range(len(estimates)), key=lambda index: estimates[index].latency_us)
+    low, high = (sum(getattr(one, edge) for one in estimates) for edge in ("low_us", "high_us"))
+    return Scored(
+        kind=call.kernels[longest].kernel_class.value,
+        programs="other machine" if call.gpu_label.endswith(OTHER_MACHINE) else "first machine",
+        program=call.program,
+        count=call.count,
+        measured_us=call.measured_us,
+        forecast_us=sum(one.latency_us for one in estimates),
+        is_covered=low <= call.measured_us <= high,
+    )
+
+
+def rows_of(found: Sequence[Scored]) -> list[dict[str, object]]:
+    """A row for each class and machine, and for each program."""
+    groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
+    for item in found:
+        groups["class, " + item.programs, item.kind].append(item)
+        groups["program, " + item.programs, item.program].append(item)
+    return [_row(*name, own) for name, own in sorted(groups.items())]
+
+
+def _row(group: str, name: str, own: Sequence[Scored]) -> dict[str, object]:
+    measured, forecast = (
+        sum(item.count * getattr(item, field) for item in own) / 1e3
+        for field in ("measured_us", "forecast_us")
+    )
+    errors = [abs(item.forecast_us / item.measured_us - 1.0) for item in own]
+    return {
+        "group": group,
+        "name": name,
+        "calls": len(own),
+        "measured_ms": round(measured, 3),
+        "forecast_ms": round(forecast, 3),
+        "sum_error_percent": round(100 * (forecast / measured - 1.0), 1),
+        "median_error_percent": round(100 * float(np.median(errors)), 1),
+        "mean_error_percent": round(100 * float(np.mean(errors)), 1),
+        "in_80_percent": round(100 * float(np.mean([item.is_covered for item in own]))),
+    }
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="?", type=Path, default=DATA)
+    parser.add_argument("--csv", type=Path, help="write the rows there")
+    parser.add_argument("--burst", action="store_true", help="at the clocks of a cool GPU")
+    options = parser.parse_args()
+    if not options.data.exists():
+        print(f"skipped: there are no measured tables at {options.data}")
+        return 0
+    calls, _ = read_profiled(options.data)
+    rows = rows_of(scored(calls, Tiled(sustained=not options.burst)))
+    for row in rows:
+        print("  ".join(f"{value!s:<24}" if isinstance(value, str) else f"{value:>9}"
+                        for value in row.values()))  # fmt: skip
+    if options.csv:
+        with options.csv.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
