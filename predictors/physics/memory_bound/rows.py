@@ -62,6 +62,13 @@ _AMD_LAYER_NORM_ROW = 600.0
 _MOMENTS = RowCta(512, 2000.0, 512.0, 950.0)
 _MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
 
+#: The gradient of a batch norm in 16 bits on AMD, where torch takes its own kernel
+#: (batch_norm_backward_kernel): a CTA a channel, whose step of 1024 threads takes 1400 clocks, the
+#: latencies of both passes. Read off one row of data/profiled_kernels on MI300X (16 x 8192, 11.4
+#: µs); not used: 128 x 1024 (6.3 µs, forecast 7.0), and five of an older torch, whose 256 threads
+#: take four times the steps: 7.3 to 396 µs, 3 to 16 % off so.
+_AMD_BATCH_NORM_GRADIENT = RowCta(1024, 0.0, 1024.0, 1400.0)
+
 #: Share of the L2 that the rows in work take when half of what is read again comes from DRAM, and
 #: how sharply: A100 keeps rows of 64 KiB and loses those of 128 (data/fused_ops_baselines), V100
 #: loses half at 20 KiB (data/paper_fp32).
@@ -193,10 +200,11 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
             is_short = is_amd or DTYPE_BYTES[kernel.dtype] <= 2
             cta = _SCALAR_SOFTMAX_OF_HALVES if is_short else _SCALAR_SOFTMAX
         return _slower(cta, _AMD_SOFTMAX) if is_amd else cta
-    if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.is_backward:
+    if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.along_columns:
         return None
-    if kernel.along_columns:
-        return None
+    if kernel.is_backward:
+        is_own = is_amd and kernel.variant == "batch_norm" and DTYPE_BYTES[kernel.dtype] <= 2
+        return _AMD_BATCH_NORM_GRADIENT if is_own else None
     if kernel.variant in ("layer_norm", "rms_norm"):
         return _amd_layer_norm(size) if is_amd else _LAYER_NORM
     if kernel.variant in ("group_norm", "batch_norm_sums"):

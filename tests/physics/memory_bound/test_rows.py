@@ -135,3 +135,23 @@ def test_loops_of_a_fused_kernel_miss_what_the_l2_has_lost() -> None:
 
     assert share(1_000) < 0.01 < 0.99 < share(1_000_000)
     assert share(1_000_000, rows=2) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "measured_us"),
+    [(64, 125440, 395.8), (64, 31360, 85.7), (128, 7840, 28.2), (256, 1960, 11.2), (512, 490, 7.3)],
+)
+def test_a_batch_norms_gradient_on_amd_goes_by_the_steps_of_a_channel(
+    rows: int, width: int, measured_us: float
+) -> None:
+    """ResNet's training in bf16 on MI300X with CTAs of 256 threads: four times the steps of 1024.
+    None of them chose a constant (data/profiled_kernels)."""
+    num_bytes = rows * width * 2
+    kernel = Kernel.rows(
+        KernelClass.NORMALIZATION, "batch_norm_backward", rows, 4 * width, dtype="bfloat16",
+        variant="batch_norm", is_backward=True, bytes_read=2 * num_bytes, bytes_written=num_bytes,
+    )  # fmt: skip
+
+    forecast_us = memory_bound_timing(kernel, find_gpu("MI300X")).time_us
+
+    assert forecast_us == pytest.approx(measured_us, rel=0.17)
