@@ -260,12 +260,13 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether all that was recorded fits into the GPU's memory, and the program did not end
-        because something did not."""
+        because something did not. True where nobody knows (`memory_verdict`)."""
         return all(memory.fits for memory in self._memories) and not ran_out(self.recording)
 
     @property
     def memory_verdict(self) -> MemoryVerdict:
-        """The same with what the peak may be off by: "fits", "close" or "does not fit"."""
+        """The same with what the peak may be off by: "fits", "close" or "does not fit"; "unknown"
+        of a profile that tells nothing of memory."""
         return memory_verdict(self.recording, self.needs_most.memory)
 
     @property

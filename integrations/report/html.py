@@ -194,7 +194,7 @@ def _headline(forecast: Forecast) -> str:
             "<p>The figures are of what was recorded until then.</p>"
         )
     told = forecast.memory_verdict
-    colour = "good" if told == "fits" else "bad"
+    colour = {"fits": "good", "unknown": "muted"}.get(told, "bad")
     fits = f'<span class="{colour}">{verdict_words(told)}</span>'
     return f"<p>{fits}, {escape(headline(forecast.verdict))}</p>"
 

@@ -47,7 +47,7 @@ class SideBySideRow:
     bound: str
     mfu: float
     fits: bool
-    used_bytes: int
+    used_bytes: int | None
     capacity_bytes: int
     trained: float
     samples_per_second: float | None
@@ -122,7 +122,7 @@ class SideBySide:
                 row.bound,
                 f"{row.mfu:.1%}",
                 f"{row.trained:.0%}",
-                f"{row.used_bytes / _GIB:.1f} of {row.capacity_bytes / _GIB:.0f}",
+                f"{_used_gib(row)} of {row.capacity_bytes / _GIB:.0f}",
                 fits_cell(row.memory_verdict),
                 *(_number(getattr(row, name)) for _, name in columns),
             ]
@@ -184,6 +184,7 @@ def lay_side_by_side(
 
 def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     latency = forecast.step_latency_us
+    is_unknown = forecast.memory_verdict == "unknown"
     batch, world_size = forecast.verdict.whole_batch, forecast.verdict.replicas.world_size
     rate = 1e6 / latency.median if latency.median else 0.0
     cost = None if price is None else world_size * price * latency.median / _US_PER_HOUR
@@ -196,7 +197,7 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
         mfu=round(forecast.mfu, 6),
         trained=forecast.coverage["trained"],
         fits=forecast.fits,
-        used_bytes=forecast.peak_reserved_bytes + forecast.context_bytes,
+        used_bytes=None if is_unknown else forecast.peak_reserved_bytes + forecast.context_bytes,
         capacity_bytes=forecast.gpu.memory_bytes,
         samples_per_second=None if batch.samples is None else batch.samples * rate,
         tokens_per_second=None if batch.tokens is None else batch.tokens * rate,
@@ -209,13 +210,17 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     )
 
 
+def _used_gib(row: SideBySideRow) -> str:
+    return "?" if row.used_bytes is None else f"{row.used_bytes / _GIB:.1f}"
+
+
 def fits_cell(verdict: MemoryVerdict) -> str:
     """The verdict in a table's column "fits".
 
     >>> fits_cell("does not fit")
     'NO'
     """
-    return {"fits": "yes", "close": "close", "does not fit": "NO"}[verdict]
+    return {"fits": "yes", "close": "close", "does not fit": "NO", "unknown": "?"}[verdict]
 
 
 def _cost_of_a_million(cost: float | None, count: int | None) -> float | None:

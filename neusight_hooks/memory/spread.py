@@ -9,8 +9,9 @@ from neusight.recording.recording import OpCall, OpSignature, Recording, release
 
 __all__ = ["MemoryVerdict", "PeakRange", "Spread", "spread_of", "verdict_of_memory"]
 
-#: "close" is what lies within the spread: nobody should count on it either way.
-MemoryVerdict = Literal["fits", "close", "does not fit"]
+#: "close" is what lies within the spread: nobody should count on it either way. "unknown" is what
+#: was not recorded, as memory in most profiles.
+MemoryVerdict = Literal["fits", "close", "does not fit", "unknown"]
 
 MIB = 2**20
 

@@ -134,6 +134,8 @@ class Workspaces:
 
     def _needs_of(self, signature: OpSignature, math: MathMode) -> tuple[Need, ...]:
         op = signature.op
+        if not signature.arguments:  # only its name is known, from a profile
+            return ()
         if op in _PRODUCTS:
             return self._of_product(signature)
         if "convolution" in op:

@@ -19,7 +19,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, time_text
-from neusight.recording.recording import RANK_OPTION, STEP_OPTION, Recording
+from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -85,6 +85,8 @@ class Findings:
 def memory_verdict(recording: Recording, memory: MemoryTimeline) -> MemoryVerdict:
     """What is said of a recording's memory: one that ended because something did not fit does
     not."""
+    if MEMORY_OPTION in recording.options:
+        return "unknown"
     return "does not fit" if ran_out(recording) else memory.verdict
 
 
@@ -94,7 +96,10 @@ def verdict_words(verdict: MemoryVerdict) -> str:
     >>> verdict_words("close")
     'close (may not fit)'
     """
-    return "close (may not fit)" if verdict == "close" else verdict
+    return _VERDICT_WORDS.get(verdict, verdict)
+
+
+_VERDICT_WORDS = {"close": "close (may not fit)", "unknown": "memory not known"}
 
 
 def headline(verdict: Verdict) -> str:
@@ -125,7 +130,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         *_time_words(found.verdict),
         "",
         *rank_lines(found.ranks, found.recording.world_size),
-        *_memory_words(found.memory, gpu),
+        *_known_memory_words(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
         _coverage_words(found.verdict, found.unmapped),
         *_premises(found),
@@ -201,6 +206,15 @@ def _failure_words(found: Findings) -> list[str]:
         lines.append("  recorded  until then: nothing on the GPU")
     lines += _bullets(found.warnings)
     return [*lines, *_trace_words(found)]
+
+
+def _known_memory_words(found: Findings) -> list[str]:
+    if found.memory_verdict != "unknown":
+        return _memory_words(found.memory, found.gpu)
+    return [
+        f"  memory    not known, of {bytes_text(found.gpu.memory_bytes)}: nothing that was read"
+        " tells of it"
+    ]
 
 
 def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
@@ -301,6 +315,9 @@ def _replica_words(verdict: Verdict) -> list[str]:
 def to_json(found: Findings) -> dict[str, Any]:
     """The forecast as plain values, the same for the same script byte for byte."""
     verdict, memory, gpu = found.verdict, found.memory, found.gpu
+    is_known = found.memory_verdict != "unknown"
+    # Nobody knows whether the rest of a script that failed fits.
+    is_judged = not (found.failure and found.fits)
     return {
         "schema_version": SCHEMA_VERSION,
         "gpu": gpu.name,
@@ -314,14 +331,13 @@ def to_json(found: Findings) -> dict[str, Any]:
         "latency_us": verdict.latency_us,
         "gpu_busy_us": verdict.gpu_busy_us,
         "bound": verdict.bound,
-        "peak_memory_bytes": memory.peak_allocated,
-        "peak_reserved_bytes": memory.peak_reserved,
+        "peak_memory_bytes": memory.peak_allocated if is_known else None,
+        "peak_reserved_bytes": memory.peak_reserved if is_known else None,
         "context_bytes": gpu.context_bytes,
         "memory_capacity_bytes": gpu.memory_bytes,
-        "memory": _memory_json(memory),
-        # Nobody knows whether the rest of a script that failed fits.
-        "fits": found.fits if not (found.failure and found.fits) else None,
-        "memory_verdict": found.memory_verdict if not (found.failure and found.fits) else None,
+        "memory": _memory_json(memory) if is_known else None,
+        "fits": found.fits if is_judged and is_known else None,
+        "memory_verdict": found.memory_verdict if is_judged else None,
         "failure": found.failure or None,
         "coverage": verdict.coverage,
         "unmapped": list(found.unmapped),

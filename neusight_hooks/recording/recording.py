@@ -14,6 +14,7 @@ from neusight.predictors.kernel import DTYPE_BYTES
 __all__ = [
     "COMPILED_CODE",
     "FIRST_COMMUNICATION_STREAM",
+    "MEMORY_OPTION",
     "NEWEST_TORCH",
     "RANK_OPTION",
     "STEP_OPTION",
@@ -51,6 +52,8 @@ __all__ = [
 RANK_OPTION = "rank"
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
+#: The name there that is set where nobody knows what memory the program takes.
+MEMORY_OPTION = "memory_is_unknown"
 #: The name there of the modules that were compiled though the program does not ask for it.
 TRIAL_OPTION = "compiled_on_trial"
 

@@ -122,7 +122,7 @@ def _points(
 def _memory_problem(row: SideBySideRow) -> str:
     if row.memory_verdict != "does not fit":
         return ""
-    used, capacity = bytes_text(row.used_bytes), bytes_text(row.capacity_bytes)
+    used, capacity = bytes_text(row.used_bytes or 0), bytes_text(row.capacity_bytes)
     return f"does not fit: {used} of {capacity}"
 
 

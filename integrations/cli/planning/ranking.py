@@ -135,7 +135,7 @@ class Ranking:
             f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}",
             f"{row.mfu:.1%}",
             f"{point.exposed_communication_us / 1e3:,.2f}",
-            f"{row.used_bytes / _GIB:.1f} of {row.capacity_bytes / _GIB:.0f}",
+            f"{(row.used_bytes or 0) / _GIB:.1f} of {row.capacity_bytes / _GIB:.0f}",
             fits_cell(row.memory_verdict),
             f"{self._cost(point):.3g}",
         ]

@@ -16,9 +16,7 @@ from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU, find_gpu, gpus
 from neusight.predictors.predictor import Predictor
-from neusight.recording.recording import (
-    Recording,
-)
+from neusight.recording.recording import MEMORY_OPTION, Recording
 
 __all__ = ["carry", "source_of"]
 
@@ -27,6 +25,9 @@ _NS_PER_US = 1000
 #: A host differs from itself by this factor (runs on one machine, a day apart, data/kernelbench
 #: v0 of L40S).
 _SAME_HOST = 1.1
+
+#: Two GPUs whose memory differs by less than this share may be the same.
+_SAME_MEMORY = 0.03
 
 #: Share of the kernel time from which on it is told that it was carried by bytes alone.
 _TOLD = 0.01
@@ -43,7 +44,8 @@ def carry(
     timeline played again around them. `source` is the GPU of the profile, where it does not tell.
 
     On the source itself it gives back what was measured. TraceError where the profile has no
-    kernels, is itself a forecast or is of another GPU than `source`; UnknownGPUError.
+    kernels, is itself a forecast or is of another GPU than `source`; UnknownGPUError;
+    UnsupportedKernelError where `gpu` cannot run one of its kernels (FP8 on a V100).
     """
     read = _read(profile)
     there, here = source_of(read, source), find_gpu(gpu)
@@ -51,6 +53,9 @@ def carry(
     host = replace(options.host, name="of the profile", fastest=1 / _SAME_HOST, slowest=_SAME_HOST)
     options = replace(options, host=host, profile_memory=False)
     kernels = carried_kernels(read, source=there, target=here, predictor=options.predictor)
+    from_profile = {"carried_from": there.name}
+    if read.peak_allocated_bytes is None:
+        from_profile[MEMORY_OPTION] = "not in the profile"
     now = replayed(read, [round(item.estimate.latency_us * _NS_PER_US) for item in kernels])
     made = CarriedProgram(read, kernels, now)
     recording = Recording(
@@ -59,7 +64,7 @@ def carry(
         torch_version=str(read.metadata.get("torch_version", "2.13.0")),
         warnings=tuple(_warnings(read, kernels, there, here)),
         script=Path(read.source).name,
-        options={"carried_from": there.name},
+        options=from_profile,
     )
     forecast = Forecast(recording, options)
     forecast.timeline = made.timeline(recording)
@@ -74,9 +79,13 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     stated = None if source is None else find_gpu(source)
     found = _told_gpu(profile.device_name)
     if stated is None and found is None:
+        alike = _alike(profile)
+        looks = f" By its figures it is {' or '.join(alike)}." if alike else ""
+        nearest = alike[0] if alike else "GPU"
         raise TraceError(
             f"{profile.source} is of a GPU that neusight does not know"
-            f" ({profile.device_name or 'it names none'}). Say which one is nearest: --from GPU."
+            f" ({profile.device_name or 'it names none'}).{looks}"
+            f" Say which one is nearest: --from {nearest}."
         )
     if stated is not None and found is not None and stated.architecture != found.architecture:
         raise TraceError(
@@ -86,6 +95,25 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     chosen = stated or found
     assert chosen is not None
     return chosen
+
+
+def _alike(profile: Profile) -> list[str]:
+    """GPUs with the SMs, capability and memory that the profile tells of its own ("AMD Radeon
+    Graphics" is all that some drivers say of an MI250)."""
+    told = profile.metadata.get("deviceProperties")
+    rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
+    if not rows:
+        return []
+    first = rows[0]
+    wanted = (first.get("numSms"), first.get("computeMajor"), first.get("computeMinor"))
+    memory = first.get("totalGlobalMem")
+    return [
+        gpu.name
+        for gpu in map(find_gpu, gpus())
+        if (gpu.num_sms, *gpu.compute_capability) == wanted
+        and isinstance(memory, int)
+        and abs(memory / gpu.memory_bytes - 1.0) < _SAME_MEMORY
+    ]
 
 
 def _told_gpu(device_name: str) -> GPU | None:
@@ -129,9 +157,21 @@ def _warnings(
 ) -> Iterator[str]:
     yield f"carried over from a profile of {source.name}: {Path(profile.source).name}"
     if _words(profile.device_name) not in (_words(source.driver_name), _words(source.name)):
-        yield f"the profile is of a {profile.device_name or 'GPU'}, taken for {source.name}"
+        yield f"the profile is of {profile.device_name or 'some GPU'}, taken for {source.name}"
     if profile.peak_allocated_bytes is None:
-        yield "the profile tells nothing of memory (profile_memory=True): it is not forecast"
+        yield "the profile tells nothing of memory; torch.profiler does with profile_memory=True"
+    if source.vendor != target.vendor:
+        yield (
+            f"the libraries of {target.name} are others: their kernels take what is forecast, with"
+            " the measured times of PyTorch's own kernels beside them"
+        )
+    refused = {item.kernel.dtype for item in kernels if item.kernel.compute == "fp8"}
+    refused = {dtype for dtype in refused if not target.multiplies(dtype)}
+    if refused:
+        yield (
+            f"{target.name} does not multiply {', '.join(sorted(refused))}: taken for its own 8-bit"
+            " floats, which the program has to ask for"
+        )
     total = sum(item.event.duration_ns for item in kernels) or 1
     by_bytes = sum(item.event.duration_ns for item in kernels if item.way == "bandwidth") / total
     if by_bytes > _TOLD and source != target:

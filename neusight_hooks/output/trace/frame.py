@@ -92,7 +92,9 @@ def device_properties(gpu: GPU, device: int) -> dict[str, object]:
         "maxThreadsPerMultiprocessor": gpu.max_threads_per_sm,
         "regsPerBlock": REGISTERS_PER_BLOCK,
         "warpSize": gpu.warp_size,
-        "sharedMemPerBlock": _SHARED_MEMORY_PER_BLOCK,
+        "sharedMemPerBlock": gpu.shared_memory_per_sm_bytes
+        if gpu.vendor == "amd"
+        else _SHARED_MEMORY_PER_BLOCK,
         "numSms": gpu.num_sms,
         "regsPerMultiprocessor": gpu.registers_per_sm,
         "sharedMemPerBlockOptin": gpu.shared_memory_per_block_optin_bytes,

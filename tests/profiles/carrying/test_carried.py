@@ -15,8 +15,9 @@ import neusight
 from neusight.integrations.profiles.carrying.carried import carry, source_of
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
+from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.trace.file import trace_events
-from neusight.predictors.errors import TraceError, UnknownGPUError
+from neusight.predictors.errors import TraceError, UnknownGPUError, UnsupportedKernelError
 from places import SHARED
 
 TRACES = SHARED / "traces"
@@ -42,9 +43,32 @@ def train(gpu: str) -> neusight.Forecast:
 @cache
 def trace(gpu: str = "V100") -> dict[str, Any]:
     """The trace of a training program, as a profile would show it, were the forecast the truth."""
-    forecast = train(gpu)
-    found = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    return as_profiled(train(gpu))
+
+
+def as_profiled(forecast: neusight.Forecast, **options: Any) -> dict[str, Any]:
+    found = trace_events(forecast.timeline, forecast.memory, forecast.gpu, **options)
     return {key: value for key, value in found.items() if key != "neusight"}
+
+
+def attend(gpu: str) -> neusight.Forecast:
+    with neusight.forecast_on(gpu, host="profiled") as forecast:
+        for _ in range(3):
+            query = torch.randn(
+                4, 8, 512, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True
+            )
+            nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    return forecast
+
+
+def multiply_fp8() -> neusight.Forecast:
+    with neusight.forecast_on("H100", host="profiled") as forecast:
+        left = torch.empty(2048, 2048, device="cuda", dtype=torch.float8_e4m3fn)
+        scale = torch.ones((), device="cuda")
+        for _ in range(3):
+            torch._scaled_mm(left, left.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+            torch.cuda.synchronize()
+    return forecast
 
 
 def profile(gpu: str = "V100", *, device: str | None = None) -> Profile:
@@ -128,6 +152,86 @@ def test_a_profile_of_another_gpu_than_said_is_refused() -> None:
         carry(profile(), "A100", source="T4")
 
 
+def test_memory_that_the_profile_does_not_tell_is_not_said_to_fit() -> None:
+    silent = read_profile_events(
+        as_profiled(attend("H100"), profile_memory=False), keep_arguments=True
+    )
+
+    carried = carry(silent, "A100")
+
+    assert carried.memory_verdict == "unknown"
+    assert "fits" not in carried.summary()
+    assert "memory    not known, of 79.25 GiB" in carried.summary()
+    told = carried.to_json()
+    assert (told["fits"], told["memory_verdict"], told["memory"]) == (None, "unknown", None)
+    assert told["peak_memory_bytes"] is told["peak_reserved_bytes"] is None
+    compared = lay_side_by_side([carried], {"A100": 2.0})
+    assert compared.rows[0].used_bytes is None
+    assert "? of 79" in compared.table()
+
+
+def test_memory_that_the_profile_tells_is_what_is_judged() -> None:
+    read = read_profile_events(as_profiled(attend("H100")), keep_arguments=True)
+
+    carried = carry(read, "A100")
+
+    assert read.peak_allocated_bytes is not None
+    assert carried.memory_verdict == "fits"
+    assert carried.peak_memory_bytes >= read.peak_allocated_bytes
+
+
+def test_a_profile_without_shapes_is_carried_by_bytes_and_says_what_to_record() -> None:
+    read = read_profile_events(
+        as_profiled(attend("H100"), record_shapes=False), keep_arguments=True
+    )
+
+    carried = carry(read, "A100")
+
+    assert carried.coverage["fallback"] == 1.0
+    assert "record_shapes=True" in carried.summary()
+    assert "100% of the kernel time" in carried.summary()
+
+
+def test_a_kernel_that_does_not_exist_on_the_target_is_named() -> None:
+    read = read_profile_events(as_profiled(multiply_fp8()), keep_arguments=True)
+
+    with pytest.raises(
+        UnsupportedKernelError, match=r"scaled_gemm in float8_e4m3fn.*V100.* has no fp8 unit"
+    ):
+        carry(read, "V100")
+
+
+def test_8_bit_floats_of_another_kind_are_taken_for_the_targets_own() -> None:
+    read = read_profile_events(as_profiled(multiply_fp8()), keep_arguments=True)
+
+    carried = carry(read, "MI300X")
+
+    assert "MI300X does not multiply float8_e4m3fn: taken for its own" in carried.summary()
+    assert "does not multiply" not in carry(read, "H200").summary()
+
+
+def test_between_vendors_the_libraries_kernels_take_what_is_forecast() -> None:
+    carried, direct = carry(profile(), "MI300X"), train("MI300X")
+
+    def products_us(forecast: neusight.Forecast) -> float:
+        return next(row.time_us for row in forecast.verdict.by_kernel_class if row.name == "gemm")
+
+    assert products_us(carried) == pytest.approx(products_us(direct), rel=0.02)
+    assert "the libraries of MI300X are others" in carried.summary()
+
+
+def test_a_driver_that_does_not_name_its_gpu_is_helped_by_its_figures() -> None:
+    events = copy.deepcopy(trace())
+    events["deviceProperties"][0] |= {
+        "name": "AMD Radeon Graphics", "numSms": 104, "computeMajor": 9, "computeMinor": 0,
+        "totalGlobalMem": 68702699520,
+    }  # fmt: skip
+    read = read_profile_events(events, source="run.json", keep_arguments=True)
+
+    with pytest.raises(TraceError, match=r"it is MI210 or MI250\. Say which .*--from MI210"):
+        carry(read, "MI300X")
+
+
 def test_a_card_that_is_not_known_is_taken_for_its_model() -> None:
     read = profile(device="Tesla V100-DGXS-32GB")
     assert source_of(read, None).architecture == "Volta"
@@ -136,7 +240,7 @@ def test_a_card_that_is_not_known_is_taken_for_its_model() -> None:
 
 def test_a_gpu_that_nobody_knows_has_to_be_said() -> None:
     read = profile(device="Quux 9000")
-    with pytest.raises(TraceError, match="--from GPU"):
+    with pytest.raises(TraceError, match=r"Quux 9000.*--from V100-PCIE-32GB"):
         carry(read, "A100")
     assert carry(read, "A100", source="V100").verdict.num_kernels
 
@@ -153,3 +257,19 @@ def test_a_real_profile_of_an_older_torch_is_carried_by_prices_nearly_whole() ->
     assert carried.verdict.mfu > 0.1
     assert carried.verdict.by_kernel_class[0].name == "convolution"
     assert carried.verdict.coverage["fallback"] < 0.08
+
+
+@needs_traces
+@pytest.mark.slow
+def test_a_profile_of_one_vendor_gives_what_the_other_measured() -> None:
+    """ViT-base, 4 images: 1.69 ms of kernels on MI300X in data/profiled_kernels."""
+    carried = carry(TRACES / "h100__Falconsai_nsfw_image_detection__1016002.json.gz", "MI300X")
+    assert carried.verdict.gpu_busy_us == pytest.approx(1690.0, rel=0.1)
+
+
+@needs_traces
+def test_a_profile_that_torch_wrote_on_rocm_is_given_back_on_its_own_gpu() -> None:
+    path = TRACES / "amd_trace__mi250_minitoy_train_ROCm6_2_kineto.json.gz"
+    carried = carry(path, "MI250", source="MI250")
+    assert carried.verdict.gpu_busy_us == pytest.approx(149.0, rel=0.01)
+    assert carried.memory_verdict == "unknown"

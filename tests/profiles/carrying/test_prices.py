@@ -120,3 +120,23 @@ def test_kernels_of_libraries_change_with_the_gpu(name: str) -> None:
 @pytest.mark.parametrize("name", [ADD, "triton_poi_fused_add_0", "multi_tensor_apply_kernel"])
 def test_kernels_of_torch_stay_as_they_are(name: str) -> None:
     assert keeps_implementation(name)
+
+
+def test_between_vendors_torchs_own_kernels_keep_their_ratio_and_products_their_price() -> None:
+    add = profile_of("aten::add", [LARGE, LARGE, []], ADD)
+    (near,), (far,) = carried(add, "A100"), carried(add, "MI300X")
+    (twice,) = carried(profile_of("aten::add", [LARGE, LARGE, []], ADD, us=200.0), "MI300X")
+
+    assert (near.way, far.way) == ("prices and waves", "prices")
+    assert twice.estimate.latency_us == pytest.approx(2 * far.estimate.latency_us, rel=1e-3)
+    assert far.estimate.low_us < far.estimate.latency_us < far.estimate.high_us
+
+
+def test_between_vendors_a_product_takes_what_is_forecast_however_long_it_took() -> None:
+    dims = [[2048, 1024], [1024, 2048]]
+    (short,), (long,) = (
+        carried(profile_of("aten::mm", dims, GEMM, us=us), "MI300X") for us in (300.0, 900.0)
+    )
+
+    assert (short.way, long.way) == ("forecast", "forecast")
+    assert short.estimate.latency_us == pytest.approx(long.estimate.latency_us, rel=1e-3)

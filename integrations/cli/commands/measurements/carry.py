@@ -8,7 +8,7 @@ from typing import Any
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_traces
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
-from neusight.predictors.errors import OptionError
+from neusight.predictors.errors import OptionError, UnsupportedKernelError
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable_text
 
@@ -42,7 +42,9 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.profiles.reading.reading import read_profile
     from neusight.predictors.gpu import find_gpu
 
-    names = [find_gpu(name).name for text in options.to for name in text.split(",")]
+    names = list(
+        dict.fromkeys(find_gpu(name).name for text in options.to for name in text.split(","))
+    )
     require_predictor(options.predictor)
     prices = parse_prices(options.price)
     unasked = [name for name in prices if name not in names]
@@ -52,15 +54,26 @@ def run(options: argparse.Namespace) -> int:
             f" {', '.join(names)}. Add --to {unasked[0]}, or leave its price out."
         )
     profile = read_profile(options.profile, keep_arguments=True)
-    forecasts = [
-        carry(profile, name, source=options.source, predictor=options.predictor) for name in names
-    ]
+    forecasts, left_out = [], {}
+    for name in names:
+        try:
+            forecasts.append(
+                carry(profile, name, source=options.source, predictor=options.predictor)
+            )
+        except UnsupportedKernelError as error:
+            if len(names) == 1:
+                raise
+            left_out[name] = str(error)
+    if not forecasts:
+        raise UnsupportedKernelError(f"{', '.join(left_out)}: {next(iter(left_out.values()))}")
     lines = [forecasts[0].summary()] if len(forecasts) == 1 else []
     compared = lay_side_by_side(forecasts, prices)
-    if len(forecasts) > 1 or prices:
+    if len(names) > 1 or prices:
         lines += [compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
-        lines += [f"  note      {text}" for text in forecasts[0].recording.warnings]
+        said = dict.fromkeys(text for one in forecasts for text in one.recording.warnings)
+        lines += [f"  note      {text}" for text in said]
+    lines += [f"  left out  {name}: {why}" for name, why in left_out.items()]
     print(printable_text("\n".join(["", *lines])))
     problems: list[str] = []
     if options.trace:
@@ -69,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
         document: dict[str, Any] = {
             "forecasts": [forecast.to_json() for forecast in forecasts],
             "side_by_side": compared.to_json(),
+            "left_out": left_out,
         }
         problems += tried(lambda: write_json(options.json, document), options.json)
     tell_problems(problems)
