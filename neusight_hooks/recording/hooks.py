@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -36,6 +38,10 @@ _COMPILED = "._orig_mod"
 #: The steps of torch's own profiler, which the trace numbers by itself.
 _PROFILER_STEP = "ProfilerStep#"
 
+#: Where torch.fx defines the classes of its graphs, and what lies between one and its caller.
+_GRAPHS = "torch.fx.graph_module"
+_CALLING = (_GRAPHS, "torch.nn.modules.", "neusight.")
+
 
 class ProgramHooks:
     """Follows modules, optimizers and annotations of the main thread: marks them on the tape, names
@@ -57,6 +63,8 @@ class ProgramHooks:
         self._storages = storages
         self._cutter = cutter
         self._main = threading.get_ident()
+        #: Whether the outermost module that runs is a graph that torch calls for itself.
+        self._is_of_torch = False
         self._optimizers: list[torch.optim.Optimizer] = []
         self._handles: list[RemovableHandle] = []
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
@@ -118,7 +126,9 @@ class ProgramHooks:
         if self._is_elsewhere:
             return
         if self._attribution.is_outside():
-            self._cutter.outermost_forward_begins()
+            self._is_of_torch = _is_called_by_torch(module)
+            if not self._is_of_torch:
+                self._cutter.outermost_forward_begins()
             self._name_all(module)
         path = self._paths.get(module)
         if path is None:
@@ -131,7 +141,7 @@ class ProgramHooks:
             return
         path = self._attribution.leave_module()
         self._tape.mark("module_end", path, type(module).__name__)
-        if self._attribution.is_outside():
+        if self._attribution.is_outside() and not self._is_of_torch:
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:
@@ -208,6 +218,17 @@ def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
             set_eval_frame(compiles)
 
     return run
+
+
+def _is_called_by_torch(module: torch.nn.Module) -> bool:
+    """Whether it is a graph that torch made and calls for itself, such as the score_mod of flex
+    attention: its return ends no step of the program."""
+    if type(module).__module__ != _GRAPHS:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_CALLING):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
 
 
 def _class_name(module: torch.nn.Module) -> str:

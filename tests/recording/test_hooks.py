@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import neusight
 from neusight.recording.recording import Mark, OpCall
@@ -100,3 +101,28 @@ def test_modules_begin_and_end_in_turn() -> None:
         ("module_begin", "Block.outer.1", "Linear"), ("module_end", "Block.outer.1", "Linear"),
         ("module_end", "Block.outer", "Sequential"), ("module_end", "Block", "Block"),
     ]  # fmt: skip
+
+
+def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return query >= key
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_graph_that_torch_calls_for_itself_ends_no_step() -> None:
+    """Flex attention that is not compiled calls the graphs of its score_mod and mask_mod."""
+    with neusight.forecast_on("H100") as forecast, torch.no_grad():
+        query = torch.randn(1, 2, 128, 64, device="cuda")
+        mask = create_block_mask(causal, None, None, 128, 128, device="cuda")
+        flex_attention(query, query, query, block_mask=mask)
+
+    assert len(forecast.recording.steps) == 1
+    assert [kernel.name for kernel, _ in forecast.kernels].count("gemm") == 2
+
+
+def test_a_graph_that_the_program_calls_ends_a_step_as_a_module_does() -> None:
+    with neusight.forecast_on("H100") as forecast, torch.no_grad():
+        graph = torch.fx.symbolic_trace(torch.nn.Linear(8, 8).cuda())
+        for _ in range(3):
+            graph(torch.randn(4, 8, device="cuda"))
+
+    assert [step.kind for step in forecast.recording.steps][1:] == ["eval"] * 3
