@@ -479,10 +479,13 @@ class _FusedRMSNorm(torch.autograd.Function):
         ctx.save_for_backward(input, rstd, weight)
         ctx.normalized_shape = normalized_shape
         ctx.mark_non_differentiable(rstd)
+        ctx.set_materialize_grads(False)  # a CUDA build makes no zeros for the gradient of rstd
         return out, rstd
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        if gradients[0] is None:
+            return None, None, None, None
         input, rstd, weight = ctx.saved_tensors
         mask = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[1]]
         with torch._C._AutoDispatchBelowAutograd():
