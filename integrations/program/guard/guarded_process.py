@@ -105,7 +105,13 @@ def in_guarded_process(
     """What `work` returned in a process of its own, given the store for the program's files; what
     it raises is raised here. `words` may name files of the user's, whose folders stay closed.
     Copies and new files are collected into `keep`, then removed."""
-    _prepare()
+    with _loaded():
+        return _in_guarded_process(work, words, keep=keep)
+
+
+def _in_guarded_process(
+    work: Callable[[Store], T], words: Iterable[str], *, keep: str | None
+) -> Ended[T]:
     raises_from_here()
     from neusight.fake_cuda.store.hands import HandsServer
     from neusight.fake_cuda.store.leftovers import remove_leftovers
@@ -160,8 +166,26 @@ def _temporary_folder(store: str) -> Iterator[str]:
         link.unlink(missing_ok=True)
 
 
-def _prepare() -> None:
-    """What takes long is loaded here, once, for this process and the child."""
+@contextmanager
+def _loaded() -> Iterator[None]:
+    """What takes long is loaded here, once, for this process and the child. While open, Python
+    looks for garbage only in what came later: no search finds any in modules, nor marks (and so
+    copies) what both processes share."""
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _load()
+    finally:
+        if is_collecting:
+            gc.enable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _load() -> None:
     from neusight.fake_cuda.core import self_check
 
     self_check()  # first: another torch may lack names that the others import

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -59,6 +60,17 @@ def test_what_the_work_returns_comes_back(home: Path) -> None:
     assert ended.answer["pid"] != os.getpid()
     assert (ended.failure, ended.exit_code) == ("", 0)
     assert left_in_temporary(home) == []
+
+
+def test_garbage_is_looked_for_in_what_the_work_makes_alone(home: Path) -> None:
+    before = gc.get_freeze_count()
+
+    ended = in_guarded_process(lambda store: (gc.isenabled(), gc.get_freeze_count()), WORDS)
+
+    assert ended.answer is not None
+    is_collecting, num_left_out = ended.answer
+    assert is_collecting and num_left_out > 100_000
+    assert gc.isenabled() and gc.get_freeze_count() == before
 
 
 def test_what_the_work_raises_is_raised_with_its_frames(home: Path) -> None:
