@@ -10,13 +10,7 @@ import torch
 
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = [
-    "is_tracers_tensor",
-    "legacy_type_taker",
-    "list_tensor_maker",
-    "override_finder",
-    "tensor_maker",
-]
+__all__ = ["is_tracers_tensor", "legacy_type_taker", "override_finder", "tensor_maker"]
 
 _FakeTensor = torch._subclasses.FakeTensor
 
@@ -28,62 +22,14 @@ def is_tracers_tensor(x: object) -> bool:
 
 
 def tensor_maker(make: Callable[..., Any], make_pinned: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.tensor`, which asks CUDA for pinned memory in C++ and without any op, and reads single
-    values of the GPU there."""
+    """`torch.tensor`, which asks CUDA for pinned memory in C++ and without any op."""
 
     def tensor(data: Any, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
-        if isinstance(data, (list, tuple)) and _holds_gpu_values(data):
-            if kwargs.get("dtype") is None:
-                kwargs["dtype"] = _dtype_of(make, data)
-            data = _read(data)
         if not pin_memory:
             return make(data, *args, **kwargs)
         return make_pinned(data, *args, **kwargs)
 
     return tensor
-
-
-def list_tensor_maker(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.as_tensor`, which reads single values of the GPU in C++ too."""
-
-    def as_tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(data, (list, tuple)) and _holds_gpu_values(data):
-            if not args and kwargs.get("dtype") is None:
-                kwargs["dtype"] = _dtype_of(make, data)
-            data = _read(data)
-        return make(data, *args, **kwargs)
-
-    return as_tensor
-
-
-def _holds_gpu_values(data: Any) -> bool:
-    for item in data:
-        if isinstance(item, ForecastTensor):
-            return True
-        if isinstance(item, (list, tuple)) and _holds_gpu_values(item):
-            return True
-    return False
-
-
-def _read(data: Any) -> Any:
-    """The values in lists, each of the GPU read by itself, as torch does."""
-    if isinstance(data, (list, tuple)):
-        return [_read(item) for item in data]
-    if isinstance(data, ForecastTensor) and data.numel() == 1:
-        return data.item()
-    return data
-
-
-def _dtype_of(make: Callable[..., Any], data: Any) -> torch.dtype:
-    """The dtype of what is made of lists, as torch finds it: that which all values fit."""
-    found = None
-    for item in data:
-        if isinstance(item, (list, tuple)):
-            dtype = _dtype_of(make, item) if item else torch.get_default_dtype()
-        else:
-            dtype = item.dtype if isinstance(item, torch.Tensor) else make(item).dtype
-        found = dtype if found is None else torch.promote_types(found, dtype)
-    return torch.get_default_dtype() if found is None else found
 
 
 def legacy_type_taker(plain: Callable[..., Any], dtypes: dict[str, torch.dtype]) -> Any:

@@ -16,7 +16,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neusight.fake_cuda.inlined import list_tensor_maker, tensor_maker
+from neusight.fake_cuda.inlined import tensor_maker
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
@@ -91,10 +91,6 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     patches.on_restore(lambda: builtins.pop(id(tensor), None))
     builtins[id(tensor)] = "aten::tensor"
     patches.set(torch, "tensor", tensor)
-    as_tensor = list_tensor_maker(torch.as_tensor)
-    patches.on_restore(lambda: builtins.pop(id(as_tensor), None))
-    builtins[id(as_tensor)] = "aten::as_tensor"
-    patches.set(torch, "as_tensor", as_tensor)
 
 
 def _install_truncated_normal(patches: Patches) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from neusight.fake_cuda.answers.attention_choice import (
     AttentionBackend,
@@ -20,6 +21,7 @@ from neusight.fake_cuda.core import IS_CUDA_BUILD
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.files import json_value
 from neusight.recording.handlers.registry import handles
+from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -127,11 +129,42 @@ def install_overrides(
             override(f"{name}.input", _rnn_input(mode))
             override(f"{name}.data", _rnn_packed(mode))
         override("ctc_loss.Tensor", _ctc_loss_of_lists)
+        override("one_hot", _one_hot)
+        library.impl("_local_scalar_dense", _reader(recorder), "CUDA")
         if not IS_CUDA_BUILD:
             library.impl("_fused_rms_norm", _FusedRMSNorm.run, "AutogradCUDA")
             for name in ("silu_backward", "mish_backward"):
                 # Having a kernel of its own keeps the op whole; the dispatch mode never reaches it.
                 library.impl(name, _never_reached, "CUDA")
+
+
+def _reader(recorder: Recorder) -> Callable[[Any], Any]:
+    """Reads one value where torch does so in C++ and asks no dispatch mode: for a tensor, or an
+    index, made of lists that hold single values (tensor_new.cpp)."""
+
+    def read(tensor: Any) -> Any:
+        if not isinstance(tensor, ForecastTensor):  # of a compiler: its graph ends here
+            raise DataDependentOutputException(aten._local_scalar_dense.default)
+        return recorder.dispatch(aten._local_scalar_dense.default, (tensor,), {})
+
+    return read
+
+
+def _one_hot(self: Any, num_classes: int = -1) -> Any:
+    """As torch does for plain tensors; for subclasses and compilers it compares (Onehot.cpp)."""
+    if self.dtype != torch.long:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if not self.numel() and num_classes < 1:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if num_classes == -1:
+        num_classes = int(self.max().item()) + 1
+    if num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    if not isinstance(self, ForecastTensor) or self.fake_mode.is_inside:
+        compared = self.unsqueeze(-1) == torch.arange(num_classes, device=self.device)
+        return compared.to(torch.long)
+    found = torch.zeros((*self.shape, num_classes), dtype=torch.long, device=self.device)
+    return found.scatter_(-1, self.unsqueeze(-1), 1) if self.numel() else found
 
 
 def _never_reached(*args: Any) -> Any:

@@ -55,20 +55,31 @@ def _topk(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 @handles(aten.scatter.value, aten.scatter_.value)
 def _scatter(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Ones at choices that were invented, in what nobody knows: taken for zeros, as routers count
-    the tokens of an expert."""
+    the tokens of an expert. A choice that nobody knows is invented here: `one_hot` of an argmax."""
     out = recorder.run_known(func, args, kwargs)
-    index, value = args[2], args[3]
+    dim, index, value = args[1:4]
     if (
         value == 1
         and not kwargs
         and out not in recorder.known
-        and recorder.known.is_invented(index)
         and recorder.known.may_hold(out, are_whole=True)
     ):
         with recorder.mode.inside():
-            ones = torch.zeros(tuple(out.shape), dtype=torch.long, device="cpu")
-            _set_invented(recorder, out, ones.scatter_(args[1], recorder.known.of(index), 1))
+            chosen = _chosen(recorder, out, dim, index)
+            if chosen is not None:
+                ones = torch.zeros(tuple(out.shape), dtype=torch.long, device="cpu")
+                _set_invented(recorder, out, ones.scatter_(dim, chosen, 1))
     return out
+
+
+def _chosen(recorder: Recorder, out: Any, dim: int, index: Any) -> torch.Tensor | None:
+    """Which places of `out` were invented, or one in turn of few where nobody knows them."""
+    if recorder.known.is_invented(index):
+        return recorder.known.of(index)
+    is_one = dim in (-1, out.dim() - 1) and index.shape[-1:] == (1,)
+    if index in recorder.known or not is_one or out.shape[-1] > MAX_EXPERTS:
+        return None
+    return _in_turn(index.numel(), out.shape[-1]).reshape(index.shape)
 
 
 @handles(aten.bincount.default)

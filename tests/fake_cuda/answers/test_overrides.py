@@ -230,3 +230,42 @@ def test_the_cpu_keeps_its_own_kernels_inside_and_out() -> None:
 
     for one, two, three in zip(expected, inside, after, strict=True):
         assert torch.equal(one, two) and torch.equal(one, three)
+
+
+def test_indices_are_lists_of_single_values_of_the_gpu() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        first, second = torch.tensor([0, 1], device="cuda")
+        table = torch.ones(2, 3, 4, device="cuda")
+        rows = table[(first, second), (second, first)]
+        mixed = table[:, [first, 2], 1:]
+        table[[first, 1], [0, second]] = 0.0
+
+        @torch.compile(backend="eager")
+        def picked(x: torch.Tensor) -> torch.Tensor:
+            return x[(first, second), (second, first)] + 1
+
+        compiled = picked(table)
+
+    assert rows.shape == compiled.shape == (2, 4)
+    assert mixed.shape == (2, 2, 3)
+    assert forecast.verdict.num_synchronizations >= 7
+
+
+def test_one_hot_writes_ones_where_a_compiler_compares() -> None:
+    def classes(x: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(x, 5)
+
+    def program() -> None:
+        labels = torch.tensor([1, 2], device="cuda")
+        assert classes(labels).tolist() == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0]]
+        assert F.one_hot(labels).shape == (2, 3)
+        with pytest.raises(RuntimeError, match="LongTensor"):
+            classes(labels.int())
+        with pytest.raises(RuntimeError, match="should be positive"):
+            F.one_hot(labels, 0)
+
+    assert {"zeros", "scatter_"} <= op_names("H100", program)
+    with neusight.forecast_on("H100"):
+        labels = torch.ones(2, dtype=torch.long, device="cuda")
+        assert torch.vmap(classes)(labels).shape == (2, 5)
+        assert torch.compile(classes, backend="aot_eager")(labels).shape == (2, 5)

@@ -64,3 +64,14 @@ def test_words_are_not_taken_for_experts() -> None:
         found = best.flatten().tolist()
 
     assert len(set(found)) == 1  # invented one by one, all alike
+
+
+def test_one_choice_of_each_router_is_spread_over_all() -> None:
+    """Switch Transformers: one expert a token, by `argmax` and `one_hot`."""
+    with neusight.forecast_on("H100"):
+        scores = torch.randn(2, 6, 4, device="cuda").softmax(-1)
+        chosen = torch.nn.functional.one_hot(scores.argmax(-1), num_classes=4)
+        kept = chosen * (chosen.cumsum(-2) <= 64)
+
+        assert kept.sum((0, 1)).tolist() == [3, 3, 3, 3]
+        assert [int(row.nonzero().shape[0]) for row in kept.view(-1, 4).T] == [3, 3, 3, 3]
