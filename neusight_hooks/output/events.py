@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.kernel_names import kernel_display_name, launched_name
+from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
@@ -30,10 +32,11 @@ def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = Non
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
     steps = _steps_of(timeline)
+    named = _named_on(gpu, timeline)
     growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
     events = {
         position: untyped.FunctionEvent(
-            **_host_fields(position, timeline.host[position]),
+            **_host_fields(position, named(timeline.host[position])),
             device_memory_usage=growth[position],
         )
         for step in steps
@@ -63,6 +66,18 @@ def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = Non
     )
     listed._build_tree()
     return listed
+
+
+def _named_on(gpu: GPU, timeline: Timeline) -> Callable[[HostSpan], HostSpan]:
+    """Gives a span the name that its op or call has in a build of torch for that GPU."""
+    if gpu.vendor != "amd":
+        return lambda span: span
+    kernels = {span.correlation: span.kernel for span in timeline.kernels}
+
+    def named(span: HostSpan) -> HostSpan:
+        return span._replace(name=hip_call(miopen_op(span.name), kernels.get(span.correlation)))
+
+    return named
 
 
 def _host_fields(position: int, span: HostSpan) -> dict[str, Any]:

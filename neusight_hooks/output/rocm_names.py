@@ -14,7 +14,7 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.predictor import Estimate
 
-__all__ = ["hip_call", "rocm_display_name"]
+__all__ = ["hip_call", "miopen_op", "rocm_display_name"]
 
 _DEFAULT_TILE = (128, 128)
 #: Copies, where the host's side is always called so.
@@ -142,7 +142,28 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
     )
 
 
-# -- runtime calls ---------------------------------------------------------------------------------
+# -- ops and runtime calls -------------------------------------------------------------------------
+
+#: What a ROCm build calls ops that a forecast records by their names in a CUDA build.
+_MIOPEN_OPS = (
+    ("aten::_cudnn_rnn", "aten::miopen_rnn"),
+    ("aten::cudnn_batch_norm", "aten::miopen_batch_norm"),
+    ("CudnnRnnBackward", "MiopenRnnBackward"),
+    ("CudnnBatchNormBackward", "MiopenBatchNormBackward"),
+)
+
+
+def miopen_op(name: str) -> str:
+    """The name of an op, or of a node of autograd's, on ROCm.
+
+    >>> miopen_op("aten::_cudnn_rnn_backward")
+    'aten::miopen_rnn_backward'
+    """
+    for of_cuda, of_rocm in _MIOPEN_OPS:
+        if of_cuda in name:
+            return name.replace(of_cuda, of_rocm)
+    return name
+
 
 #: HIP's functions in place of CUDA's whose names differ by more than their beginning.
 _HIP_CALLS = {"cuLaunchKernel": "hipModuleLaunchKernel", "cudaMemcpyAsync": "hipMemcpyWithStream"}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import neusight
 from neusight.integrations.profiles.aliases import class_of_name
 from neusight.output.kernel_names import kernel_display_name
-from neusight.output.rocm_names import hip_call
+from neusight.output.rocm_names import hip_call, miopen_op
+from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
@@ -112,3 +115,32 @@ def test_kernels_of_a_profile_on_mi300x_have_a_class(name: str, kind: KernelClas
 )
 def test_calls_of_the_runtime_are_hip_s(name: str, kernel: Kernel | None, expected: str) -> None:
     assert hip_call(name, kernel) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward"),
+        ("autograd::engine::evaluate_function: CudnnRnnBackward0",
+         "autograd::engine::evaluate_function: MiopenRnnBackward0"),
+        ("aten::convolution", "aten::convolution"),
+    ],
+)  # fmt: skip
+def test_ops_of_a_rocm_build_are_miopens(name: str, expected: str) -> None:
+    assert miopen_op(name) == expected
+
+
+def test_a_trace_and_a_table_of_an_amd_gpu_name_its_libraries() -> None:
+    with neusight.forecast_on("MI300X") as forecast:
+        recurrent = torch.nn.LSTM(64, 64).cuda()
+        recurrent(torch.zeros(4, 2, 64, device="cuda"))[0].sum().backward()
+        torch.cuda.synchronize()
+    text = str(trace_events(forecast.timeline, forecast.memory, forecast.gpu)["traceEvents"])
+    table = str(forecast.key_averages())
+
+    assert "aten::miopen_rnn" in text
+    assert "hipExtModuleLaunchKernel" in text
+    assert "Cijk_" in text
+    assert "aten::miopen_rnn" in table
+    for theirs in ("cudnn", "cublas", "Cudnn", "cudaLaunch", "sgemm"):
+        assert theirs not in text + table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from neusight.output.rocm_names import hip_call
+from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.output.trace.arguments import shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.device import DeviceLanes
@@ -127,6 +127,8 @@ class HostLanes:
         between = f"{own}," if own else ""
         args = f'{log.host_args(external)},{between}"Ev Idx":{log.next_index()}'
         name = span.name.removeprefix(_FUSED)  # an op of compiled code bears its kernel's name
+        if self._device.is_rocm:
+            name = miopen_op(name)
         log.complete(category, name, span.thread, start, end, args)
 
     # -- ops and autograd nodes
