@@ -254,7 +254,18 @@ def test_a_cuda_only_package_is_named_with_its_line(tmp_path: Path) -> None:
     done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
 
     assert done.returncode == 3
-    assert "train.py:2 imports vllm" in done.stderr
+    assert "train.py:2 imports vllm, which is not installed here" in done.stderr
+
+
+def test_what_a_stand_in_lacks_is_named_with_its_line(tmp_path: Path) -> None:
+    script(tmp_path, "import torch\nfrom flash_attn import a_function_of_tomorrow\n")
+
+    done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
+
+    assert done.returncode == 3
+    asked = "train.py:2 asks for more of flash_attn than its stand-in has (as of 2.8.3)"
+    assert asked in done.stderr
+    assert "cannot import name 'a_function_of_tomorrow' from 'flash_attn'." in done.stderr
 
 
 def test_an_endless_loop_over_an_invented_loss_is_stopped(tmp_path: Path) -> None:
