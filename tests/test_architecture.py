@@ -24,6 +24,7 @@ NEEDS_TORCH = (
     "neusight.fake_cuda",
     "neusight.integrations.frameworks.lightning",
     "neusight.integrations.frameworks.transformers",
+    "neusight.integrations.suites.programs",
     "neusight.ops.launched",
     "neusight.questions",
     "neusight.recording.attribution",
@@ -94,6 +95,7 @@ ORDER = (
     "neusight.integrations.program",
     "neusight.integrations.frameworks",
     "neusight.integrations.profiles",
+    "neusight.integrations.suites",
     "neusight.integrations.check",
     "neusight.integrations.cli",
 )

@@ -1,32 +1,46 @@
-"""`neusight evaluate`: scores predictors on measured kernels."""
+"""`neusight evaluate`: scores predictors on measured kernels, or on whole programs."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json
-from neusight.predictors.registry import DEFAULT_PREDICTOR, require_predictor
+from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.predictors.errors import OptionError
+from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names, require_predictor
 from neusight.predictors.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
+    from neusight.integrations.suites.evaluation import SuiteReport
     from neusight.predictors.training.evaluate import Report
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
-HELP = "score predictors on measured kernels"
+HELP = "score predictors on measured kernels, or on whole programs (--suite)"
 DESCRIPTION = ""
+
+#: The suites, as `suites/evaluation.py` names them, which needs torch to load.
+_SUITES = ("paper", "published")
 
 
 def add_arguments(evaluate: argparse.ArgumentParser) -> None:
     """The options of `neusight evaluate`."""
     evaluate.add_argument("--data", required=True, metavar="DIR", help="folder with the tables")
     evaluate.add_argument("--predictor", action="append", metavar="NAME",
-                          help="who prices the kernels, also several (tiled)")  # fmt: skip
+                          help="who prices, also several (tiled; of suites all)")  # fmt: skip
     evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
     evaluate.add_argument("--sizes", action="store_true", help="show every size class")
+    suites = evaluate.add_argument_group("whole programs that others measured")
+    suites.add_argument("--suite", metavar="NAME", help=f"run their cases: {', '.join(_SUITES)}")
+    suites.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
+    suites.add_argument("--csv", metavar="FILE", help="write the error of every case there")
+    suites.add_argument("--markdown", metavar="FILE", help="write the tables there")
+    suites.add_argument("--recordings", metavar="DIR", help="keep what was recorded, and price it "
+                        "again (delete it after a change of the recorder)")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +48,11 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.profiles.profiled_kernels import is_profiled
     from neusight.predictors.training.evaluate import score_folder, table_of
 
+    if options.suite is not None:
+        return _run_suite(options)
+    for option in ("only", "csv", "markdown", "recordings"):
+        if getattr(options, option):
+            raise OptionError(f"--{option} is for cases: name them with --suite NAME.")
     names = options.predictor or [DEFAULT_PREDICTOR]
     for name in names:
         require_predictor(name)
@@ -49,6 +68,47 @@ def run(options: argparse.Namespace) -> int:
         problems = tried(lambda: write_json(options.json, report.to_json()), options.json)
     tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _run_suite(options: argparse.Namespace) -> int:
+    """Prints the tables of a suite and writes what was asked; the exit code."""
+    if options.suite not in _SUITES:
+        raise OptionError(f"There is no suite {options.suite!r}; known are {', '.join(_SUITES)}.")
+    from neusight.integrations.suites.evaluation import evaluate_suite
+    from neusight.integrations.suites.tables import left_out_lines, text_table
+
+    names = options.predictor or predictor_names()
+    report = evaluate_suite(
+        options.suite,
+        Path(options.data),
+        list(dict.fromkeys(names)),
+        only=options.only,
+        kept=Path(options.recordings) if options.recordings else None,
+        progress=lambda text: print(printable(text), file=sys.stderr, flush=True),
+    )
+    for table in report.tables:
+        print(f"{text_table(table, report.predictors)}\n")
+    for line in left_out_lines(report.left_out):
+        print(line)
+    problems = _write_suite(options, report)
+    tell_problems(problems)
+    return ExitCode.OK if report.results and not problems else ExitCode.WRONG_USE
+
+
+def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
+    """The files that were asked for; what could not be written."""
+    from neusight.integrations.suites.tables import csv_text, markdown
+
+    problems: list[str] = []
+    if options.json:
+        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    if options.csv:
+        text = csv_text(report.suite, report.results, report.left_out)
+        problems += tried(lambda: write_text(options.csv, text), options.csv)
+    if options.markdown:
+        tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
+        problems += tried(lambda: write_text(options.markdown, tables), options.markdown)
+    return problems
 
 
 def _score_programs(folder: str, names: Sequence[str]) -> Report:

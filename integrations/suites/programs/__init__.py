@@ -1,0 +1,1 @@
+"""What the cases of suites ran, written as their sources say."""
