@@ -9,7 +9,7 @@ from pathlib import Path
 from neusight.integrations.suites.case import LeftOut, Suite
 from neusight.integrations.suites.paper import paper_suite
 from neusight.integrations.suites.published import published_suite
-from neusight.integrations.suites.results import CaseResult, case_results
+from neusight.integrations.suites.results import PricedCase, case_results
 from neusight.integrations.suites.scores import (
     ErrorTable,
     kernel_table,
@@ -40,7 +40,7 @@ class SuiteReport:
 
     suite: str
     predictors: tuple[str, ...]
-    results: tuple[CaseResult, ...]
+    results: tuple[PricedCase, ...]
     tables: tuple[ErrorTable, ...]
     left_out: tuple[LeftOut, ...]
 
@@ -103,11 +103,11 @@ def _run(
     folder: Path,
     kept: Path | None,
     progress: Progress,
-) -> tuple[list[CaseResult], list[LeftOut]]:
-    results: list[CaseResult] = []
+) -> tuple[list[PricedCase], list[LeftOut]]:
+    results: list[PricedCase] = []
     left_out = list(suite.left_out)
     for item in case_results(suite, predictors, folder, kept=kept, progress=progress):
-        if isinstance(item, CaseResult):
+        if isinstance(item, PricedCase):
             results.append(item)
         else:
             left_out.append(item)

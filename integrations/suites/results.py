@@ -12,11 +12,11 @@ from neusight.integrations.suites.recorded import record_program
 from neusight.predictors.errors import ForecastStateError, NeusightError
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["CaseResult", "case_results"]
+__all__ = ["PricedCase", "case_results"]
 
 
 @dataclass(frozen=True)
-class CaseResult:
+class PricedCase:
     """A case and what one predictor says of it, ms; `low_ms` to `high_ms` is the 80 % interval.
 
     `trained_share` is the share of kernel time priced by what was fitted to kernels of that very
@@ -54,7 +54,7 @@ def case_results(
     *,
     kept: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Iterator[CaseResult | LeftOut]:
+) -> Iterator[PricedCase | LeftOut]:
     """Each case priced by each predictor, or left out with the reason. A program is recorded once,
     and again only for a GPU that answers what it asks differently."""
     by_program: dict[CaseProgram, list[SuiteCase]] = {}
@@ -78,7 +78,7 @@ def case_results(
 
 def _priced_or_not(
     case: SuiteCase, name: str, predictor: Predictor, found: Forecast
-) -> CaseResult | LeftOut:
+) -> PricedCase | LeftOut:
     try:
         return _priced(case, name, predictor, found)
     except NeusightError as error:
@@ -96,10 +96,10 @@ def _forecast_of(case: SuiteCase, made: list[Forecast], data: Path, kept: Path |
     return made[-1]
 
 
-def _priced(case: SuiteCase, name: str, predictor: Predictor, found: Forecast) -> CaseResult:
+def _priced(case: SuiteCase, name: str, predictor: Predictor, found: Forecast) -> PricedCase:
     there = found.on(case.gpu, predictor=predictor)
     latency = there.step_latency_us
-    return CaseResult(
+    return PricedCase(
         case,
         name,
         latency.median / 1e3,

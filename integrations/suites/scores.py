@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from neusight.integrations.suites.case import SuiteCase
-from neusight.integrations.suites.results import CaseResult
+from neusight.integrations.suites.results import PricedCase
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 from neusight.predictors.training.evaluate import Score
 
@@ -52,7 +52,7 @@ class ErrorTable:
 Grouping = Callable[[SuiteCase], str]
 
 
-def paper_tables(results: Sequence[CaseResult], predictors: Sequence[str]) -> list[ErrorTable]:
+def paper_tables(results: Sequence[PricedCase], predictors: Sequence[str]) -> list[ErrorTable]:
     """The paper's tables: eager cases of one GPU by GPU, model, batch and mode; fusion; four
     GPUs."""
     eager = [r for r in results if not r.case.program.compiled and not r.case.program.split]
@@ -64,7 +64,7 @@ def paper_tables(results: Sequence[CaseResult], predictors: Sequence[str]) -> li
     return [table for table in found if table.rows]
 
 
-def published_tables(results: Sequence[CaseResult], predictors: Sequence[str]) -> list[ErrorTable]:
+def published_tables(results: Sequence[PricedCase], predictors: Sequence[str]) -> list[ErrorTable]:
     """A table a source, by GPU, mode and compilation: sources are never pooled."""
     sources = dict.fromkeys(result.case.source for result in results)
     return [
@@ -146,14 +146,14 @@ _PAPER_GROUPS: Mapping[str, Grouping] = {
 
 
 def _table(
-    title: str, results: Sequence[CaseResult], by: Grouping, predictors: Sequence[str]
+    title: str, results: Sequence[PricedCase], by: Grouping, predictors: Sequence[str]
 ) -> ErrorTable:
     names = sorted({by(result.case) for result in results})
     rows = (_row(name, [r for r in results if by(r.case) == name], predictors) for name in names)
     return ErrorTable(title, tuple(rows))
 
 
-def _row(name: str, results: Sequence[CaseResult], predictors: Sequence[str]) -> ErrorRow:
+def _row(name: str, results: Sequence[PricedCase], predictors: Sequence[str]) -> ErrorRow:
     own = [result for result in results if result.predictor == DEFAULT_PREDICTOR]
     errors = {
         each: _mean(abs(result.error) for result in results if result.predictor == each)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from neusight.integrations.suites.case import LeftOut
-from neusight.integrations.suites.results import CaseResult
+from neusight.integrations.suites.results import PricedCase
 from neusight.integrations.suites.scores import ErrorRow, ErrorTable
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 from neusight.predictors.terminal_text import printable
@@ -63,7 +63,7 @@ _COLUMNS = ("suite", "source", "case", "gpu", "held_out", "model", "mode", "batc
             "status", "trained_share", "error", "is_inside", "assumed", "left_out")  # fmt: skip
 
 
-def csv_text(suite: str, results: Iterable[CaseResult], left_out: Iterable[LeftOut]) -> str:
+def csv_text(suite: str, results: Iterable[PricedCase], left_out: Iterable[LeftOut]) -> str:
     """A row for each case and predictor, and one for each that was left out with its reason: what
     ran, what was assumed, and the signed error as a share. Measured values stay in the data."""
     stream = io.StringIO()
@@ -78,7 +78,7 @@ def csv_text(suite: str, results: Iterable[CaseResult], left_out: Iterable[LeftO
     return stream.getvalue()
 
 
-def _of_csv(result: CaseResult) -> dict[str, object]:
+def _of_csv(result: PricedCase) -> dict[str, object]:
     case, program = result.case, result.case.program
     return {
         "source": case.source,
@@ -104,7 +104,7 @@ def _of_csv(result: CaseResult) -> dict[str, object]:
     }
 
 
-def result_row(result: CaseResult) -> dict[str, object]:
+def result_row(result: PricedCase) -> dict[str, object]:
     """A case of `neusight evaluate --suite --json`: all that is known of it."""
     case = result.case
     return {

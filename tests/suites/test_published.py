@@ -1,0 +1,79 @@
+"""Published figures become cases, or are left out with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neusight.integrations.suites.case import CaseProgram
+from neusight.integrations.suites.published import published_suite
+from neusight.predictors.errors import DataError
+from places import ROOT
+from suite_folders import FIGURE_HEAD, published_folder
+
+DATA = ROOT.parent / "shared" / "data"
+
+TIMM = "timm-a,x/y results/,RTX-3090,1,resnet18,64,224,amp-fp16,inf,no,,images/s,1000,nhwc"
+LATENCY = "dle-inf-a,NVIDIA/z,V100-UNKNOWN,1,resnext101-32x4d,8,224,fp32,inf,no,,latency ms,12,"
+
+
+def test_images_a_second_become_the_time_of_a_step(tmp_path: Path) -> None:
+    [case] = published_suite(published_folder(tmp_path, [TIMM])).cases
+
+    assert case.program == CaseProgram(
+        "timm", "resnet18", "inf", 64, 224, "amp", channels_last=True
+    )
+    assert (case.source, case.gpu.name, case.value) == ("x/y", "RTX-3090", 1000.0)
+    assert case.measured_ms == pytest.approx(64.0)
+
+
+def test_what_the_source_does_not_say_is_kept_as_an_assumption(tmp_path: Path) -> None:
+    [case] = published_suite(published_folder(tmp_path, [LATENCY])).cases
+
+    assert (case.program.model, case.measured_ms) == ("resnext101_32x4d", 12.0)
+    assert any("which card" in text for text in case.assumed)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (TIMM.replace("images/s", "peak memory MiB"), "a figure of memory"),
+        (TIMM.replace("timm-a", "gptfast-a"), "decoding token by token"),
+        (TIMM.replace("timm-a", "new-a"), "nobody wrote its program"),
+        (TIMM.replace(",no,", ",by hand,"), "compiled as 'by hand'"),
+        (TIMM.replace("RTX-3090", "Voodoo-2"), "Unknown GPU 'Voodoo-2'"),
+    ],
+)
+def test_a_row_that_cannot_run_is_left_out_with_the_reason(
+    tmp_path: Path, row: str, reason: str
+) -> None:
+    suite = published_suite(published_folder(tmp_path, [row]))
+
+    [left_out] = suite.left_out
+    assert reason in left_out.reason
+    assert suite.cases == ()
+
+
+def test_rows_of_several_gpus_belong_to_no_case(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path, [TIMM.replace(",1,resnet18", ",8,resnet18"), LATENCY])
+
+    suite = published_suite(folder)
+
+    assert [case.name for case in suite.cases] == ["dle-inf-a"]
+    assert suite.left_out == ()
+
+
+def test_a_missing_column_is_told(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path, [TIMM], head=FIGURE_HEAD.replace(",metric", ",other"))
+
+    with pytest.raises(DataError, match="lacks the column metric"):
+        published_suite(folder)
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the measured tables are not part of this checkout")
+def test_every_published_row_of_one_gpu_is_run_or_left_out() -> None:
+    suite = published_suite(DATA)
+
+    assert len(suite.cases) + len(suite.left_out) == 116
+    assert not [item for item in suite.left_out if "nobody wrote" in item.reason]
