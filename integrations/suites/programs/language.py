@@ -53,7 +53,7 @@ def _trained(run: Any, inputs: Mapping[str, Tensor]) -> None:
     found = run(**inputs)
     logits = found["prediction_logits"] if "prediction_logits" in found else found["logits"]
     tokens = inputs["input_ids"]
-    loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), tokens.view(-1))
+    loss: Any = F.cross_entropy(logits.view(-1, logits.shape[-1]), tokens.view(-1))
     loss.backward()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -78,21 +78,23 @@ def _summed(x: Tensor) -> Tensor:
 
 def split_over_ranks(model: Any, ranks: int) -> None:
     """Heads and hidden units over the ranks; norms, embeddings and the head on each."""
-    from transformers.pytorch_utils import Conv1D
+    from transformers import pytorch_utils
 
+    layer_of: Any = pytorch_utils.Conv1D  # its constructor has no annotations
+    enter, leave = cast(Any, CopiedToRanks).apply, cast(Any, SummedOverRanks).apply  # nor has apply
     for block in model.transformer.h:
         attention, mlp = block.attn, block.mlp
         width = attention.embed_dim
         attention.num_heads //= ranks
         attention.split_size //= ranks
-        attention.c_attn = Conv1D(3 * width // ranks, width)
-        attention.c_proj = Conv1D(width, width // ranks)
-        mlp.c_fc = Conv1D(4 * width // ranks, width)
-        mlp.c_proj = Conv1D(width, 4 * width // ranks)
+        attention.c_attn = layer_of(3 * width // ranks, width)
+        attention.c_proj = layer_of(width, width // ranks)
+        mlp.c_fc = layer_of(4 * width // ranks, width)
+        mlp.c_proj = layer_of(width, 4 * width // ranks)
         for layer in (attention.c_attn, mlp.c_fc):
-            layer.register_forward_pre_hook(lambda _, inputs: (CopiedToRanks.apply(inputs[0]),))
+            layer.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0]),))
         for layer in (attention.c_proj, mlp.c_proj):
-            layer.register_forward_hook(lambda _, inputs, output: SummedOverRanks.apply(output))
+            layer.register_forward_hook(lambda _, inputs, output: leave(output))
     model.cuda()
 
 

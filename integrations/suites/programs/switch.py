@@ -88,4 +88,5 @@ def _experts_in_turn(layer: Any, hidden: Tensor) -> Tensor:
         if number == 0:
             results[rows] = layer.experts[f"expert_{number}"](flat[rows])
         torch.nonzero(mask[..., number])
-    return probabilities * results.view(batch, length, width)
+    weighted: Tensor = probabilities * results.view(batch, length, width)
+    return weighted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ __all__ = ["sam_step", "timm_step", "vision_step"]
 def timm_step(program: CaseProgram) -> Step:
     """A model of timm, by its name there."""
     try:
-        import timm
+        timm: Any = import_module("timm")
     except ImportError as error:
         raise CannotBuild("timm is not installed: pip install timm") from error
     model = timm.create_model(program.model).cuda()
