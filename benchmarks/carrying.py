@@ -1,15 +1,22 @@
 """How near measured kernels of one GPU come to another's: python benchmarks/carrying.py DATA.
 
 Every kernel shape of the FP32 tables that was measured on both GPUs of a pair is carried from the
-first to the second, by wave scaling, by the ratio of prices and by both, and laid beside what was
-measured there. Rows that the host holds up (below twice the shortest label) say nothing and are
-left out. Printed by operation: median and 80 % quantile of |carried / measured - 1|, and how many
-lie within the interval.
+first to the second and laid beside what was measured there: by wave scaling alone (Habitat's, which
+is fitted to nothing), by the ratio of prices, and by both. Our prices were fitted on rows of these
+very GPUs, so the ratio is also taken of the roofline, which saw nothing, and of predictors that saw
+neither of the two: `linear`, fitted without them here, and NeuSight where `--neusight DIR` gives
+weights trained without them
+(`neusight fit --predictor neusight --without SOURCE --without TARGET DATA --out DIR`).
+
+Rows that the host holds up (below twice the shortest label) say nothing and are left out. Printed
+by operation and pair: median and 80 % quantile of |carried / measured - 1|; then the same over all
+pairs of an operation. `--csv FILE` keeps them (recorded: benchmarks/carrying.csv).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -20,12 +27,18 @@ import numpy as np
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.predictor import Predictor
+from neusight.predictors.published.linear import Linear
+from neusight.predictors.published.neusight import NeuSight
+from neusight.predictors.published.trained_class import load_classes
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.training.dataset import Group
 from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 from neusight.predictors.training.fp32_tables import FP32_TABLES
+from neusight.predictors.training.published.linear_fit import linear_classes
+from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.table_files import found_table, grouped, read_table
 
 #: Shapes of an operation and pair of GPUs that are carried; those of the lowest hash.
@@ -80,53 +93,106 @@ def _rows(group: Group, rows: Any) -> Iterator[tuple[int, Row]]:
             yield shape, Row(launched[0], launch, float(label - overhead_us))
 
 
+#: The ways of carrying, in the order of their columns.
+WAYS = ("waves", "prices", "both", "roofline", "linear unseen", "neusight unseen")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a line for each operation and pair of GPUs."""
+    """Prints a line for each operation and pair of GPUs, and one for each operation."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("data", metavar="DATA", type=Path, help="the folder of the FP32 tables")
     parser.add_argument("--from", dest="source", default="V100", help="only from GPUs so named")
+    parser.add_argument("--to", dest="target", default="", help="only to GPUs so named")
+    parser.add_argument("--neusight", type=Path, metavar="DIR", help="weights that saw neither")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures there too")
     options = parser.parse_args(arguments)
-    predictor = find_predictor("tiled_burst")
-    print(f"{'operation':<10} {'from':<16} {'to':<16} {'rows':>5}  waves      prices     both"
-          "       (median, 80 %)")  # fmt: skip
+    unseen = None if options.neusight is None else NeuSight(load_classes(options.neusight))
+    groups = read_dataset(options.data, tables=("kernels", "conv_kernels")).groups
+    print(f"{'operation':<10} {'from':<16} {'to':<16} {'rows':>5}  "
+          + "  ".join(f"{way:<15}" for way in WAYS) + "  (median, 80 %)")  # fmt: skip
+    lines: list[tuple[str, ...]] = []
     for op, by_gpu in measured(options.data).items():
+        pooled: dict[str, list[Any]] = {}
         for source, target in permutations(by_gpu, 2):
-            if options.source in source.name:
-                line = _line(by_gpu[source], by_gpu[target], source, target, predictor)
-                print(f"{op:<10} {source.name:<16} {target.name:<16} {line}", flush=True)
+            if options.source in source.name and options.target in target.name:
+                predictors = {
+                    "prices": find_predictor("tiled_burst"),
+                    "roofline": find_predictor("roofline"),
+                    "linear unseen": _linear_without(groups, (source, target)),
+                }
+                if unseen is not None:
+                    _require_unseen(unseen, (source, target))
+                    predictors["neusight unseen"] = unseen
+                errors = _errors(by_gpu[source], by_gpu[target], source, target, predictors)
+                for way, values in errors.items():
+                    pooled.setdefault(way, []).append(values)
+                lines.append(_shown(op, source.name, target.name, errors))
+        joined = {way: np.concatenate(values) for way, values in pooled.items()}
+        if joined:
+            lines.append(_shown(op, "all", "", joined))
+    if options.csv is not None:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            columns = [f"{way} {part}" for way in WAYS for part in ("median", "q80")]
+            writer.writerow(("operation", "from", "to", "rows", *columns))
+            writer.writerows(lines)
     return 0
 
 
-def _line(
-    there: dict[int, Row], here: dict[int, Row], source: GPU, target: GPU, predictor: Any
-) -> str:
+def _linear_without(groups: Sequence[Group], pair: tuple[GPU, GPU]) -> Predictor:
+    """The published linear model, fitted on the rows of all GPUs but two."""
+    return Linear(linear_classes([group for group in groups if group.gpu not in pair]))
+
+
+def _require_unseen(predictor: NeuSight, pair: tuple[GPU, GPU]) -> None:
+    seen = {gpu.name for gpu in pair} & predictor.trained_gpus
+    if seen:
+        raise SystemExit(f"These weights were trained on {', '.join(sorted(seen))}: no check.")
+
+
+def _errors(
+    there: dict[int, Row],
+    here: dict[int, Row],
+    source: GPU,
+    target: GPU,
+    predictors: dict[str, Predictor],
+) -> dict[str, Any]:
+    """|carried / measured - 1| of the shapes that were measured on both GPUs, by way."""
     shapes = sorted(there.keys() & here.keys())[:MOST_SHAPES]
     if not shapes:
-        return "    0"
+        return {}
     kernels = [there[shape].kernel for shape in shapes]
-    prices = zip(
-        predictor.predict(kernels, source), predictor.predict(kernels, target), strict=True
-    )
-    ratios = np.array([after.latency_us / before.latency_us for before, after in prices])
     was = np.array([there[shape].time_us for shape in shapes])
     now = np.array([here[shape].time_us for shape in shapes])
-    by_prices = was * ratios
-    if kernels[0].kernel_class in (KernelClass.GEMM, KernelClass.CONVOLUTION):
-        return f"{len(shapes):>5}  {'-':<10} {_errors(by_prices, now)}"
-    by_waves = np.array([
-        wave_scaled_us(there[shape].time_us, there[shape].launch, source=source, target=target,
-                       intensity=kernel.flops / kernel.num_bytes)
-        for shape, kernel in zip(shapes, kernels, strict=True)
-    ])  # fmt: skip
-    both = np.sqrt(by_prices * by_waves)
-    return (
-        f"{len(shapes):>5}  {_errors(by_waves, now)} {_errors(by_prices, now)} {_errors(both, now)}"
-    )
+    carried = {}
+    for way, predictor in predictors.items():
+        before, after = (predictor.predict(kernels, gpu) for gpu in (source, target))
+        pairs = zip(after, before, strict=True)
+        carried[way] = was * np.array([one.latency_us / other.latency_us for one, other in pairs])
+    if kernels[0].kernel_class not in (KernelClass.GEMM, KernelClass.CONVOLUTION):
+        carried["waves"] = np.array([
+            wave_scaled_us(there[shape].time_us, there[shape].launch, source=source, target=target,
+                           intensity=kernel.flops / kernel.num_bytes)
+            for shape, kernel in zip(shapes, kernels, strict=True)
+        ])  # fmt: skip
+        carried["both"] = np.sqrt(carried["prices"] * carried["waves"])
+    return {way: np.abs(times / now - 1.0) for way, times in carried.items()}
 
 
-def _errors(carried: Any, measured_us: Any) -> str:
-    errors = np.abs(carried / measured_us - 1.0)
-    return f"{np.median(errors):4.0%} {np.quantile(errors, 0.8):4.0%} "
+def _shown(op: str, source: str, target: str, errors: dict[str, Any]) -> tuple[str, ...]:
+    """Prints a line and gives its cells."""
+    count = len(errors["prices"]) if errors else 0
+    quantiles = {way: (np.median(errors[way]), np.quantile(errors[way], 0.8)) for way in errors}
+    cells = [
+        f"{quantiles[way][0]:4.0%} {quantiles[way][1]:5.0%}" if way in quantiles else "-"
+        for way in WAYS
+    ]
+    print(f"{op:<10} {source:<16} {target:<16} {count:>5}  "
+          + "  ".join(f"{cell:<15}" for cell in cells), flush=True)  # fmt: skip
+    figures = [
+        f"{quantiles[way][part]:.4f}" if way in quantiles else "" for way in WAYS for part in (0, 1)
+    ]
+    return (op, source, target, str(count), *figures)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ _OWN_MODULES = {
     "tiled_burst": "neusight.predictors.tiled",
     "roofline": "neusight.predictors.roofline",
     "linear": "neusight.predictors.published.linear",
+    "habitat": "neusight.predictors.published.habitat",
     "neusight": "neusight.predictors.published.neusight",
 }
 

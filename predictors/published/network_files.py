@@ -66,7 +66,9 @@ def save_network_file(item: NetworkFile, folder: Path) -> Path:
     # zipfile by hand: numpy.savez stamps each member with the time.
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(arrays):
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w") as member:
+            entry = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w") as member:
                 np.lib.format.write_array(member, arrays[name], allow_pickle=False)
     path = folder / f"{item.predictor}_{item.name}.npz"
     write_atomically(path, packed.getvalue())

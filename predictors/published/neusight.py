@@ -170,6 +170,11 @@ class NeuSight:
     def __init__(self, classes: dict[tuple[str, str], TrainedClass] | None = None) -> None:
         self._classes = _shipped() if classes is None else classes
 
+    @property
+    def trained_gpus(self) -> set[str]:
+        """The GPUs whose measurements any class was trained on."""
+        return {gpu for item in self._classes.values() for gpu in item.provenance["gpus"]}
+
     def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
         """One estimate a kernel, in order; WeightsError where the trained classes are missing."""
         found: dict[int, Estimate] = {}

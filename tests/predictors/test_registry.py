@@ -114,7 +114,7 @@ def test_an_unknown_name_says_what_is_near_and_known() -> None:
         find_predictor("tile")
 
     assert str(caught.value) == (
-        "Unknown predictor 'tile'. Did you mean 'tiled'? Known: linear, neusight,"
+        "Unknown predictor 'tile'. Did you mean 'tiled'? Known: habitat, linear, neusight,"
         " roofline, tiled, tiled_burst; `register_predictor` or an entry point of the group"
         " 'neusight.predictors' adds one."
     )
@@ -163,7 +163,7 @@ def test_a_broken_entry_point_names_its_package(packages: Packages, code: str, s
     assert str(caught.value) == (
         "Predictor 'broken' of the package acme-broken 1.2 (acme_broken:Seven) does not work:"
         f" {said}. Repair, update or uninstall that package, or name another predictor:"
-        " tiled, tiled_burst, roofline, linear, neusight."
+        " tiled, tiled_burst, roofline, linear, habitat, neusight."
     )
 
 

@@ -4,7 +4,8 @@ A kernel is carried by the ratio of our prices there and here. One that keeps it
 carried by Habitat's wave scaling too: where the two disagree, the interval holds both. The ratio
 gives the figure, as it is nearer: over shapes of data/paper_fp32 that were measured on V100 and on
 A100, P100, P4 and T4, its median error is 1 to 4 % for elementwise kernels (wave scaling 4 to
-19 %), 4 to 8 % for softmax and layer norm (12 to 36 %; benchmarks/carrying.py).
+19 %), 4 to 8 % for softmax and layer norm (12 to 36 %; benchmarks/carrying.py). With
+Habitat as predictor, wave scaling gives the figure, as that system has it.
 
 Between vendors a library's kernel takes what is forecast, as what one library reaches says nothing
 of another: operators measured on H100 and MI300X (data/profiled_kernels) are carried to the other
@@ -33,15 +34,16 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.physical_time import whole_nanoseconds
 from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.published.habitat import Habitat
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.recording.recording import MathMode, OpCall, OpSignature
 
 __all__ = ["CarriedKernel", "Way", "carried_kernels", "keeps_implementation"]
 
-#: How a kernel was carried: by prices and waves together, by prices, by our price on the target
-#: alone (a library of another vendor), by bytes over the bandwidth where nobody knows what it
-#: computes, by the link that carries it, or not at all (the same GPU).
-Way = Literal["prices and waves", "prices", "forecast", "bandwidth", "link", "measured"]
+#: How a kernel was carried: by prices and waves together, by waves first (as Habitat), by prices,
+#: by our price on the target alone (a library of another vendor), by bytes over the bandwidth where
+#: nobody knows what it computes, by the link that carries it, or not at all (the same GPU).
+Way = Literal["prices and waves", "waves", "prices", "forecast", "bandwidth", "link", "measured"]
 
 _NS_PER_US = 1000
 
@@ -156,7 +158,7 @@ def carried_kernels(
         target=target,
         predictor=predictor,
     )
-    carrying = _Carrying(source, target)
+    carrying = _Carrying(source, target, is_by_waves=isinstance(predictor, Habitat))
     places = dict.fromkeys(by_op, 0)
     found = []
     for event in profile.events:
@@ -235,9 +237,10 @@ def _require_unit(kernel: Kernel, gpu: GPU) -> None:
 class _Carrying:
     """Carries single kernels from one GPU to another."""
 
-    def __init__(self, source: GPU, target: GPU) -> None:
+    def __init__(self, source: GPU, target: GPU, *, is_by_waves: bool) -> None:
         self._source = source
         self._target = target
+        self._is_by_waves = is_by_waves
 
     def nameless(self, event: DeviceEvent, position: int, op: str) -> CarriedKernel:
         """An event of which only the name is known, carried by what moves its bytes."""
@@ -282,6 +285,8 @@ class _Carrying:
             way = "prices and waves"
             by_waves = self._by_waves(us / ratio, event.size, kernel)
             low, high = min(low, by_waves), max(high, by_waves)
+            if self._is_by_waves:
+                way, us = "waves", by_waves
         return CarriedKernel(
             event, position, kernel, known.call, _estimate(us, low, high, way), way
         )

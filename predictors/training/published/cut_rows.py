@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError
-from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.published.classes import class_of
 from neusight.predictors.published.neusight import shape_of
@@ -26,7 +26,7 @@ from neusight.predictors.training.table_files import (
     read_table,
 )
 
-__all__ = ["CutRows", "measured_rows", "tile_of_launch"]
+__all__ = ["OFF_THE_FLOOR", "CutRows", "left_out_gpus", "measured_rows", "tile_of_launch"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -51,28 +51,56 @@ class CutRows:
         return CutRows(self.gpu, kernels, self.tiles[mask], self.time_us[mask], self.held_out[mask])
 
 
-def measured_rows(folder: str | Path) -> dict[tuple[str, str], list[CutRows]]:
-    """The rows of the table `kernels` by vendor and class, an entry a GPU; without overhead."""
-    path = found_table(Path(folder), "kernels")
-    if path is None:
-        raise DataError(f"{folder} holds no table `kernels`, which the predictor learns from.")
-    table, book = FP32_TABLES["kernels"], KnownGPUs(Path(folder))
-    frame = read_table(path, table)
-    missing = [name for name in ("kernel_name", *_GRID) if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path} lacks {', '.join(missing)}: it does not tell the tiles.")
+def measured_rows(
+    folder: str | Path, *, without: Sequence[str] = ()
+) -> dict[tuple[str, str], list[CutRows]]:
+    """The rows of the table `kernels` by vendor and class, an entry a GPU; without overhead, and
+    without those of some GPUs.
+
+    DataError where the folder has no such table or no such GPU.
+    """
+    frame, book = _table_of(Path(folder)), KnownGPUs(Path(folder))
     beside = grouped(frame, ("gpu", "op"), book, "kernels", [])
     parts: dict[tuple[str, str], dict[str, list[CutRows]]] = {}
-    for group, (_, _, rows) in zip(table.groups(frame, book, []), beside, strict=True):
+    for group, (_, _, rows) in zip(_TABLE.groups(frame, book, []), beside, strict=True):
         for name, found in _by_class(_measured(group, rows)):
             by_gpu = parts.setdefault((group.gpu.vendor, name), {})
             by_gpu.setdefault(group.gpu.name, []).append(found)
     if not parts:
-        raise DataError(f"{path} has no row of products or vectors whose kernel tells its tile.")
-    return {key: [_joined(pieces) for pieces in by_gpu.values()] for key, by_gpu in parts.items()}
+        raise DataError(f"{folder} has no row of products or vectors whose kernel tells its tile.")
+    left_out = left_out_gpus(without, {gpu for by_gpu in parts.values() for gpu in by_gpu})
+    return {
+        key: [_joined(pieces) for gpu, pieces in by_gpu.items() if gpu not in left_out]
+        for key, by_gpu in parts.items()
+        if not by_gpu.keys() <= left_out
+    }
 
 
+def left_out_gpus(names: Sequence[str], known: Collection[str]) -> set[str]:
+    """The measured GPUs that are called so; DataError where one was not measured.
+
+    >>> left_out_gpus(["t4"], {"T4", "P4"})
+    {'T4'}
+    """
+    found = {find_gpu(name).name for name in names}
+    for name in sorted(found - set(known)):
+        raise DataError(f"{name} was not measured; the tables hold {', '.join(sorted(known))}.")
+    return found
+
+
+_TABLE = FP32_TABLES["kernels"]
 _GRID = ("grid_x", "grid_y", "grid_z")
+
+
+def _table_of(folder: Path) -> DataFrame:
+    path = found_table(folder, "kernels")
+    if path is None:
+        raise DataError(f"{folder} holds no table `kernels`, which the predictor learns from.")
+    frame = read_table(path, _TABLE)
+    missing = [name for name in ("kernel_name", *_GRID) if name not in frame.columns]
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing)}: it does not tell the tiles.")
+    return frame
 
 
 def _by_class(rows: CutRows) -> Iterator[tuple[str, CutRows]]:

@@ -18,6 +18,7 @@ from neusight.predictors.published.linear import (
 )
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.evaluate import label_overhead
+from neusight.predictors.training.published.cut_rows import left_out_gpus
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.table_files import data_hash
 
@@ -31,11 +32,15 @@ _TABLES = ("kernels", "conv_kernels")
 _LEAST_LABEL_US = 0.1
 
 
-def fit_linear(folder: str | Path, out: str | Path) -> dict[tuple[str, str], LinearClass]:
+def fit_linear(
+    folder: str | Path, out: str | Path, *, without: Sequence[str] = ()
+) -> dict[tuple[str, str], LinearClass]:
     """Fits every class on the folder's FP32 tables, without every tenth shape, and writes
-    `linear.json` to `out`. DataError where the folder has no such table."""
+    `linear.json` to `out`. GPUs named in `without` stay out. DataError where the folder has no such
+    table or GPU."""
     groups = read_dataset(folder, tables=_TABLES).groups
-    classes = linear_classes(groups)
+    left_out = left_out_gpus(without, {group.gpu.name for group in groups})
+    classes = linear_classes([group for group in groups if group.gpu.name not in left_out])
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     provenance = {"data": data_hash(folder, _TABLES), "paper": "doi 10.1145/3613424.3614277"}

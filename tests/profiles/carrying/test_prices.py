@@ -15,6 +15,8 @@ from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.published.habitat import Habitat
+from neusight.predictors.published.wave_scaling import wave_scaled_us
 from neusight.predictors.registry import find_predictor
 
 V100, A100 = find_gpu("V100-SXM2-32GB"), find_gpu("A100")
@@ -65,6 +67,20 @@ def test_a_kernel_that_keeps_its_implementation_is_carried_in_both_ways() -> Non
     assert item.estimate.latency_us == pytest.approx(450.0 * ratio, rel=0.15)
     assert item.estimate.low_us < item.estimate.latency_us < item.estimate.high_us
     assert item.kernel.kernel_class is KernelClass.ELEMENTWISE
+
+
+def test_with_habitat_wave_scaling_gives_the_figure() -> None:
+    profile = profile_of("aten::add", [LARGE, LARGE, []], ADD, us=450.0)
+    predictor = Habitat({})
+    [item] = carried_kernels(profile, source=V100, target=A100, predictor=predictor)
+    assert item.way == "waves"
+    size = profile.events[0].size
+    assert size is not None
+    scaled = wave_scaled_us(
+        450.0, size, source=V100, target=A100, intensity=item.kernel.flops / item.kernel.num_bytes
+    )
+    assert item.estimate.latency_us == pytest.approx(scaled, abs=1e-3)
+    assert item.estimate.low_us <= item.estimate.latency_us <= item.estimate.high_us
 
 
 def test_a_product_is_carried_by_its_prices() -> None:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from neusight.predictors.errors import DataError
+from neusight.predictors.errors import DataError, UnknownGPUError
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.training.published.cut_rows import measured_rows, tile_of_launch
+from neusight.predictors.training.published.cut_rows import (
+    left_out_gpus,
+    measured_rows,
+    tile_of_launch,
+)
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -66,3 +70,12 @@ def test_a_table_without_names_of_kernels_is_refused(tmp_path: Path) -> None:
     frame.drop(columns="kernel_name").to_parquet(tmp_path / "kernels.parquet")
     with pytest.raises(DataError, match="lacks kernel_name: it does not tell the tiles"):
         measured_rows(tmp_path)
+
+
+def test_a_gpu_that_was_not_measured_cannot_be_left_out(tmp_path: Path) -> None:
+    assert left_out_gpus(["T4"], {"T4", "P4"}) == {"T4"}
+    with pytest.raises(DataError, match=r"H100-SXM5-80GB was not measured; the tables hold T4\."):
+        measured_rows(table(tmp_path), without=["H100"])
+    with pytest.raises(UnknownGPUError, match="Unknown GPU 'H10'"):
+        measured_rows(tmp_path, without=["H10"])
+    assert measured_rows(tmp_path, without=["T4"]) == {}

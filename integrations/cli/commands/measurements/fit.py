@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
+from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
     "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "learns from all tables; the published ones (neusight, linear) learn from the FP32 tables, "
-    "`kernels` and `conv_kernels`."
+    "learns from all tables; the published ones (neusight, habitat, linear) learn from the FP32 "
+    "tables, `kernels` and `conv_kernels`."
 )
 
 #: Predictors that can be fitted, the default one first.
-PREDICTORS = (DEFAULT_PREDICTOR, "neusight", "linear")
+PREDICTORS = (DEFAULT_PREDICTOR, "neusight", "habitat", "linear")
 
 
 def add_arguments(fit: argparse.ArgumentParser) -> None:
@@ -33,12 +34,18 @@ def add_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("--out", required=True, metavar="DIR", help="folder for the weights")
     fit.add_argument("--date", default="", help="date to note in the weights")
     fit.add_argument("--width", type=int, default=128, metavar="N",
-                     help="width of the layers of `neusight` (128; 512 as published)")  # fmt: skip
+                     help="width of the layers (128; published: 512 and 1024)")  # fmt: skip
+    fit.add_argument("--without", action="append", default=[], metavar="GPU",
+                     help="leave a GPU's rows out (of a published predictor)")  # fmt: skip
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the fit (0)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the weights and prints what they miss on held-out shapes; the exit code."""
+    if options.width < 1:
+        raise OptionError(f"--width {options.width}: it must be 1 or more.")
+    if options.without and options.predictor == DEFAULT_PREDICTOR:
+        raise OptionError("--without works with the published predictors: --predictor neusight.")
     if options.predictor != DEFAULT_PREDICTOR:
         for folder in options.data:
             _fit_published(options, folder)
@@ -60,14 +67,17 @@ def _fit_published(options: argparse.Namespace, folder: str) -> None:
     if options.predictor == "linear":
         from neusight.predictors.training.published.linear_fit import fit_linear
 
-        for (vendor, kind), item in fit_linear(folder, options.out).items():
+        for (vendor, kind), item in fit_linear(
+            folder, options.out, without=options.without
+        ).items():
             print(f"{vendor} {kind}: lines of {', '.join(item.lines)}")
         return
+    from neusight.predictors.training.published.habitat_fit import fit_habitat
     from neusight.predictors.training.published.neusight_fit import fit_neusight
 
-    scores = fit_neusight(
-        folder, options.out, seed=options.seed, width=options.width, progress=_tell
-    )
+    fit = fit_neusight if options.predictor == "neusight" else fit_habitat
+    effort = {"seed": options.seed, "width": options.width, "without": options.without}
+    scores = fit(folder, options.out, **effort, progress=_tell)
     for kind, errors in scores.items():
         print(f"{kind}:")
         for gpu, error in errors.items():
