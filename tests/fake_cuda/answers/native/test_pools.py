@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import neusight
@@ -35,6 +36,7 @@ def test_what_is_made_in_a_pool_lies_in_segments_of_its_own() -> None:
     assert pools == [pool.id[1], 0]
 
 
+@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="torch before 2.12")
 def test_pinned_memory_is_counted_as_its_allocator_does() -> None:
     with neusight.forecast_on("H100"):
         torch.ones(8, device="cuda")
@@ -50,6 +52,9 @@ def test_pinned_memory_is_counted_as_its_allocator_does() -> None:
         assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == 0
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda, "cublas_workspace_size"), reason="torch before 2.12"
+)
 def test_a_workspace_of_another_size_takes_that_memory() -> None:
     peaks = []
     for size in (None, 1 * MIB):
