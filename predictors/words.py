@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["aligned", "amount_text", "bytes_text", "percent_text", "time_text"]
+__all__ = ["aligned", "amount_text", "bytes_text", "counted", "percent_text", "time_text"]
 
 #: How much of the smallest unit each larger one is, the largest first.
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
@@ -32,6 +32,15 @@ def bytes_text(count: float) -> str:
     if count >= 2**30:
         return f"{count / 2**30:.2f} GiB"
     return f"{count / 2**20:.1f} MiB"
+
+
+def counted(count: int, noun: str, *, width: int = 0) -> str:
+    """How many there are of something, the number at the right of `width` places.
+
+    >>> counted(1, "kernel"), counted(12, "kernel", width=4)
+    ('1 kernel', '  12 kernels')
+    """
+    return f"{count:>{width}} {noun}{'' if count == 1 else 's'}"
 
 
 def amount_text(value: float, unit: str, *, signed: bool = False) -> str:

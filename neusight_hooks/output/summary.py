@@ -18,7 +18,7 @@ from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.terminal_text import printable_lines
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
 
 __all__ = [
@@ -145,10 +145,11 @@ def _time_words(verdict: Verdict) -> list[str]:
     """Where the time goes."""
     return [
         f"  where the time goes ({time_text(verdict.gpu_busy_us)} of GPU time a step, "
-        f"{verdict.num_kernels} kernels, {verdict.num_ops} ops, MFU {verdict.mfu:.1%})",
+        f"{counted(verdict.num_kernels, 'kernel')}, {counted(verdict.num_ops, 'op')}, "
+        f"MFU {verdict.mfu:.1%})",
         *(
             f"    {row.name:<24} {time_text(row.time_us):>10}  {row.share:>5.1%}  "
-            f"{row.count:>6} kernels"
+            f"{counted(row.count, 'kernel', width=6)}"
             for row in verdict.by_kernel_class[:_ROWS_SHOWN]
         ),
     ]
