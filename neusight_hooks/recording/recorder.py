@@ -151,6 +151,8 @@ class Recorder:
                             cuda = True
                         else:
                             lazy = True
+            elif type(arg) is torch.device and arg.type == "cuda":  # `to` in inference mode
+                cuda = True
         if kwargs:
             for name, value in kwargs.items():
                 if name == "device":

@@ -242,3 +242,13 @@ def test_what_torch_traces_for_itself_goes_to_its_own_modes() -> None:
         targets = {str(node.target) for node in exported.run_decompositions().graph.nodes}
 
     assert "aten.addmm.default" in targets
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+def test_arrays_become_tensors_of_the_gpu_in_inference_mode(make: Any) -> None:
+    """There torch passes `to` on as it is called: with the device as a plain argument."""
+    numpy = pytest.importorskip("numpy")
+    with neusight.forecast_on("H100"), torch.inference_mode():
+        made = make(numpy.ones(3), device="cuda", dtype=torch.float16)
+
+        assert (made.device.type, made.dtype, made.tolist()) == ("cuda", torch.float16, [1.0] * 3)
