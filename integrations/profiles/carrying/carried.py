@@ -162,8 +162,8 @@ def _warnings(
         yield "the profile tells nothing of memory; torch.profiler does with profile_memory=True"
     if source.vendor != target.vendor:
         yield (
-            f"the libraries of {target.name} are others: their kernels take what is forecast, with"
-            " the measured times of PyTorch's own kernels beside them"
+            f"the kernels of {target.name} are others: each takes what is forecast there, and the"
+            " host goes on as it did"
         )
     refused = {item.kernel.dtype for item in kernels if item.kernel.compute == "fp8"}
     refused = {dtype for dtype in refused if not target.multiplies(dtype)}

@@ -210,14 +210,14 @@ def test_8_bit_floats_of_another_kind_are_taken_for_the_targets_own() -> None:
     assert "does not multiply" not in carry(read, "H200").summary()
 
 
-def test_between_vendors_the_libraries_kernels_take_what_is_forecast() -> None:
+def test_between_vendors_products_take_what_is_forecast() -> None:
     carried, direct = carry(profile(), "MI300X"), train("MI300X")
 
     def products_us(forecast: neusight.Forecast) -> float:
         return next(row.time_us for row in forecast.verdict.by_kernel_class if row.name == "gemm")
 
     assert products_us(carried) == pytest.approx(products_us(direct), rel=0.02)
-    assert "the libraries of MI300X are others" in carried.summary()
+    assert "the kernels of MI300X are others" in carried.summary()
 
 
 def test_a_driver_that_does_not_name_its_gpu_is_helped_by_its_figures() -> None:

@@ -138,21 +138,27 @@ def test_kernels_of_torch_stay_as_they_are(name: str) -> None:
     assert keeps_implementation(name)
 
 
-def test_between_vendors_torchs_own_kernels_keep_their_ratio_and_products_their_price() -> None:
-    add = profile_of("aten::add", [LARGE, LARGE, []], ADD)
-    (near,), (far,) = carried(add, "A100"), carried(add, "MI300X")
-    (twice,) = carried(profile_of("aten::add", [LARGE, LARGE, []], ADD, us=200.0), "MI300X")
-
-    assert (near.way, far.way) == ("prices and waves", "prices")
-    assert twice.estimate.latency_us == pytest.approx(2 * far.estimate.latency_us, rel=1e-3)
-    assert far.estimate.low_us < far.estimate.latency_us < far.estimate.high_us
-
-
-def test_between_vendors_a_product_takes_what_is_forecast_however_long_it_took() -> None:
-    dims = [[2048, 1024], [1024, 2048]]
+@pytest.mark.parametrize(
+    ("op", "dims", "name"),
+    [("aten::mm", [[2048, 1024], [1024, 2048]], GEMM), ("aten::add", [LARGE, LARGE, []], ADD)],
+)
+def test_between_vendors_a_kernel_takes_what_is_forecast_however_long_it_took(
+    op: str, dims: list[Any], name: str
+) -> None:
     (short,), (long,) = (
-        carried(profile_of("aten::mm", dims, GEMM, us=us), "MI300X") for us in (300.0, 900.0)
+        carried(profile_of(op, dims, name, us=us), "MI300X") for us in (90.0, 900.0)
     )
 
     assert (short.way, long.way) == ("forecast", "forecast")
     assert short.estimate.latency_us == pytest.approx(long.estimate.latency_us, rel=1e-3)
+    assert short.estimate.low_us < short.estimate.latency_us < short.estimate.high_us
+
+
+def test_between_vendors_the_events_of_an_op_share_its_forecast() -> None:
+    dims = [[2048, 1024], [1024, 2048]]
+    (alone,) = carried(profile_of("aten::mm", dims, GEMM), "MI300X")
+    pair = carried(profile_of("aten::mm", dims, GEMM, "splitKreduce_kernel<float>"), "MI300X")
+
+    assert sum(item.estimate.latency_us for item in pair) == pytest.approx(
+        alone.estimate.latency_us, rel=1e-3
+    )
