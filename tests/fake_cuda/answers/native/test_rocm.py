@@ -108,6 +108,7 @@ def test_tf32_is_there_from_mi300_on(name: str, has_tf32: bool) -> None:
     assert on(name, torch.cuda.is_tf32_supported) is has_tf32
 
 
+@pytest.mark.slow
 def test_a_convolution_and_its_gradient_compile_without_triton() -> None:
     """Inductor asks Triton's backend for the stages of its templates, on ROCm alone."""
     from torch._inductor.template_heuristics import triton as heuristics
