@@ -90,6 +90,9 @@ _REQUIRE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 #: What a self-check prints where all is well.
 SELF_CHECK_PASSED = "neusight-core-ok"
 
+#: Python would import modules from the folder that a check works in, which is everybody's.
+_WITHOUT_FOLDER = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
+
 _SELF_CHECK_PROGRAM = """
 import torch
 from neusight.fake_cuda.core import IS_CUDA_BUILD, _patched_core
@@ -321,7 +324,7 @@ def _run_apart(program: str, variables: Mapping[str, str]) -> str:
     limit_s = _self_check_limit_s()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", _WITHOUT_FOLDER + program],
             capture_output=True,
             text=True,
             timeout=limit_s,

@@ -38,12 +38,14 @@ class TargetDriver:
         }
 
     def get_current_target(self) -> Any:
-        """Its backend, capability and warp size."""
+        """Its backend, warp size and capability (90) or, on AMD, instruction set ("gfx942")."""
         compiler: Any = import_module("triton.backends.compiler")
+        properties: Any = torch.cuda.get_device_properties(0)
+        if torch.version.hip is not None:
+            architecture = properties.gcnArchName.partition(":")[0]
+            return compiler.GPUTarget("hip", architecture, properties.warp_size)
         major, minor = torch.cuda.get_device_capability()
-        backend = "cuda" if torch.version.hip is None else "hip"
-        warp_size = torch.cuda.get_device_properties(0).warp_size
-        return compiler.GPUTarget(backend, major * 10 + minor, warp_size)
+        return compiler.GPUTarget("cuda", major * 10 + minor, properties.warp_size)
 
     def get_active_torch_device(self) -> torch.device:
         """The current GPU."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neusight.fake_cuda import core
-from neusight.fake_cuda.core import cuda_core, self_check
+from neusight.fake_cuda.core import SELF_CHECK_PASSED, cuda_core, failure_apart, self_check
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from neusight.supported import remedy_for_torch
 
@@ -163,6 +163,18 @@ def test_the_check_is_remembered_for_each_torch_build(
     (file,) = fresh_check.rglob("*.json")
     assert json.loads(file.read_text()) == {"ok": True}
     assert len(runs) == 1
+
+
+def test_a_check_imports_nothing_from_the_folder_that_everybody_writes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared_by_all.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    program = (
+        f"try:\n    import shared_by_all\nexcept ImportError:\n    print('{SELF_CHECK_PASSED}')"
+    )
+
+    assert failure_apart(program, tmp_path / "kept.json") == ""
 
 
 def test_a_read_only_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,9 +216,13 @@ def _extra(packages: tuple[str, ...], use: str, install: str) -> Callable[[str],
     return look
 
 
+#: Modules that lie in the folder one is in are not those of the environment.
+_WITHOUT_FOLDER = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
+
+
 def _python_says(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", _WITHOUT_FOLDER + program],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
