@@ -133,7 +133,8 @@ def _network(arrays: dict[str, NDArray[Any]], num_layers: int) -> IntegerNetwork
         raise ValueError("its ranges do not fit its features")
     if not np.isfinite(ranges).all() or (ranges[3] <= 0).any():
         raise ValueError("a range is not finite")
-    return IntegerNetwork(*ranges, tuple(layers))
+    low, high, mean, spread = ranges
+    return IntegerNetwork(low, high, mean, spread, tuple(layers))
 
 
 def _damaged(path: Path, predictor: str, reason: str) -> WeightsError:

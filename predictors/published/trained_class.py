@@ -90,7 +90,7 @@ class TrainedClass:
 def save_class(trained: TrainedClass, folder: Path) -> Path:
     """Writes the file of a class; equal ones give equal bytes."""
     tiles = trained.tiles
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "owner": tiles.owner.astype(np.int8),
         "shapes": tiles.shapes.astype(np.int32),
         "tiles": tiles.tiles.astype(np.int32),
