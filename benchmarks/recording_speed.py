@@ -1,21 +1,33 @@
-"""Times a training step as it is recorded, first and repeated, beside plain meta tensors.
+"""What a recording costs: a command from cold to verdict, training steps, a trace; and a ratchet.
 
-    python benchmarks/recording_speed.py [gpt2_large] [llama_8b] [--json FILE]
+    python benchmarks/recording_speed.py [command] [trace] [gpt2_large] [llama_8b] [--json FILE]
+    python benchmarks/recording_speed.py --update     stores better ratios; worse with --worse
 
-Reports seconds a step (first, median of the repeated), the same step on meta tensors without
-neusight, their ratio, the seconds from the end of the block to its figures, and the peak resident
-memory of the process. Aims: GPT-2 large under 1.0 s first and 0.5 s repeated, Llama 8B under 2.5 s
-and 2 GB, on two cores.
+Seconds are CPU time (user and system, of all processes of a command), the best of several, so that
+what else runs on the machine counts little. Each cost is kept as a ratio to other work done beside
+it, which depends little on the machine: exit code 1 where one grew by more than the tolerance.
+
+- command: `neusight run` of GPT-2 small over `import torch, torch._dynamo` in a process of its own.
+- trace: writing the trace of that forecast (60,000 events, gzipped) over reading it as JSON.
+- models: a step (first, and median of the repeated) over the same on meta tensors without neusight;
+  with the seconds from the end of the block to its figures, and the peak resident memory.
+
+Aims: command 1.3; GPT-2 large under 1.0 s first and 0.5 s repeated, Llama 8B under 2.5 s and 2 GB,
+on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
+import gzip
 import json
+import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +35,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+ROOT = Path(__file__).resolve().parents[1]
+STORED = Path(__file__).with_name("recording_speed_scores.json")
 STEPS = 6
+#: Runs of a command and of a trace, of which the best counts.
+RUNS = 5
+#: What a ratio may grow by before it counts as worse, a share: runs on a loaded machine differ so.
+TOLERANCE = 0.15
 
 
 def gpt2_large() -> tuple[nn.Module, int]:
@@ -59,12 +77,12 @@ def train(model: nn.Module, vocabulary: int, device: str) -> list[float]:
     tokens = torch.randint(vocabulary, (1, 1024), device=device)
     seconds = []
     for _ in range(STEPS):
-        start = time.perf_counter()
+        start = time.process_time()
         model(input_ids=tokens, labels=tokens).loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return seconds
 
 
@@ -86,13 +104,13 @@ def in_forecast(make: Callable[[], tuple[nn.Module, int]]) -> tuple[list[float],
     with neusight.forecast_on("B300") as forecast:
         model, vocabulary = make()
         seconds = train(model.cuda(), vocabulary, "cuda")
-    start = time.perf_counter()
+    start = time.process_time()
     forecast.to_json()
-    return seconds, time.perf_counter() - start
+    return seconds, time.process_time() - start
 
 
 def measure(name: str) -> dict[str, float]:
-    """One row, in this process."""
+    """One model's row, in this process."""
     recorded, figures = in_forecast(MODELS[name])
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     plain = on_meta(MODELS[name])
@@ -107,25 +125,127 @@ def measure(name: str) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Each model in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", help=", ".join(MODELS))
-    parser.add_argument("--json", type=Path)
+def cpu_seconds(command: list[str], folder: Path) -> float:
+    """What a command and its processes take, where bytecode is there."""
+    env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure_command() -> dict[str, float]:
+    """From cold to verdict, beside the imports of torch and its compiler."""
+    for folder in ("predictors", "neusight_hooks", "integrations"):
+        compileall.compile_dir(ROOT / folder, quiet=1)
+    script = str(ROOT / "examples" / "train_gpt2.py")
+    forecast = [sys.executable, "-m", "neusight", "run", "--gpu", "H100", script]
+    imports = [sys.executable, "-c", "import torch, torch._dynamo"]
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [
+            (cpu_seconds(forecast, Path(folder)), cpu_seconds(imports, Path(folder)))
+            for _ in range(RUNS)
+        ]
+    cold, plain = (min(seconds) for seconds in zip(*pairs, strict=True))
+    return {
+        "cold_s": round(cold, 2),
+        "imports_s": round(plain, 2),
+        "ratio_to_imports": round(cold / plain, 2),
+    }
+
+
+def measure_trace() -> dict[str, float]:
+    """Writing the trace of that forecast, beside reading it."""
+    from neusight.forecast import Forecast
+
+    with tempfile.TemporaryDirectory() as name:
+        saved, path = Path(name) / "recording.json", Path(name) / "trace.json.gz"
+        script = str(ROOT / "examples" / "train_gpt2.py")
+        command = [sys.executable, "-m", "neusight", "run", "--gpu", "H100"]
+        cpu_seconds([*command, "--save", str(saved), script], Path(name))
+        forecast = Forecast.load(saved)
+        assert forecast.memory is not None and forecast.timeline.steps
+        write = best(lambda: forecast.export_chrome_trace(path))
+        text = gzip.decompress(path.read_bytes())
+        read = best(lambda: json.loads(text))
+    return {
+        "write_s": round(write, 3),
+        "read_s": round(read, 3),
+        "ratio_to_reading": round(write / read, 2),
+    }
+
+
+def best(work: Callable[[], object]) -> float:
+    """CPU seconds of the quickest of several calls."""
+    seconds = []
+    for _ in range(RUNS):
+        start = time.process_time()
+        work()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def measured(name: str) -> dict[str, float]:
+    """A row; of a model, in a process of its own, whose memory is its own too."""
+    if name == "command":
+        return measure_command()
+    if name == "trace":
+        return measure_trace()
+    command = [sys.executable, __file__, "--one", name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def ratios(rows: dict[str, dict[str, float]]) -> dict[str, float]:
+    """What the ratchet holds."""
+    return {
+        f"{name} {figure}": value
+        for name, row in rows.items()
+        for figure, value in row.items()
+        if figure.startswith("ratio_")
+    }
+
+
+def worse(now: dict[str, float], stored: dict[str, float]) -> list[str]:
+    """What grew by more than the tolerance, in words."""
+    return [
+        f"{name}: {value:.2f}, {stored[name]:.2f} is stored"
+        for name, value in now.items()
+        if name in stored and value > stored[name] * (1 + TOLERANCE)
+    ]
+
+
+def main() -> int:
+    """Prints a row each; 1 where one got worse."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    names = ("command", "trace", *MODELS)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--update", action="store_true", help="store the ratios")
+    parser.add_argument("--worse", action="store_true", help="store worse ones too")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one)))
-        return
+        return 0
+    unknown = set(options.names) - set(names)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     rows: dict[str, dict[str, float]] = {}
-    for name in options.models or MODELS:
-        command = [sys.executable, __file__, "--one", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        rows[name] = json.loads(done.stdout.splitlines()[-1])
-        print(name, rows[name])
+    for name in options.names or names:
+        rows[name] = measured(name)
+        print(name, rows[name], flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+    now, stored = ratios(rows), json.loads(STORED.read_text()) if STORED.exists() else {}
+    lines = worse(now, stored)
+    print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
+    if options.update and (not lines or options.worse):
+        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
+        return 0
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
 from neusight.predictors.errors import ForecastStateError
 from neusight.recording.tape import EnoughSteps, RunawayLoop
+from warm_python import run_python
 
 #: Trains for a while, and then does what the argument says.
 SCRIPT = """
@@ -147,10 +146,9 @@ def test_the_command_line_and_its_json_agree(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--out-of-memory", "raise",
-         "--max-memory", "--json", "out.json", "train.py", statement],
-        cwd=tmp_path, capture_output=True, text=True,
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--out-of-memory", "raise",
+        "--max-memory", "--json", "out.json", "train.py", statement, cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 3

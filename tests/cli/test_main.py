@@ -16,6 +16,7 @@ from neusight.integrations.cli.commands import compare, doctor
 from neusight.integrations.cli.main import _split, main
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
+from warm_python import run_python
 
 TRAIN = """
 import sys, time, torch
@@ -34,16 +35,8 @@ for step in range(20):
 """
 
 
-def neusight(
-    *arguments: str, cwd: Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "neusight", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-    )
+def neusight(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "neusight", *arguments, cwd=cwd)
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> Path:
@@ -147,9 +140,11 @@ def test_the_same_script_gives_the_same_json_byte_for_byte(tmp_path: Path) -> No
     script(tmp_path, TRAIN)
 
     for number, seed in enumerate(("1", "2")):
-        neusight(
-            "run", "--gpu", "H100", "--json", f"{number}.json", "train.py",
-            cwd=tmp_path, env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed},
+        subprocess.run(
+            [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--json", f"{number}.json",
+             "train.py"],
+            cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": seed},
+            check=True, capture_output=True,
         )  # fmt: skip
 
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
@@ -504,9 +499,11 @@ def test_a_missing_file_is_wrong_use_in_a_sentence(
 def test_a_terminal_that_knows_ascii_only_gets_the_whole_screen(tmp_path: Path) -> None:
     script(tmp_path, "import torch\nprint('µ')\ntorch.ones(9, device='cuda') + 1\n")
 
-    done = neusight(
-        "run", "--gpu", "H100", "train.py", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}
-    )
+    done = subprocess.run(
+        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "train.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True, text=True,
+    )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("u\n")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from neusight.integrations.cli.sweep import (
     with_argument,
 )
 from neusight.predictors.errors import OptionError
+from warm_python import run_python
 
 GIB = 2**30
 TRAIN = """
@@ -123,10 +122,9 @@ def test_a_failed_value_is_told_with_the_scripts_own_reason() -> None:
 def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--gpu", "T4",
-         "--sweep", "batch=2,64,few", "--json", "o.json", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True,
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--gpu", "T4",
+        "--sweep", "batch=2,64,few", "--json", "o.json", "train.py", cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -144,11 +142,9 @@ def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
 def test_an_argument_that_the_script_does_not_take_fails(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--sweep", "width=2",
-         "train.py"],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--sweep", "width=2", "train.py", cwd=tmp_path
+    )
 
     assert done.returncode == 3
     assert "unrecognized arguments: --width 2" in done.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,13 @@ from typing import Any
 import pytest
 
 from places import ROOT
+from warm_python import run_python
 
 EXAMPLES = ROOT / "examples"
 
 
 def run(*words: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    done = run_python(*words, cwd=cwd, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from neusight.integrations.profiles.workloads import loaded
 from neusight.predictors.errors import DataError
 from neusight.session import forecast_on
 from places import ROOT
+from warm_python import run_python
 
 FOLDER = ROOT / "benchmarks" / "workloads"
 SETTINGS: list[dict[str, Any]] = json.loads((FOLDER / "settings.json").read_text())
@@ -107,14 +106,9 @@ def test_other_settings_are_forecast_with_no_op_unmapped(script: str, arguments:
 
 
 def test_a_workload_is_an_ordinary_script(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--steps", "2"),
-            *("--json", str(tmp_path / "out.json"), str(FOLDER / "lstm.py"), *small("lstm.py")),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        *("-m", "neusight", "run", "--gpu", "H100", "--steps", "2"),
+        *("--json", str(tmp_path / "out.json"), str(FOLDER / "lstm.py"), *small("lstm.py")),
     )
 
     assert done.returncode == 0, done.stderr

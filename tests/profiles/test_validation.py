@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +27,7 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Environment, Workload, write_environment
 from neusight.predictors.registry import predict
 from places import ROOT
+from warm_python import run_python
 
 SCRIPT = """
 import argparse
@@ -71,9 +70,9 @@ def forecast(tmp_path_factory: pytest.TempPathFactory) -> Forecast:
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "mlp.py").write_text(SCRIPT)
     path = folder / "recording.json"
-    command = [sys.executable, "-m", "neusight", "run", "--quiet", "--gpu", "H100", "--steps", "3"]
-    subprocess.run([*command, "--save", str(path), str(folder / "mlp.py"), "--width", "128"],
-                   check=True, capture_output=True)  # fmt: skip
+    command = ["-m", "neusight", "run", "--quiet", "--gpu", "H100", "--steps", "3"]
+    done = run_python(*command, "--save", str(path), str(folder / "mlp.py"), "--width", "128")
+    assert done.returncode == 0, done.stderr
     return Forecast.load(path)
 
 

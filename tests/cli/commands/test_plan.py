@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from neusight.integrations.cli.main import _parser, main
 from neusight.integrations.cli.planning.points import PlanPoint
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
+from warm_python import run_python
 
 JSON_TOOL = Program("json.tool", (), is_module=True)
 TRAIN = """
@@ -84,10 +83,9 @@ def test_what_cannot_be_planned_is_told(words: list[str], problem: str) -> None:
 def test_a_script_is_planned_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "plan", "--gpu", "H100,T4", "--price", "H100=3,T4=0.3",
-         "--sweep", "batch=1,8,few", "--json", "o.json", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True,
+    done = run_python(
+        "-m", "neusight", "plan", "--gpu", "H100,T4", "--price", "H100=3,T4=0.3",
+        "--sweep", "batch=1,8,few", "--json", "o.json", "train.py", cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

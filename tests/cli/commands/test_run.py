@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import find_gpu
+from warm_python import run_python
 
 TRAIN = Program("json.tool", (), is_module=True)
 
@@ -92,10 +91,9 @@ def test_advice_and_rates_are_in_the_json(tmp_path: Path) -> None:
         "    optimizer.step()\n    optimizer.zero_grad()\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--json", "o.json", "--html",
-         "r.html", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True,
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--json", "o.json", "--html", "r.html",
+        "train.py", cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -124,10 +122,9 @@ def test_stages_that_run_side_by_side_have_a_trace_and_a_chakra_trace_each(tmp_p
         "    torch.cuda.synchronize()\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "--world-size", "2", "--rank",
-         "all-distinct", "--trace", "runs", "--chakra", "et", "stages.py"],
-        cwd=tmp_path, capture_output=True, text=True,
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--world-size", "2", "--rank", "all-distinct",
+        "--trace", "runs", "--chakra", "et", "stages.py", cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,126 @@
+"""Python processes that begin with torch loaded, for tests of what a whole command does.
+
+A fresh process spends two seconds of CPU on imports before it comes to what a test looks at. So one
+server imports them once and forks a process for each call, with arguments, folder, environment and
+streams of its own; from there it does as `python` does. What starts Python by itself (hash seeds,
+import times, -W, Ctrl-C while something loads) is for `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+__all__ = ["run_python"]
+
+#: Beginnings of variables that act while Python or torch starts, but for the path.
+_TOO_LATE = ("PYTHON", "OMP_", "MKL_", "LD_")
+
+
+class Call(NamedTuple):
+    """One process: its words behind `python`, and the folder that its streams are written to."""
+
+    words: list[str]
+    cwd: str
+    env: dict[str, str]
+    streams: str
+
+
+def run_python(
+    *words: str, cwd: str | Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What `python SCRIPT …` or `python -m MODULE …` printed, and its exit code. `env` is all of
+    the environment (default: this process's); what acts only while Python starts cannot differ."""
+    assert env is None or _starting(env) == _starting(os.environ), "use subprocess"
+    with tempfile.TemporaryDirectory(prefix="streams-") as streams:
+        call = Call(
+            list(words), str(cwd or Path.cwd()), dict(os.environ if env is None else env), streams
+        )
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps(call) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        out, err = (
+            (Path(streams) / name).read_text(errors="replace") for name in ("stdout", "stderr")
+        )
+    return subprocess.CompletedProcess([sys.executable, *words], code, out, err)
+
+
+def _starting(env: Mapping[str, str]) -> dict[str, str]:
+    """What acts while a process starts."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_TOO_LATE) and name != "PYTHONPATH"
+    }
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """The server of this process, ended with it."""
+    server = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdin is not None
+    atexit.register(server.stdin.close)
+    return server
+
+
+def _serve() -> None:
+    gc.disable()
+    import neusight.integrations.cli.main
+    from neusight.fake_cuda.core import self_check
+
+    self_check()
+    import neusight.fake_cuda.session
+    import neusight.session  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if child == 0:
+            _be(Call(*json.loads(line)))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _be(call: Call) -> NoReturn:
+    """Does as `python` does; the end of this process is the end of the call."""
+    for number, name, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, f"{call.streams}/stdout", os.O_WRONLY | os.O_CREAT),
+        (2, f"{call.streams}/stderr", os.O_WRONLY | os.O_CREAT),
+    ):
+        opened = os.open(name, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.chdir(call.cwd)
+    os.environ.clear()
+    os.environ.update(call.env)
+    added = [folder for folder in call.env.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    first, *arguments = call.words
+    if first == "-m":
+        first, *arguments = arguments
+        sys.argv, sys.path[0:1] = [first, *arguments], [call.cwd, *added]
+        runpy.run_module(first, run_name="__main__", alter_sys=True)
+    else:
+        folder = str(Path(first).resolve().parent)
+        sys.argv, sys.path[0:1] = [first, *arguments], [folder, *added]
+        runpy.run_path(first, run_name="__main__")
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _serve()
