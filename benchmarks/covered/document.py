@@ -21,13 +21,18 @@ KINDS = {
     "models": (
         "Models",
         "Each type of transformers' AutoConfig that a class of models takes, made small: forward, "
-        "a step of AdamW and generate, where the CPU runs them. The table is not complete: of 635 "
-        "types 330 were tried, well-known ones first and then at random, each with the harness and "
-        "neusight as they stood on its day. A type that takes too long counts as failed, whichever "
-        "side is slow; limits of 100 to 300 s were of a machine with other work to do.",
+        "a step of AdamW and generate, where the CPU runs them. Rows are of several days, each "
+        "with the harness and neusight as they stood then. Sizes that values decide (durations, "
+        "matches, waveforms) are invented, and so differ. A type that takes too long counts as "
+        "failed, whichever side is slow; limits of 100 to 300 s were of a machine with other work "
+        "to do.",
     ),
     "habits": ("Habits", "What training and inference scripts do beside layers and losses."),
-    "scripts": ("Scripts", "Public programs, unmodified, by name and commit."),
+    "scripts": (
+        "Scripts",
+        "Public programs, unmodified, by name and commit. A note says where a library without a "
+        "script of its own was called by a few lines.",
+    ),
 }
 
 _HEAD = """\

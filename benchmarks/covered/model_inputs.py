@@ -72,6 +72,7 @@ def _proposals(model: Any, taken: set[str]) -> Iterator[Inputs]:
 
 
 def random_words(config: Any, *, length: int = WORDS) -> torch.Tensor:
+    length = min(length, figure(config, "max_position_embeddings", default=length))
     limit = max(10, min(figure(config, "vocab_size", default=100), 90))
     return torch.randint(5, limit, (BATCH, length))
 
@@ -79,11 +80,14 @@ def random_words(config: Any, *, length: int = WORDS) -> torch.Tensor:
 def _words(config: Any, taken: set[str]) -> Inputs:
     call: Inputs = {"input_ids": random_words(config)}
     if "attention_mask" in taken:
-        call["attention_mask"] = torch.ones(BATCH, WORDS, dtype=torch.long)
+        call["attention_mask"] = torch.ones_like(call["input_ids"])
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         call["decoder_input_ids"] = random_words(config)
     if "bbox" in taken:
         call["bbox"] = torch.ones(BATCH, WORDS, 4, dtype=torch.long)
+    if "visual_feats" in taken:
+        call["visual_feats"] = torch.rand(BATCH, 8, figure(config, "visual_feat_dim", default=64))
+        call["visual_pos"] = torch.rand(BATCH, 8, 4)
     return call
 
 
@@ -92,10 +96,13 @@ def _images(config: Any, taken: set[str]) -> Iterator[Inputs]:
     side = figure(config, "image_size", "img_size", "crop_size", default=IMAGE)
     sides = dict.fromkeys((side, LARGE_IMAGE))
     if "pixel_values" in taken:
+        if isinstance(getattr(config, "image_size", None), list | tuple):
+            yield {"pixel_values": torch.rand(BATCH, channels, *config.image_size)}
         for each in sides:
             image = torch.rand(BATCH, channels, each, each)
             yield {"pixel_values": image}
             yield {"pixel_values": image[:, None]}
+            yield {"pixel_values": image[:, None].repeat(1, 2, 1, 1, 1)}
             yield {"pixel_values": image[:, None].repeat(1, _frames(config), 1, 1, 1)}
         yield from _patches(config, taken, channels)
         yield {"pixel_values": torch.rand(BATCH, 3, 512, 512)}

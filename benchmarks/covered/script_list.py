@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,6 +46,9 @@ MINGPT = Source("minGPT", "github.com/karpathy/minGPT", "37baab71b9ab")
 LLAMA2C = Source("llama2.c", "github.com/karpathy/llama2.c", "350e04fe3543")
 EXAMPLES = Source("examples", "github.com/pytorch/examples", "77f55b912142")
 GPT_FAST = Source("gpt-fast", "github.com/meta-pytorch/gpt-fast", "6ecad9b5b6b9")
+VIT_PYTORCH = Source("vit-pytorch", "github.com/lucidrains/vit-pytorch", "69d24fe9e302")
+PYG = Source("pytorch_geometric", "github.com/pyg-team/pytorch_geometric", "0116e7f06d4b")
+PYG_GAT = Source("pytorch_geometric", "github.com/pyg-team/pytorch_geometric", "0333e262bc56")
 CLEANRL = Source("cleanrl", "github.com/vwxyzjn/cleanrl", "fe8d8a03c41a")
 
 _CHARACTERS = sorted(set("abcdefghijklmnopqrstuvwxyz ,.!:;?'\nGO"))
@@ -374,6 +378,9 @@ TORCHTITAN = _package("torchtitan", "0.3.0")
 OPEN_CLIP = _package("open-clip-torch", "3.3.0")
 ULTRALYTICS = _package("ultralytics", "8.4.190")
 STYLEGAN2 = _package("stylegan2-pytorch", "1.9.0")
+WHISPER = _package("openai-whisper", "20250625")
+RL_ZOO = _package("rl-zoo3", "2.9.2")
+DENOISING = _package("denoising-diffusion-pytorch", "2.3.4")
 LIGHTWEIGHT_GAN = _package("lightweight-gan", "1.2.1")
 
 _ACCELERATE = [
@@ -388,6 +395,8 @@ _ACCELERATE = [
         ("test_script", ""),
         ("test_sync", ""),
         ("test_ddp_comm_hook", "--world-size 2"),
+        ("test_ops", ""),
+        ("test_distributed_data_loop", "--world-size 2 --rank all-distinct"),
     )
 ]
 
@@ -421,6 +430,10 @@ _CHOICES: list[dict[str, object]] = [
     }
 ] * 32
 
+_LIKED: list[dict[str, object]] = [
+    {**talk, "label": index % 2 == 0} for index, talk in enumerate(_TALKS)
+]
+
 _TRL_COMMON = (
     "--dataset_name talks --output_dir out --per_device_train_batch_size 4 --max_steps 6 "
     "--report_to none --model_name_or_path llama"
@@ -447,6 +460,12 @@ _TRL = [
     _trl("sft, LoRA and checkpoints", "--use_peft --gradient_checkpointing", _TALKS),
     _trl("dpo", "", _CHOICES),
     _trl("reward", "", _CHOICES),
+    _trl("kto", "", _LIKED),
+    _trl(
+        "rloo",
+        "--reward_model_name_or_path llama --num_generations 4 --max_completion_length 8",
+        _TALKS,
+    ),
     _trl(
         "grpo",
         "--reward_funcs think_format_reward --num_generations 4 --max_completion_length 8",
@@ -458,7 +477,7 @@ _LITGPT_MODEL = data.python(
     "import os, torch, yaml, json\n"
     "from dataclasses import asdict\n"
     "from litgpt import GPT, Config\n"
-    "config = Config.from_name('pythia-14m', n_layer=2, padded_vocab_size=128)\n"
+    "config = Config.from_name('pythia-14m', n_layer=3, padded_vocab_size=128)\n"
     "os.makedirs('tiny')\n"
     "torch.save(GPT(config).state_dict(), 'tiny/lit_model.pth')\n"
     "yaml.dump(asdict(config), open('tiny/model_config.yaml', 'w'))\n"
@@ -494,14 +513,9 @@ _LITGPT = [
     for name, command in (
         ("finetune_full", f"finetune_full tiny --precision bf16-true {_LITGPT_TRAIN}"),
         ("finetune_lora", f"finetune_lora tiny --precision bf16-true {_LITGPT_TRAIN}"),
+        ("finetune_adapter", f"finetune_adapter tiny --precision bf16-true {_LITGPT_TRAIN}"),
+        ("finetune_adapter_v2", f"finetune_adapter_v2 tiny --precision bf16-true {_LITGPT_TRAIN}"),
         ("generate", "generate tiny --prompt 'the king' --max_new_tokens 12"),
-        (
-            "pretrain",
-            "pretrain --model_config tiny/model_config.yaml --tokenizer_dir tiny --data JSON "
-            "--data.json_path tasks.json --data.val_split_fraction 0.2 --data.num_workers 0 "
-            "--train.micro_batch_size 2 --train.global_batch_size 4 --train.max_tokens 2000 "
-            "--train.max_seq_length 32 --eval.max_iters 2 --out_dir out",
-        ),
     )
 ]
 
@@ -609,6 +623,244 @@ _ULTRALYTICS = [
     ),
 ]
 
+
+def _yolo(task: str, command: str, label: str, more: str = "") -> Script:
+    """Ultralytics' command for a task; `label` is an object as the task wants it described."""
+    return Script(
+        f"ultralytics/{task}",
+        ULTRALYTICS,
+        f"{{bin}}/yolo {command} imgsz=64 batch=2 device=0 workers=0 plots=False",
+        data=(
+            data.images("images", num=8, side=64),
+            *(data.file(f"labels/{i:03}.txt", label + "\n") for i in range(8)),
+            data.file(
+                "tiny.yaml", f"path: .\ntrain: images\nval: images\nnames: {{0: king}}\n{more}"
+            ),
+            data.images("shapes/train", classes=("a", "b"), side=64),
+            data.images("shapes/val", classes=("a", "b"), side=64),
+        ),
+        needs=("ultralytics", *_VISION),
+    )
+
+
+_TRAINED = "data=tiny.yaml epochs=1 amp=False"
+_BOX = "0 0.5 0.5 0.4 0.4"
+
+_ULTRALYTICS += [
+    _yolo(
+        "yolo segment", f"segment train model=yolov8n-seg.yaml {_TRAINED}", "0 .2 .2 .8 .2 .5 .8"
+    ),
+    _yolo(
+        "yolo pose",
+        f"pose train model=yolov8n-pose.yaml {_TRAINED}",
+        f"{_BOX} " + "0.5 0.5 2 " * 17,
+        "kpt_shape: [17, 3]\n",
+    ),
+    _yolo("yolo obb", f"obb train model=yolov8n-obb.yaml {_TRAINED}", "0 .2 .2 .8 .2 .8 .8 .2 .8"),
+    _yolo(
+        "yolo classify",
+        "classify train model=yolov8n-cls.yaml data=shapes epochs=1 amp=False",
+        _BOX,
+    ),
+    _yolo("rtdetr train", f"detect train model=rtdetr-l.yaml {_TRAINED}", _BOX),
+    _yolo("yolo predict", "detect predict model=yolov8n.yaml source=images", _BOX),
+]
+
+#: Classes of vit-pytorch, and what each is built with and called on. All are given an image of
+#: 64 x 64 where nothing else is said.
+_VITS = """
+import torch
+from vit_pytorch import SimpleViT, ViT
+from vit_pytorch.cait import CaiT
+from vit_pytorch.cct import CCT
+from vit_pytorch.cross_vit import CrossViT
+from vit_pytorch.deepvit import DeepViT
+from vit_pytorch.levit import LeViT
+from vit_pytorch.max_vit import MaxViT
+from vit_pytorch.mobile_vit import MobileViT
+from vit_pytorch.na_vit import NaViT
+from vit_pytorch.nest import NesT
+from vit_pytorch.pit import PiT
+from vit_pytorch.regionvit import RegionViT
+from vit_pytorch.t2t import T2TViT
+from vit_pytorch.twins_svt import TwinsSVT
+from vit_pytorch.vit_3d import ViT as ViT3D
+from vit_pytorch.vit_for_small_dataset import ViT as SmallViT
+from vit_pytorch.xcit import XCiT
+
+sizes = dict(image_size=64, num_classes=10, dim=64, heads=4, mlp_dim=128)
+plain = dict(sizes, patch_size=16, depth=2)
+models = {
+    ViT: plain, SimpleViT: plain, DeepViT: plain, SmallViT: plain, NaViT: plain,
+    CaiT: dict(plain, cls_depth=1), XCiT: dict(plain, cls_depth=1),
+    T2TViT: dict(image_size=64, num_classes=10, dim=64, depth=2, heads=4, mlp_dim=128,
+                 t2t_layers=((7, 4), (3, 2))),
+    CCT: dict(img_size=64, embedding_dim=64, n_conv_layers=1, num_layers=2, num_heads=4,
+              mlp_ratio=2.0, num_classes=10),
+    CrossViT: dict(image_size=64, num_classes=10, depth=1, sm_dim=32, lg_dim=64, sm_patch_size=16,
+                   lg_patch_size=32, sm_enc_depth=1, lg_enc_depth=1, cross_attn_depth=1),
+    LeViT: dict(image_size=64, num_classes=10, stages=2, dim=(64, 128), depth=1, heads=(2, 4),
+                mlp_mult=2, dropout=0.1),
+    MaxViT: dict(num_classes=10, dim_conv_stem=16, dim=16, dim_head=16, depth=(1, 1), window_size=4,
+                 mbconv_expansion_rate=2, mbconv_shrinkage_rate=0.25, dropout=0.1),
+    MobileViT: dict(image_size=(64, 64), dims=[16, 24, 32], num_classes=10,
+                    channels=[16, 16, 24, 24, 32, 32, 48, 48, 64, 64, 96]),
+    NesT: dict(image_size=64, patch_size=4, dim=32, heads=2, num_hierarchies=3,
+               block_repeats=(1, 1, 1), num_classes=10),
+    PiT: dict(image_size=64, patch_size=8, dim=32, num_classes=10, depth=(1, 1), heads=2,
+              mlp_dim=64),
+    RegionViT: dict(dim=(16, 32, 64, 128), depth=(1, 1, 1, 1), window_size=2, num_classes=10),
+    TwinsSVT: dict(num_classes=10, s1_emb_dim=16, s2_emb_dim=32, s3_emb_dim=32, s4_emb_dim=64,
+                   s1_local_patch_size=2, s2_local_patch_size=2, s3_local_patch_size=2,
+                   s4_local_patch_size=1, s1_global_k=2, s2_global_k=2, s3_global_k=1,
+                   s4_global_k=1),
+    ViT3D: dict(plain, image_patch_size=16, frames=4, frame_patch_size=2),
+}
+models[ViT3D].pop("patch_size")
+
+
+def loss_of(model, images):
+    return model(images).float().pow(2).mean()
+
+
+def train(name, model, images):
+    model.cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_of(model, images)
+        loss.backward()
+        optimizer.step()
+    print(name, loss.item())
+
+
+for kind, options in models.items():
+    images = torch.randn(2, 3, *((4,) if kind is ViT3D else ()), 64, 64, device="cuda")
+    given = [list(images)] if kind is NaViT else images
+    train(kind.__module__, kind(**options), given)
+"""
+
+_VIT = [
+    Script(
+        "vit-pytorch/training steps of 18 models",
+        VIT_PYTORCH,
+        "train_all.py",
+        options="--steps all",
+        data=(data.file("train_all.py", _VITS),),
+        needs=("einops", *_VISION),
+        stand_in="a loop over its classes: it has no script of its own",
+    )
+]
+
+#: Cora in Planetoid's own format and size, with random words and citations.
+_PLANETOID = (
+    "import os, pickle, numpy, scipy.sparse\n"
+    "from random import Random\n"
+    "os.makedirs('FOLDER'); random = Random(5); numpy.random.seed(5)\n"
+    "words = lambda rows: scipy.sparse.random(rows, 1433, 0.01, format='csr', dtype='float32')\n"
+    "classes = lambda rows: numpy.eye(7, dtype='int32')[numpy.random.randint(0, 7, rows)]\n"
+    "allx, ally = words(1708), classes(1708)\n"
+    "parts = dict(x=allx[:140], y=ally[:140], tx=words(1000), ty=classes(1000), allx=allx, "
+    "ally=ally, graph={i: [random.randrange(2708) for _ in range(2)] for i in range(2708)})\n"
+    "[pickle.dump(v, open(f'FOLDER/ind.cora.{k}', 'wb')) for k, v in parts.items()]\n"
+    "open('FOLDER/ind.cora.test.index', 'w').write('\\n'.join(map(str, range(1708, 2708))))"
+)
+
+_PYG = [
+    Script(
+        f"pytorch_geometric/{name}",
+        source,
+        command,
+        data=(data.python(_PLANETOID.replace("FOLDER", folder)),),
+        needs=("torch_geometric", "scipy"),
+    )
+    for name, source, command, folder in (
+        ("gcn", PYG, "examples/gcn.py --epochs 20", "data/Planetoid/Cora/raw"),
+        ("gat", PYG_GAT, "examples/gat.py", "data/Cora/Cora/raw"),
+    )
+]
+
+#: A Whisper of its smallest size with random weights, a second of noise, and ffmpeg.
+_WHISPER_FILES = data.python(
+    "import os, struct, torch, wave, whisper, imageio_ffmpeg\n"
+    "from random import Random\n"
+    "from dataclasses import asdict\n"
+    "dims = whisper.ModelDimensions(n_mels=80, n_audio_ctx=1500, n_audio_state=64, n_audio_head=2, "
+    "n_audio_layer=2, n_vocab=51865, n_text_ctx=24, n_text_state=64, n_text_head=2, "
+    "n_text_layer=2)\n"
+    "model = whisper.model.Whisper(dims)\n"
+    "torch.save({'dims': asdict(dims), 'model_state_dict': model.state_dict()}, 'tiny.pt')\n"
+    "os.makedirs('tools'); os.symlink(imageio_ffmpeg.get_ffmpeg_exe(), 'tools/ffmpeg')\n"
+    "file = wave.open('sound.wav', 'wb'); file.setparams((1, 2, 16000, 16000, 'NONE', ''))\n"
+    "file.writeframes(Random(5).randbytes(32000)); file.close()"
+)
+
+_WHISPER = [
+    Script(
+        f"whisper/{name}",
+        WHISPER,
+        f"{{bin}}/whisper sound.wav --model tiny.pt --temperature 0 --fp16 True {more}",
+        data=(_WHISPER_FILES,),
+        needs=("whisper", "imageio_ffmpeg"),
+        environment={"PATH": os.pathsep.join(("tools", os.environ.get("PATH", "")))},
+    )
+    for name, more in (
+        ("transcribe", "--language en"),
+        ("translate, beams", "--language de --task translate --beam_size 3"),
+        ("times of words", "--word_timestamps True"),
+    )
+]
+
+_RL_ZOO = [
+    Script(
+        f"rl_zoo3/{algorithm}",
+        RL_ZOO,
+        f"-m rl_zoo3.train --algo {algorithm} --env {game} -n {steps} --eval-freq -1 --device cuda "
+        f"--log-folder out --hyperparams {settings}",
+        needs=("rl_zoo3", "gymnasium"),
+    )
+    for algorithm, game, steps, settings in (
+        ("dqn", "CartPole-v1", 400, "learning_starts:100"),
+        ("a2c", "CartPole-v1", 400, "n_envs:2"),
+        ("ppo", "CartPole-v1", 512, "n_envs:2 n_steps:64 batch_size:32 n_epochs:2"),
+        ("sac", "Pendulum-v1", 140, "learning_starts:100"),
+        ("td3", "Pendulum-v1", 240, "learning_starts:100"),
+        ("qrdqn", "CartPole-v1", 400, "learning_starts:100"),
+    )
+]
+
+_DIFFUSION = """
+from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
+
+model = Unet(dim=16, dim_mults=(1, 2))
+diffusion = GaussianDiffusion(model, image_size=32, timesteps=100, sampling_timesteps=4)
+Trainer(
+    diffusion,
+    "images",
+    train_batch_size=8,
+    train_lr=8e-5,
+    train_num_steps=6,
+    gradient_accumulate_every=2,
+    ema_decay=0.995,
+    amp=True,
+    calculate_fid=False,
+    save_and_sample_every=5,
+    num_samples=4,
+).train()
+"""
+
+_DENOISING = [
+    Script(
+        "denoising-diffusion-pytorch/Trainer",
+        DENOISING,
+        "train.py",
+        data=(data.images("images", num=120, side=32), data.file("train.py", _DIFFUSION)),
+        needs=("denoising_diffusion_pytorch", *_VISION),
+        stand_in="as in its README: it has no script of its own",
+    )
+]
+
 _GANS = [
     Script(
         "stylegan2-pytorch",
@@ -616,7 +868,7 @@ _GANS = [
         "{bin}/stylegan2_pytorch --data images --image_size 32 --num_train_steps 6 "
         "--batch_size 2 --num_workers 0 --network_capacity 4",
         data=(data.images("images", num=8, side=64),),
-        needs=("stylegan2_pytorch", "fire", "termcolor", *_VISION),
+        needs=("stylegan2_pytorch", "fire", "termcolor", "aim", *_VISION),
     ),
     Script(
         "lightweight-gan",
@@ -643,5 +895,10 @@ SCRIPTS: tuple[Script, ...] = (
     *_TORCHTITAN,
     *_OPEN_CLIP,
     *_ULTRALYTICS,
+    *_VIT,
+    *_PYG,
+    *_WHISPER,
+    *_RL_ZOO,
+    *_DENOISING,
     *_GANS,
 )

@@ -111,16 +111,46 @@ def small_configs(build: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
 
 
 #: How often layers are left out of a training step: chance would decide which gradients there are.
-_LEFT_OUT = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+_LEFT_OUT = (
+    "layerdrop",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+    "speech_encoder_layerdrop",
+)
+
+#: What some configurations leave to the user to say, and a value for each.
+_UNSAID = {
+    "prediction_length": 16,
+    "context_length": 16,
+    "vocab_size": NUM_WORDS,
+    "num_key_value_heads": NUM_HEADS,
+    "default_language": "en_XX",
+    "rope_theta": 10_000.0,
+}
 
 
 def _few(config: Any) -> None:
     _keep_backbone_here(config)
     for part in parts_of(config):
         _cut_layers(part)
+        _say(part)
         for name in _LEFT_OUT:
             if hasattr(part, name):
                 _set(part, name, 0.0)
+
+
+def _say(config: Any) -> None:
+    """Fills what has no default."""
+    for name, value in _UNSAID.items():
+        if getattr(config, name, value) is None:
+            _set(config, name, value)
+    rope = getattr(config, "rope_parameters", None)
+    if isinstance(rope, dict) and rope.get("rope_theta", 0) is None:
+        rope["rope_theta"] = _UNSAID["rope_theta"]
+    if hasattr(config, "attn_layer_indices") and not config.attn_layer_indices:
+        _set(config, "attn_layer_indices", [1])  # mamba and attention, one of each
+    if set(getattr(config, "layer_types", None) or ()) == {"mamba"}:
+        _set(config, "layer_types", ["mamba", "attention"])
 
 
 def _keep_backbone_here(config: Any) -> None:
