@@ -10,7 +10,7 @@ import pytest
 
 from neusight.predictors.errors import OptionError, WeightsError
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Pass
 from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
 from neusight.predictors.published.habitat import (
     Habitat,
@@ -28,9 +28,9 @@ LINEAR = Kernel.gemm(512, 512, 512, dtype="float32")
 ADD = Kernel.elementwise("add", 2**22, dtype="float32", num_inputs=2)
 
 
-def convolution(**changes: object) -> Kernel:
-    size = ConvolutionSize(8, 64, 64, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
-    return Kernel.convolution(size._replace(**changes), dtype="float32")
+def convolution(direction: Pass = "forward", *, groups: int = 1) -> Kernel:
+    size = ConvolutionSize(8, 64, 64, groups, (56, 56), (56, 56), (3, 3), (1, 1), direction)
+    return Kernel.convolution(size, dtype="float32")
 
 
 def constant(operation: str, time_us: float, num_features: int) -> dict[str, NetworkFile]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from neusight.predictors.errors import WeightsError
 from neusight.predictors.published.integer_network import IntegerNetwork
@@ -79,12 +81,12 @@ def test_a_file_cut_short_or_changed_is_refused_or_read_whole(tmp_path: Path) ->
     ],
 )
 def test_arrays_that_do_not_fit_are_named(
-    tmp_path: Path, name: str, value: np.ndarray, said: str
+    tmp_path: Path, name: str, value: NDArray[Any], said: str
 ) -> None:
     path = save_network_file(item(), tmp_path)
     with np.load(path) as archive:
         arrays = {key: archive[key] for key in archive.files}
     arrays[name] = value
-    np.savez(path, **arrays)
+    np.savez(path, allow_pickle=False, **arrays)
     with pytest.raises(WeightsError, match=said):
         load_networks(tmp_path, "neusight")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from neusight.predictors.gpu import find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
 from neusight.predictors.predictor import Estimate
@@ -154,11 +154,10 @@ KERNELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gpu", [V100, H100, MI210], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("target", [V100, H100, MI210], ids=lambda target: target.name)
 def test_the_shipped_weights_price_every_class_between_the_bound_and_twenty_times_it(
-    gpu: object,
+    target: GPU,
 ) -> None:
-    target = find_gpu(str(getattr(gpu, "name", "")))
     found = find_predictor("neusight").predict(KERNELS, target)
     for kernel, estimate in zip(KERNELS, found, strict=True):
         bound = max(flop_roofline_us(kernel, target), memory_roofline_us(kernel, target))

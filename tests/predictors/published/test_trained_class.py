@@ -61,7 +61,7 @@ def test_a_file_without_tiles_says_what_it_lacks(tmp_path: Path) -> None:
     path = save_class(small(), tmp_path)
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files if name != "tiles"}
-    np.savez(path, **arrays)
+    np.savez(path, allow_pickle=False, **arrays)
     with pytest.raises(WeightsError, match=r"lack what the predictor 'neusight' needs.*tiles"):
         load_classes(tmp_path)
 
@@ -71,6 +71,6 @@ def test_tiles_of_no_size_are_refused(tmp_path: Path) -> None:
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files}
     arrays["tiles"] = np.zeros_like(arrays["tiles"])
-    np.savez(path, **arrays)
+    np.savez(path, allow_pickle=False, **arrays)
     with pytest.raises(WeightsError, match="its tiles do not fit its shapes"):
         load_classes(tmp_path)
