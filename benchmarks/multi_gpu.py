@@ -1,8 +1,7 @@
-"""Programs of many GPUs against published figures: data/e2e_published_dev.csv and data/paper_fp32.
+"""Programs of many GPUs against published figures: data/e2e_published_dev.csv.
 
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
-    python benchmarks/multi_gpu.py --paper            the NeuSight paper's cases of four GPUs
     python benchmarks/multi_gpu.py --markdown FILE    the tables, for ACCURACY.md
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
@@ -32,7 +31,7 @@ from typing import Any
 from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-PUBLISHED, PAPER = SHARED / "e2e_published_dev.csv", SHARED / "paper_fp32" / "e2e_labels.csv"
+PUBLISHED = SHARED / "e2e_published_dev.csv"
 RECIPES = Path(__file__).with_name("recipes")
 RESULTS = Path(tempfile.gettempdir()) / "neusight-multi-gpu"
 
@@ -281,84 +280,6 @@ def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
     return ratios
 
 
-# -- the paper's four GPUs -------------------------------------------------------------------------
-
-
-def paper_runs(path: Path = PAPER) -> list[tuple[Run, float]]:
-    """The cases of four GPUs, and the time of their steps, ms."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["option"][:2] in ("dp", "tp", "pp")]
-    return [
-        (
-            Run(
-                "gpt2_fp32.py",
-                ("--model", row["model"], "--how", row["option"][:2], "--batch", row["batch"],
-                 "--seq", row["seq_len"]),
-                "H100-SXM5-80GB",
-                int(row["option"].partition("_")[0][2:]),
-            ),
-            float(row["step_ms"]),
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def paper_ms(run: Run, folder: Path) -> float:
-    """The step's forecast, ms. Stages of a pipeline are recorded one by one and placed in time
-    together."""
-    if "pp" not in run.arguments:
-        document = forecast(folder, run)
-        return float(document["step_latency_us"]["median"]) / 1e3
-    return _pipeline_ms(run)
-
-
-def _pipeline_ms(run: Run) -> float:
-    import runpy
-
-    import neusight
-    from neusight.timeline.ranks.together import schedule_together
-    from neusight.timeline.steady import steady_step_of
-
-    arguments, path = sys.argv, sys.path[:]
-    sys.argv = [run.script, *run.arguments]
-    sys.path.insert(0, str(RECIPES))
-    forecasts = []
-    try:
-        for rank in range(run.world_size):
-            with neusight.forecast_on(run.gpu, world_size=run.world_size, rank=rank) as made:
-                runpy.run_path(str(RECIPES / run.script), run_name="__main__")
-            made.pricer.prepare(made.recording)
-            forecasts.append(made)
-    finally:
-        sys.argv, sys.path[:] = arguments, path
-    first = forecasts[0]
-    timelines = schedule_together([f.recording for f in forecasts], first.pricer, first.host)
-    steps = [steady_step_of(timeline) for timeline in timelines]
-    return max(step.latency_ns for step in steps if step is not None) / 1e6
-
-
-def _paper(options: argparse.Namespace) -> int:
-    errors, lines = [], [_PAPER_MARKDOWN]
-    for run, measured in paper_runs():
-        ms = paper_ms(run, options.results)
-        errors.append(abs(ms / measured - 1.0))
-        model, how = run.arguments[1], run.arguments[3]
-        print(f"{model:<11} {how} measured {measured:8.1f} ms, forecast {ms:8.1f},"
-              f" {ms / measured - 1.0:+.1%}", flush=True)  # fmt: skip
-        name = f"{model} {how}{run.world_size}"
-        lines.append(
-            f"| {name} | {measured:,.0f} | {ms:,.0f} | {(ms / measured - 1.0) * 100:+.1f} |"
-        )
-    print(f"mean error {sum(errors) / len(errors):.1%}")
-    if options.markdown:
-        options.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 0
-
-
-_PAPER_MARKDOWN = """| four H100, FP32 | measured ms | forecast | error % |
-|---|---:|---:|---:|"""
-
-
 # -- what is told ----------------------------------------------------------------------------------
 
 
@@ -396,16 +317,13 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only sources or names with this in them")
-    parser.add_argument("--paper", action="store_true", help="the paper's four GPUs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     options = parser.parse_args()
-    if not PUBLISHED.exists() or not PAPER.exists():
+    if not PUBLISHED.exists():
         print(f"skipped: there are no published figures at {SHARED}")
         return 0
-    if options.paper:
-        return _paper(options)
     found, missing = cases()
     found = [case for case in found if options.only in f"{case.source} {case.name}"]
     done: list[Result] = []
