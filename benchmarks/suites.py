@@ -39,7 +39,9 @@ than it. Nothing was fitted to these figures; of GPUs with a star nobody had FP3
 stands in [benchmarks/suite_paper.csv](benchmarks/suite_paper.csv), with the share of its kernels'
 time that is trained on that GPU. The papers' own figures, of their own cases: NeuSight 8.9 on
 NVIDIA (8.1 on GPUs left out), 11.2 on AMD, 14.9 fused, 7.7 on four GPUs; roofline 31, Li et al. 60,
-Habitat 200 to 700 (arXiv 2407.13853, section 6).
+Habitat 200 to 700 (arXiv 2407.13853, section 6). Habitat has no kernel measured on another GPU
+here, so it is its perceptrons, and the roofline where it has none. Single kernels include shapes
+that predictors were fitted on; what was held out of our own stands below.
 
 Switch Transformers run as the library did in 2024: experts one after the other, the position bias
 added to the scores in place. All tokens of the source are alike, so one expert of a layer works, on

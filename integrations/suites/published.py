@@ -45,7 +45,7 @@ _NOT_BUILT = {
     "dle-bertlarge": "its source runs fused kernels of its own, and logits of masked words alone",
     "diffusers-": "Stable Diffusion's UNet needs diffusers, and its weights' configuration",
     "gptfast-": "decoding token by token under CUDA graphs, in weights of its own format",
-    "ao-": "torchao's quantised weights and decoding loop",
+    "torchao-": "torchao's quantised weights and decoding loop",
     "torchtune-": "LoRA over packed sequences: a recipe of its own",
 }
 

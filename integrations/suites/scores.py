@@ -17,6 +17,10 @@ __all__ = ["ErrorRow", "ErrorTable", "kernel_table", "paper_tables", "published_
 HELD_OUT = " *"
 
 
+#: What makes one error smaller than another: half of the last digit that tables show, a share.
+_LEAST_NEARER = 0.0005
+
+
 @dataclass(frozen=True)
 class ErrorRow:
     """Mean absolute errors of each predictor on some cases, and the default's signed mean, shares;
@@ -35,9 +39,8 @@ class ErrorRow:
         own = self.errors.get(DEFAULT_PREDICTOR)
         if own is None:
             return ()
-        return tuple(
-            name for name, error in self.errors.items() if error is not None and error < own
-        )
+        least = own - _LEAST_NEARER
+        return tuple(n for n, error in self.errors.items() if error is not None and error < least)
 
 
 @dataclass(frozen=True)

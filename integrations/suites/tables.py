@@ -35,7 +35,7 @@ def markdown(table: ErrorTable, predictors: Sequence[str]) -> str:
     lines = [head, ["---", *["---:"] * (len(predictors) + 3), "---"]]
     lines += [_cells(row, predictors, unit="") for row in table.rows]
     body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"{table.title[0].upper()}{table.title[1:]}:\n\n{body}\n"
+    return f"{table.title}:\n\n{body}\n"
 
 
 def _cells(row: ErrorRow, predictors: Sequence[str], *, unit: str) -> list[str]:

@@ -30,7 +30,7 @@ P4 fp32 inference, eager          1         -  20.0%  +20.0%      0%  none
 T4 fp32 inference, eager          1      5.0%  10.0%  +10.0%    100%  roofline"""
 
 MARKDOWN = """\
-A source:
+a source:
 
 |  | cases | roofline | tiled | bias | in 80 % | nearer |
 | --- | ---: | ---: | ---: | ---: | ---: | --- |

@@ -33,7 +33,7 @@ def test_a_suite_prints_tables_and_writes_files(
         "roofline",
     }
     assert len(files["csv"].read_text().splitlines()) == 3
-    assert files["markdown"].read_text().startswith("All eager cases of one GPU:")
+    assert files["markdown"].read_text().startswith("all eager cases of one GPU:")
 
 
 @pytest.mark.parametrize(
