@@ -140,6 +140,7 @@ def _mask_of_another_shape(args: Sequence[Any]) -> bool:
 
 _INDICES = (torch.int64, torch.int32)
 _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
+    aten.embedding.default: _no_index(1, _INDICES),  # torch before 2.13 takes any
     aten.mm.default: _any_other_dtype(0, 1),
     aten.bmm.default: _any_other_dtype(0, 1),
     aten.addmm.default: _any_other_dtype(0, 1, 2),

@@ -41,7 +41,9 @@ def test_a_linear_with_a_sparse_weight_has_half_the_products(force_cutlass: bool
         layer = torch.nn.Linear(4096, 2048, device="cuda", dtype=torch.float16)
         layer.weight = torch.nn.Parameter(to_sparse_semi_structured(half_full(2048, 4096)))
         out = layer(torch.ones(1000, 4096, device="cuda", dtype=torch.float16))
-        assert (out.shape, out.dtype, out.is_contiguous()) == ((1000, 2048), torch.float16, True)
+        assert (out.shape, out.dtype) == ((1000, 2048), torch.float16)
+        # Before 2.13 torch returns the product as CUTLASS lays it out.
+        assert out.is_contiguous() or torch.__version__ < "2.13"
 
     (product,) = [kernel for kernel, _ in forecast.kernels if kernel.name == "sparse_gemm"]
     assert product.flops == 2 * 1000 * 2048 * 4096 // 2
@@ -76,6 +78,8 @@ def test_pruned_matrices_are_packed_both_ways(backend: Any) -> None:
             assert pruned.packed_t.shape == (512, 128)
         else:
             assert pruned.packed.numel() == 256 * 512 * 9 // 16
+        if torch.__version__ < "2.12":
+            return  # its own check refuses metadata of CUTLASS packed both ways
         other = torch.ones(512, 64, device="cuda", dtype=torch.bfloat16)
         assert torch.mm(pruned, other).shape == (256, 64)
         assert torch.mm(pruned.t(), other[:256]).shape == (512, 64)
