@@ -24,6 +24,7 @@ from neusight.integrations.program.guard.guarded_process import (
     is_guarded,
 )
 from neusight.integrations.program.guard.landlock import is_available
+from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
 pytestmark = pytest.mark.skipif(
@@ -124,6 +125,7 @@ def test_a_process_that_ends_without_an_answer_is_told_in_words(
 
 def test_ctrl_c_is_the_childs(home: Path) -> None:
     def work(store: Any) -> str:
+        signal.signal(RELAY, signal.SIG_IGN)  # as before a terminal, where both are told already
         try:
             os.kill(os.getppid(), signal.SIGINT)  # the terminal tells both
             os.kill(os.getpid(), signal.SIGINT)
