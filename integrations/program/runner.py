@@ -180,10 +180,10 @@ def _outcome_of_error(error: Exception, *, is_guarded: bool) -> Outcome:
     package = cuda_only_package(error) if isinstance(error, ImportError) else None
     if package is None:
         return _failed(error, is_guarded=is_guarded)
-    return Outcome(failure=f"{_line_of(error)} {_missing(package, error)}", exit_code=1)
+    return Outcome(failure=f"{_line_of(error)} {_missing(package, str(error))}", exit_code=1)
 
 
-def _missing(package: str, error: ImportError) -> str:
+def _missing(package: str, told: str) -> str:
     """What of the package cannot be had, and what to do."""
     from neusight.stand_ins.catalogue import CATALOGUE
 
@@ -191,7 +191,7 @@ def _missing(package: str, error: ImportError) -> str:
     remedy += "registered with neusight.register_op (examples/custom_op.py)."
     if package not in CATALOGUE:
         return f"imports {package}, which is not installed here and has no stand-in. {remedy}"
-    what = str(error).partition(" (")[0]  # behind it stands where the stand-in lies
+    what = told.partition(" (")[0]  # behind it stands where the stand-in lies
     version = CATALOGUE[package].version
     return f"asks for more of {package} than its stand-in has (as of {version}): {what}. {remedy}"
 

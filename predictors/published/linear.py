@@ -92,9 +92,10 @@ def linear_class_of(kernel: Kernel) -> str | None:
 
 
 def fitted_line(flops: Floats, time_us: Floats) -> FlopLine:
-    """The line of least squares over FLOPs, which starts at 0 or later. A deviation counts as a share
-    of the line itself, as scores do: in microseconds the few longest kernels would set the start of
-    all, and as a share of the label those that came out shortest would.
+    """The line of least squares over FLOPs, which starts at 0 or later.
+
+    A deviation counts as a share of the line itself, as scores do: in microseconds the few longest
+    kernels would set the start of all, and as a share of the label those that came out shortest.
 
     >>> fitted_line(np.array([0.0, 10.0]), np.array([1.0, 2.0]))
     FlopLine(start_us=1.0, flops_per_us=10.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ class RefusesAll:
 
     name = "refuses"
 
-    def predict(self, kernels: list[Kernel], gpu: GPU) -> list[Estimate]:
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
         raise UnsupportedKernelError("no kernel is good enough")
 
 
@@ -34,7 +36,7 @@ def test_a_program_is_recorded_once_for_all_gpus_and_predictors(
     labels = ("Tesla T4,tiny_gpt,inf,16,2,,3", "NVIDIA L4,tiny_gpt,inf,16,2,,3")
     folder = paper_folder(tmp_path, labels)
     recorded: list[str] = []
-    record = results.record_program
+    record: Any = results.record_program  # type: ignore[attr-defined]
 
     def counted(program: CaseProgram, gpu: GPU, data: Path, kept: Path | None) -> object:
         recorded.append(gpu.name)

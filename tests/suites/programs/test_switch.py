@@ -12,7 +12,7 @@ from neusight.integrations.suites.case import CannotBuild, CaseProgram
 from neusight.integrations.suites.programs import switch
 from neusight.integrations.suites.programs.switch import switch_step
 from neusight.predictors.kernel import GemmSize
-from neusight.recording.recording import OpCall
+from neusight.recording.recording import OpCall, TensorSpec
 from suite_folders import MODELS
 
 pytest.importorskip("transformers")
@@ -55,7 +55,8 @@ def test_a_layer_adds_the_masked_bias_to_its_scores_in_place() -> None:
         for entry in entries
         if isinstance(entry, OpCall) and entry.signature.op == "aten::add_"
     ]
-    scores = [add for add in adds if add.outputs and add.outputs[0].shape == (2, 2, 16, 16)]
+    results = [out for add in adds for out in add.outputs if isinstance(out, TensorSpec)]
+    scores = [result for result in results if result.shape == (2, 2, 16, 16)]
     assert len(scores) == 2 + 2 + 2  # the encoder's layers, the decoder's own, and those across
 
 
