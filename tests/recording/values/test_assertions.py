@@ -53,11 +53,10 @@ def compared(x: torch.Tensor) -> None:
     assert torch.allclose(x.float(), x * 2.0)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [both, negated, either, raised, raised_for_two_reasons, compared],
-    ids=str,
-)
+CHECKS = [both, negated, either, raised, raised_for_two_reasons, compared]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 def test_a_programs_checks_of_what_nobody_knows_pass(check: Callable[[torch.Tensor], None]) -> None:
     with neusight.forecast_on("H100") as forecast:
         check(unknown())
