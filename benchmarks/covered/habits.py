@@ -82,17 +82,26 @@ def _outcome(habit: Habit) -> Outcome:
             with neusight.forecast_on("H100") as forecast:
                 habit.run()
             forecast.summary()
-        except ImportError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in habit.needs:  # what it needs may need another one
-                package = next((name for name in habit.needs if name in str(error)), "")
-            if not package:
-                return outcome_of(error, version=version)
-            return outcome_of(CannotTry(f"{package} is not there"), version=version)
         except BaseException as error:
-            traceback.print_exc()
+            if package := _missing_package(habit, error):
+                return outcome_of(CannotTry(f"{package} is not there"), version=version)
+            if not isinstance(error, ImportError):
+                traceback.print_exc()
             return _with_line(outcome_of(error, version=version), error)
     return Outcome("ok", "", version)
+
+
+def _missing_package(habit: Habit, error: BaseException) -> str:
+    """What the habit needs and is not there; libraries say so in errors of their own, too."""
+    while not isinstance(error, ImportError):
+        if error.__cause__ is None:
+            return ""
+        error = error.__cause__
+    package = (error.name or "").partition(".")[0]
+    if package in habit.needs:
+        return package
+    # What it needs may need another one.
+    return next((name for name in habit.needs if name in str(error)), "")
 
 
 def _with_line(outcome: Outcome, error: BaseException) -> Outcome:
