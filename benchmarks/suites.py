@@ -50,6 +50,11 @@ tokens come out right; 2,048 tokens and the V100 are 17 to 21 % too fast. Most l
 bias: its neighbours lie apart, so each element costs a sector of DRAM once a head's plane outgrows
 the L2 (8 MB at 512 tokens, 134 at 2,048; L2 40 MB, V100 6), and the physics counts the L2's sectors
 alone. No table of single kernels here has such an addition, so nothing was changed.
+
+The P4 that was measured slows down: its aligned FP32 products reach 4.5 TFLOP/s where they last
+under 20 ms, and a median of 2.4 to 2.7 from 1e12 FLOP on (kernels.parquet). `tiled` takes the short
+ones' rate for a whole step. `linear` is fitted by deviations in shares of the time: in microseconds
+the starts of its lines, milliseconds long, made it 950 % slow on the H100.
 """,
     "published": """## Published programs on one GPU, by every predictor
 
