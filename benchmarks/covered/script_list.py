@@ -374,7 +374,7 @@ ACCELERATE = _package("accelerate", "1.15.0")
 TRL = _package("trl", "1.16.0")
 LITGPT = _package("litgpt", "0.5.13")
 TORCHTUNE = _package("torchtune", "0.6.1")
-TORCHTITAN = _package("torchtitan", "0.3.0")
+TORCHTITAN = _package("torchtitan", "0.2.2")
 OPEN_CLIP = _package("open-clip-torch", "3.3.0")
 ULTRALYTICS = _package("ultralytics", "8.4.190")
 STYLEGAN2 = _package("stylegan2-pytorch", "1.9.0")
@@ -588,13 +588,17 @@ _TORCHTITAN = [
     Script(
         f"torchtitan/train, {name}",
         TORCHTITAN,
-        f"torchrun --nproc_per_node={num} -m torchtitan.train --module llama3 "
-        f"--config llama3_debugmodel --training.steps 6 {more}",
+        f"torchrun --nproc_per_node={num} -m torchtitan.train --model.name llama3 "
+        "--model.flavor debugmodel --model.hf_assets_path tests/assets/tokenizer "
+        "--training.dataset c4_test --training.seq_len 512 --training.local_batch_size 4 "
+        f"--training.steps 6 {more}",
         data=_TORCHTITAN_DATA,
-        needs=("torchtitan", "spmd_types", "torchdata"),
-        cannot="its release needs a later torch (torch.distributed.set_timeout)",
+        needs=("torchtitan", "torchdata", "tyro", "datasets"),
     )
-    for name, num, more in (("1 GPU", 1, ""), ("4 GPUs", 4, ""))
+    for name, num, more in (
+        ("1 GPU", 1, ""),
+        ("4 GPUs, sharded and compiled", 4, "--compile.enable --activation_checkpoint.mode full"),
+    )
 ]
 
 _OPEN_CLIP = [

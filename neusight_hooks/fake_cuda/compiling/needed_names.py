@@ -27,6 +27,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
         "input_codes.seen",
     ),
     "torch._dynamo.exc": ("BackendCompilerFailed", "InternalTorchDynamoError", "Unsupported"),
+    "torch._dynamo.guards": ("CheckFunctionManager",),
     "torch._dynamo.output_graph": ("graph_break_reasons",),
     "torch._dynamo.trace_rules": (
         "SKIP_DIRS",
@@ -45,7 +46,7 @@ NEEDED_NAMES: dict[str, tuple[str, ...]] = {
     "torch._dynamo.variables.optimizer": ("OptimizerVariable.call_method",),
     "torch._dynamo.variables.torch": ("TorchInGraphFunctionVariable._get_handlers",),
     "torch._functorch.config": ("_config", "check_custom_op_aliasing", "enable_autograd_cache"),
-    "torch._guards": ("CompileContext.current_compile_id",),
+    "torch._guards": ("CompileContext.current_compile_id", "Guard.name", "GuardsSet"),
     "torch._inductor.async_compile": ("AsyncCompile.triton", "AsyncCompile.wait"),
     "torch._inductor.codecache": (
         "PyCodeCache.load",

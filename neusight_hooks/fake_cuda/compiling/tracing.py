@@ -29,6 +29,7 @@ def install_tracing(patches: Patches, recorder: Recorder) -> None:
     _install_tensors(patches)
     _install_skipping(patches)
     _install_frames(patches, recorder)
+    _install_guards(patches)
     _install_optimizers(patches, recorder)
 
 
@@ -123,6 +124,30 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
             return has_hooks()
 
     patches.set(torch_modules, "_has_any_global_hook", has_other_hooks)
+
+
+#: Where torch keeps the hooks of all modules, ours among them; each as it ends a guard's name or
+#: stands in it.
+_GLOBAL_HOOKS = ("._global_forward_hooks", "._global_forward_pre_hooks")
+
+
+def _install_guards(patches: Patches) -> None:
+    """No graph is compiled again because hooks of ours are there: it was traced without them. A
+    module with hooks of its own (tensor parallelism) asks whether all modules have some."""
+    from torch._dynamo.guards import CheckFunctionManager
+
+    make: Callable[..., None] = CheckFunctionManager.__init__
+
+    def make_without_hooks(self: Any, code: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
+        kept = [
+            guard
+            for guard in graph.guards.inner
+            if not any(name in guard.name for name in _GLOBAL_HOOKS)
+        ]
+        graph.guards.inner = type(graph.guards.inner)(kept)
+        make(self, code, graph, *args, **kwargs)
+
+    patches.set(CheckFunctionManager, "__init__", make_without_hooks)
 
 
 def _install_optimizers(patches: Patches, recorder: Recorder) -> None:

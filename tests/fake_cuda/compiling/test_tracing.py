@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from compiled_net import Net, ops, torch_compile
+from torch import nn
 
 import neusight
 from neusight.recording.tensor import ForecastTensor
@@ -72,3 +73,31 @@ def test_values_gathered_by_index_are_counted_as_rows() -> None:
     [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.name.startswith("triton")]
 
     assert (kernel.bytes_read, kernel.bytes_written) == (8 * 64 * 4 + 8 * 8, 8 * 64 * 4)
+
+
+def doubled(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (given[0] * 2,)
+
+
+class Hooked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.inner.register_forward_pre_hook(doubled)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+def test_modules_with_hooks_of_their_own_share_a_graph() -> None:
+    """As those of tensor parallelism are: torch then asks whether all modules have hooks, too."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    with neusight.forecast_on("H100"), torch.no_grad():
+        x = torch.ones(4, 8, device="cuda")
+        for layer in [Hooked().cuda() for _ in range(4)]:
+            layer.compile(fullgraph=True, backend=counter)
+            x = layer(x)
+
+    assert counter.frame_count == 1
