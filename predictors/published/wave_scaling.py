@@ -58,6 +58,10 @@ def wave_size(launch: LaunchSize, gpu: GPU) -> int:
     return gpu.num_sms * max(1, min(limits))
 
 
+def _streamed_gbps(gpu: GPU) -> float:
+    return gpu.bandwidth_gbps * gpu.bandwidth_utilization
+
+
 def memory_share(intensity: float, balance: float) -> float:
     """The paper's γ: 1 where only memory bounds a kernel, 0.5 at the GPU's balance, 0 where only
     arithmetic does (its figure 3). Both in FLOPs a byte.
@@ -83,12 +87,13 @@ def wave_scaled_us(
 
     The paper's equation 1: whole waves, and what a wave takes by the bandwidth that each of its
     CTAs has (to the power γ) and by the clock (to the power 1 - γ). `intensity` is the kernel's
-    FLOPs a byte, 0 where they are not known (then γ is 1, as the paper does).
+    FLOPs a byte, 0 where they are not known (then γ is 1, as the paper does). The bandwidth is the
+    one that each GPU reaches, which the method measures once for each, not its datasheet's.
     """
-    share = memory_share(intensity, target.peak_flops(compute) / (target.bandwidth_gbps * 1e9))
+    share = memory_share(intensity, target.peak_flops(compute) / (_streamed_gbps(target) * 1e9))
     before, after = wave_size(launch, source), wave_size(launch, target)
     num_ctas = max(1, launch.num_ctas)
     waves = -(-num_ctas // after) / -(-num_ctas // before)
-    bandwidth = source.bandwidth_gbps / target.bandwidth_gbps * (after / before)
+    bandwidth = _streamed_gbps(source) / _streamed_gbps(target) * (after / before)
     clock = source.boost_clock_mhz / target.boost_clock_mhz
     return time_us * waves * float(bandwidth**share) * float(clock ** (1.0 - share))

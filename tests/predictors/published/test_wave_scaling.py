@@ -34,6 +34,15 @@ def test_a_kernel_of_bytes_scales_by_bandwidth_where_there_are_many_waves() -> N
     assert scaled == pytest.approx(100.0 * V100.bandwidth_gbps / A100.bandwidth_gbps, rel=1e-3)
 
 
+def test_the_bandwidth_is_the_one_that_a_gpu_reaches() -> None:
+    """A T4 streams with 76 % of its datasheet's bandwidth, a V100 with 93 %."""
+    launch = LaunchSize(10**6, 256)
+    reached = [gpu.bandwidth_gbps * gpu.bandwidth_utilization for gpu in (V100, T4)]
+    scaled = wave_scaled_us(100.0, launch, source=V100, target=T4, intensity=0.0)
+    assert scaled == pytest.approx(100.0 * reached[0] / reached[1], rel=1e-3)
+    assert scaled > 1.1 * 100.0 * V100.bandwidth_gbps / T4.bandwidth_gbps
+
+
 def test_a_kernel_of_arithmetic_scales_by_cores_and_clock() -> None:
     launch = LaunchSize(10**6, 256)
     scaled = wave_scaled_us(100.0, launch, source=V100, target=A100, intensity=1e9)
