@@ -1,7 +1,7 @@
 """Tries neusight with one Python and one torch, and adds a row to PLATFORMS.md.
 
     python benchmarks/platforms.py --python python3.12 --torch 2.12.1
-    python benchmarks/platforms.py --python python3.10 --torch 2.11.0 --environment /tmp/torch2.11
+    python benchmarks/platforms.py --python python3.10 --torch 2.11.0 --environment ~/torch2.11
     python benchmarks/platforms.py --table
 
 Makes an environment of its own (`--environment` keeps it, or goes on with one that is there),
