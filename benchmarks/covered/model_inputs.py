@@ -159,7 +159,7 @@ def _words_with_images(model: Any, image: Inputs) -> Inputs | None:
     try:
         with torch.no_grad():
             found = features(**image)
-    except Exception:
+    except Exception:  # it asks for other inputs than these: others are tried
         return None
     rows = _num_rows(found)
     if rows is None or rows % BATCH or rows // BATCH > 4096:

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
+from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel
 from neusight.predictors.learned.network import exp_of, log_of
-from neusight.predictors.physics.physical_time import Bound, whole_nanoseconds
-from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
-from neusight.predictors.predictor import Estimate, Origin
+from neusight.predictors.physics.roofline import memory_roofline_us
+from neusight.predictors.predictor import Estimate
+from neusight.predictors.published.estimates import estimate_of
 from neusight.predictors.published.network_files import NetworkFile, load_networks
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.predictors.registry import register_predictor
@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 _SPREAD = 2.0
 
 #: The same of scaled kernels: their error from V100 to other GPUs of data/paper_fp32, 80 % quantile
-#: over softmax and layer norm (benchmarks/carrying.py).
+#: of softmax and layer norm on the worst of four (benchmarks/carrying.csv).
 _SCALED_SPREAD = 0.4
 
 #: The logarithm of a latency in µs stays within these: a nanosecond to an hour.
@@ -141,14 +141,25 @@ class Habitat:
             times = exp_of(np.clip(network.network.run(inputs)[:, 0], *LOG_RANGE))
             for index, time_us in zip(indices, times.tolist(), strict=True):
                 known = gpu.name in network.gpus
-                found[index] = _estimate(kernels[index], gpu, time_us, "trained", known=known)
+                found[index] = estimate_of(
+                    kernels[index],
+                    gpu,
+                    time_us,
+                    predictor=self.name,
+                    origin="trained",
+                    spread=_SPREAD,
+                    in_range=known,
+                )
         return [found.get(index) or self._scaled(item, gpu) for index, item in enumerate(kernels)]
 
     def _scaled(self, kernel: Kernel, gpu: GPU) -> Estimate:
         """A kernel without a perceptron: from what the source took, else by its bytes."""
         known = self._measured.get(kernel)
         if known is None or self._source is None:
-            return _estimate(kernel, gpu, memory_roofline_us(kernel, gpu), "fallback")
+            time_us = memory_roofline_us(kernel, gpu)
+            return estimate_of(
+                kernel, gpu, time_us, predictor=self.name, origin="fallback", spread=_SPREAD
+            )
         time_us = wave_scaled_us(
             known.time_us,
             known.launch,
@@ -157,33 +168,9 @@ class Habitat:
             intensity=kernel.flops / max(1, kernel.num_bytes),
             compute=kernel.compute,
         )
-        return _estimate(kernel, gpu, time_us, "physics", spread=_SCALED_SPREAD)
-
-
-def _estimate(
-    kernel: Kernel,
-    gpu: GPU,
-    time_us: float,
-    origin: Origin,
-    *,
-    spread: float = _SPREAD,
-    known: bool = False,
-) -> Estimate:
-    peak_us = flop_roofline_us(kernel, gpu)
-    latency = whole_nanoseconds(max(time_us, peak_us))
-    bound: Bound = "compute" if peak_us > memory_roofline_us(kernel, gpu) else "memory"
-    if kernel.kernel_class is KernelClass.COLLECTIVE:
-        bound = "communication"
-    return Estimate(
-        latency_us=latency,
-        low_us=min(latency, whole_nanoseconds(max(peak_us, latency / (1.0 + spread)))),
-        high_us=whole_nanoseconds(latency * (1.0 + spread)),
-        bound=bound,
-        origin=origin,
-        predictor=Habitat.name,
-        in_range=known,
-        utilization=min(1.0, peak_us / latency),
-    )
+        return estimate_of(
+            kernel, gpu, time_us, predictor=self.name, origin="physics", spread=_SCALED_SPREAD
+        )
 
 
 @cache

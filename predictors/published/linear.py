@@ -21,10 +21,10 @@ from neusight.predictors.errors import WeightsError
 from neusight.predictors.files import read_bytes, write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.predictors.physics.physical_time import Bound, whole_nanoseconds
-from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
+from neusight.predictors.physics.roofline import memory_roofline_us
 from neusight.predictors.predictor import Estimate, Origin
 from neusight.predictors.published.classes import class_of
+from neusight.predictors.published.estimates import estimate_of
 from neusight.predictors.registry import register_predictor
 
 __all__ = [
@@ -131,25 +131,19 @@ class Linear:
 
     def _estimate(self, kernel: Kernel, gpu: GPU) -> Estimate:
         trained = self._classes.get((gpu.vendor, linear_class_of(kernel) or ""))
-        peak_us, memory_us = flop_roofline_us(kernel, gpu), memory_roofline_us(kernel, gpu)
         origin: Origin = "fallback"
-        time_us = memory_us
+        time_us = memory_roofline_us(kernel, gpu)
         if trained is not None:
             line = trained.on(gpu)
             time_us, origin = line.start_us + kernel.flops / line.flops_per_us, "trained"
-        bound: Bound = "compute" if peak_us > memory_us else "memory"
-        if kernel.kernel_class is KernelClass.COLLECTIVE:
-            bound = "communication"
-        latency = whole_nanoseconds(max(time_us, peak_us))
-        return Estimate(
-            latency_us=latency,
-            low_us=min(latency, whole_nanoseconds(max(peak_us, latency / (1.0 + _SPREAD)))),
-            high_us=whole_nanoseconds(latency * (1.0 + _SPREAD)),
-            bound=bound,
-            origin=origin,
+        return estimate_of(
+            kernel,
+            gpu,
+            time_us,
             predictor=self.name,
+            origin=origin,
+            spread=_SPREAD,
             in_range=trained is not None and gpu.name in trained.lines,
-            utilization=min(1.0, peak_us / latency),
         )
 
 

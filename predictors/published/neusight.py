@@ -18,6 +18,7 @@ Everything else takes its bytes over the bandwidth.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,10 +29,10 @@ from numpy.typing import NDArray
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
 from neusight.predictors.learned.network import exp_of, log_of
-from neusight.predictors.physics.physical_time import Bound, whole_nanoseconds
-from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
+from neusight.predictors.physics.roofline import memory_roofline_us
 from neusight.predictors.predictor import Estimate
 from neusight.predictors.published.classes import class_of
+from neusight.predictors.published.estimates import estimate_of
 from neusight.predictors.published.trained_class import TrainedClass, load_classes
 from neusight.predictors.registry import register_predictor
 
@@ -60,8 +61,8 @@ FEATURES = (
     "tile_intensity_over_sm_balance",
 )
 
-#: Share of the link that collectives reach, and what starts one, µs (the paper's distributed cases:
-#: bytes of a ring over 72 % of the link).
+#: Share of the link that collectives reach (the paper's distributed cases: bytes of a ring over
+#: 72 % of the link).
 _LINK_SHARE = 0.72
 
 #: Half width of the interval of kernels without a network: bytes over bandwidth is 52 % off on
@@ -220,41 +221,34 @@ def _estimate(
     num_waves: float,
     num_tiles: float,
 ) -> Estimate:
-    peak_us = flop_roofline_us(kernel, gpu)
-    latency = whole_nanoseconds(max(time_us, peak_us))
-    bound: Bound = "compute" if peak_us > memory_roofline_us(kernel, gpu) else "memory"
-    return Estimate(
-        latency_us=latency,
-        low_us=min(latency, whole_nanoseconds(max(peak_us, latency / (1.0 + spread)))),
-        high_us=whole_nanoseconds(latency * (1.0 + spread)),
-        bound=bound,
-        origin="trained",
+    found = estimate_of(
+        kernel,
+        gpu,
+        time_us,
         predictor=NeuSight.name,
+        origin="trained",
+        spread=spread,
         in_range=kernel.dtype == "float32",
+    )
+    return replace(
+        found,
         tile=(tile[0], tile[1]) if kernel.kernel_class is KernelClass.GEMM else None,
         num_ctas=int(num_tiles),
         num_waves=num_waves,
-        utilization=min(1.0, peak_us / latency),
     )
 
 
 def _memory_bound(kernel: Kernel, gpu: GPU) -> Estimate:
-    """Bytes over bandwidth: what the paper prices all else by."""
+    """Bytes over bandwidth: what the paper prices all else by, and no kernel is faster."""
     time_us = memory_roofline_us(kernel, gpu)
-    bound: Bound = "memory"
     if kernel.kernel_class is KernelClass.COLLECTIVE:
-        time_us, bound = time_us / _LINK_SHARE, "communication"
-    peak_us = flop_roofline_us(kernel, gpu)
-    latency = whole_nanoseconds(max(time_us, peak_us))
-    return Estimate(
-        latency_us=latency,
-        low_us=latency,
-        high_us=whole_nanoseconds(latency * (1.0 + _FALLBACK_SPREAD)),
-        bound=bound,
-        origin="fallback",
-        predictor=NeuSight.name,
-        utilization=min(1.0, peak_us / latency),
+        time_us /= _LINK_SHARE
+    found = estimate_of(
+        kernel, gpu, time_us, predictor=NeuSight.name, origin="fallback", spread=_FALLBACK_SPREAD
     )
+    if kernel.kernel_class is not KernelClass.COLLECTIVE:
+        found = replace(found, bound="memory")
+    return replace(found, low_us=found.latency_us)
 
 
 @cache
