@@ -127,6 +127,31 @@ def test_links_between_the_documents_lead_somewhere(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+def anchors_of(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_a_place_in_a_document_lead_there(path: Path) -> None:
+    text = path.read_text().replace("https://github.com/neusight/neusight/blob/main/", "")
+    links = re.findall(r"\]\(([\w./]*)#([^)]+)\)", text)
+
+    targets = [(path.parent / name if name else path, anchor) for name, anchor in links]
+    assert [place for place in targets if place[1] not in anchors_of(place[0])] == []
+
+
+def test_the_first_screen_of_the_readme_says_what_it_is_and_what_comes_out() -> None:
+    screen = (ROOT / "README.md").read_text().splitlines()[:40]
+
+    words = "\n".join(screen)
+    assert "pip install" in words
+    assert "neusight run --gpu H100" in words
+    assert "where the time goes" in words
+    assert "what to change" in words
+
+
 def test_files_that_troubleshooting_names_are_there() -> None:
     named = re.findall(r"`(examples/[\w./]+)`", (ROOT / "TROUBLESHOOTING.md").read_text())
 

@@ -63,7 +63,7 @@ def _topology_lines() -> list[str]:
         network = found.network
         cards = "none" if network is None else f"{network.nics_per_node} x {network.gbps:g} GB/s"
         lines.append(f"{name:<14} {found.gpus_per_node:>11}  {links:<34} {cards:<24}")
-    return [*lines, "", "A file of your own: neusight run --topology cluster.json (README.md)."]
+    return [*lines, "", "A file of your own: neusight run --topology cluster.json (GUIDE.md)."]
 
 
 def _what_large_work_reaches(gpu: GPU) -> str:
