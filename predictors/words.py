@@ -9,6 +9,8 @@ __all__ = ["aligned", "amount_text", "bytes_text", "counted", "percent_text", "t
 #: How much of the smallest unit each larger one is, the largest first.
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+#: Of so many a second and more, what is behind the point says nothing.
+_ROUNDED_RATE = 1000
 _FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 
 
@@ -44,10 +46,13 @@ def counted(count: int, noun: str, *, width: int = 0) -> str:
 
 
 def amount_text(value: float, unit: str, *, signed: bool = False) -> str:
-    """An amount of "us", "bytes", "flops" or "" (a count), exact enough to tell what changed.
+    """An amount of "us", "bytes", "flops", "" (a count) or so many a second ("tokens/s"), exact
+    enough to tell what changed.
 
     >>> amount_text(1234.5, "us"), amount_text(2**20, "bytes", signed=True)
     ('1.234 ms', '+1.00 MiB')
+    >>> amount_text(237640.4, "tokens/s"), amount_text(7.25, "samples/s")
+    ('237,640 tokens/s', '7.25 samples/s')
     """
     sign = "-" if value < 0 else "+" if signed else ""
     return sign + _size_text(abs(value), unit)
@@ -63,6 +68,8 @@ def _size_text(size: float, unit: str) -> str:
     if unit == "us":
         factor, name = _unit(size, _TIMES)
         return f"{size / factor:.4g} {name}"
+    if unit.endswith("/s"):
+        return f"{size:,.0f} {unit}" if size >= _ROUNDED_RATE else f"{size:.4g} {unit}"
     return f"{size:,.0f}"
 
 

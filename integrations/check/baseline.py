@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from neusight.integrations.check.figures.metrics import COMPILED_METRICS, KEPT_METRICS, METRICS
 from neusight.predictors.errors import BaselineError
 from neusight.predictors.files import (
     is_count,
@@ -25,13 +26,10 @@ from neusight.predictors.files import (
 )
 
 __all__ = [
-    "COMPILED_METRICS",
-    "METRICS",
     "SCHEMA_VERSION",
     "Case",
     "CompileRow",
     "MemoryRow",
-    "Metric",
     "OpRow",
     "WaitRow",
     "baseline_text",
@@ -53,36 +51,6 @@ _MOST_ROWS = 1_000_000
 
 #: Digits of a module's number; a longer one is part of its name.
 _MOST_DIGITS = 18
-
-
-class Metric(NamedTuple):
-    """A figure that is judged; less is better. `unit` is "us", "bytes", "flops" or ""."""
-
-    name: str
-    title: str
-    unit: str
-
-
-#: What is judged, in the order of reports. Times are microseconds of the steady step.
-METRICS = (
-    Metric("step_latency_us", "step latency", "us"),
-    Metric("gpu_busy_us", "GPU busy time", "us"),
-    Metric("peak_memory_bytes", "peak memory", "bytes"),
-    Metric("peak_reserved_bytes", "peak reserved memory", "bytes"),
-    Metric("num_kernels", "kernels", ""),
-    Metric("num_synchronizations", "synchronizations", ""),
-    Metric("flops", "FLOPs", "flops"),
-    Metric("communication_bytes", "communication", "bytes"),
-)
-
-
-#: What is kept beside that where torch.compile compiled something; the first two are judged.
-COMPILED_METRICS = (
-    Metric("num_graph_breaks", "graph breaks", ""),
-    Metric("num_recompiles", "recompiles", ""),
-    Metric("num_graphs", "compiled graphs", ""),
-    Metric("num_fused_kernels", "fused kernels", ""),
-)
 
 
 class OpRow(NamedTuple):
@@ -138,7 +106,7 @@ class Case:
     """One program on one GPU, as a baseline keeps it.
 
     `program` is the script and its arguments (empty in a test), `settings` what was chosen for the
-    forecast, `metrics` the figures by name (see `METRICS`), `bound` what limits the step. `tool`
+    forecast, `metrics` the figures by name (`KEPT_METRICS`), `bound` what limits the step. `tool`
     says what made the forecast; `work` is a digest of all that was recorded, prices aside, `files`
     one of the program's own files. `peak` is where memory is fullest. `compiling` and the figures
     of `COMPILED_METRICS` are there where torch.compile compiled something.
@@ -312,8 +280,8 @@ def baseline_text(cases: Mapping[str, Case]) -> str:
 
 def figures_text(case: Case) -> str:
     """The lines of a case that hold its figures, to paste into the file."""
-    kept = (*METRICS, *(m for m in COMPILED_METRICS if m.name in case.metrics))
-    figures = [f'    "{m.name}": {_number(case.metrics[m.name])}' for m in kept]
+    kept = [m.name for m in KEPT_METRICS if m in METRICS or m.name in case.metrics]
+    figures = [f'    "{name}": {_number(case.metrics[name])}' for name in kept]
     return '   "metrics": {\n' + ",\n".join(figures) + "\n   }"
 
 
@@ -424,9 +392,9 @@ def _metrics_of(value: Any, where: str) -> dict[str, float]:
     if not isinstance(value, dict):
         raise BaselineError(f"{where} must be an object of figures.")
     found: dict[str, float] = {}
-    for metric in (*METRICS, *COMPILED_METRICS):
+    for metric in KEPT_METRICS:
         if metric.name not in value:
-            if metric in COMPILED_METRICS:
+            if metric not in METRICS:
                 continue
             raise BaselineError(f"{where} lacks {metric.name!r}. Write it again with --update.")
         figure = value[metric.name]

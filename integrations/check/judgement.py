@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from neusight.integrations.check.baseline import (
-    COMPILED_METRICS,
-    METRICS,
-    Case,
-    CompileRow,
-)
+from neusight.integrations.check.baseline import Case, CompileRow
 from neusight.integrations.check.causes import (
     CallStack,
     Cause,
@@ -26,38 +21,18 @@ from neusight.integrations.check.difference import (
     price_changes_of,
     with_todays_names,
 )
+from neusight.integrations.check.figures.change import MetricChange, metric_changes
+from neusight.integrations.check.figures.intake import BatchChange, batch_change_of, rate_of
+from neusight.integrations.check.figures.metrics import COMPILED_METRICS
+from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
 from neusight.integrations.check.observation import Observation
-from neusight.integrations.check.tolerance import DEFAULT_TOLERANCES, METRIC_OF, Tolerance
 
 __all__ = [
     "Judgement",
-    "MetricChange",
     "NewStop",
     "NewWait",
-    "Status",
     "judge",
 ]
-
-Status = Literal["same", "within", "worse", "better", "tool"]
-
-
-class MetricChange(NamedTuple):
-    """A figure before and now. `by_tool` is the part of the change that the tool brought."""
-
-    name: str
-    title: str
-    unit: str
-    before: float
-    after: float
-    by_tool: float
-    allowed: float
-    tolerance: str
-    status: Status
-
-    @property
-    def by_program(self) -> float:
-        """The part of the change that is the program's."""
-        return round(self.after - self.before - self.by_tool, 6)
 
 
 class NewWait(NamedTuple):
@@ -85,7 +60,9 @@ class NewStop(NamedTuple):
 class Judgement:
     """A case compared with its baseline. `metrics` in the order of METRICS, causes largest first.
 
-    `time_stack` and `memory_stack` are the lines that all of the larger causes have in common.
+    `batch` is there where a step takes in another number of samples or tokens: then figures that
+    grow with it are judged of one. `time_stack` and `memory_stack` are the lines that all of the
+    larger causes have in common.
     `tool_changes` names what of the tool is another one than the baseline's; `price_changes` how
     much that moved the kernels of an op which the program calls as before. `notes` is what else to
     know.
@@ -105,6 +82,7 @@ class Judgement:
     gone_kernels: tuple[tuple[str, int], ...] = ()
     peak_moved: tuple[str, str] | None = None
     tool_changes: tuple[str, ...] = ()
+    batch: BatchChange | None = None
     price_changes: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -146,6 +124,7 @@ def judge(
     is_same_program = bool(tool_changes) and (
         before.work == now.work or before.files == now.files != ""
     )
+    batch = batch_change_of(before.metrics, now.metrics)
     before, num_moved = with_todays_names(before, now)
     ops = Difference(before.ops, now.ops)
     by_tool = changes_by_tool(before, now, ops, is_same_program=is_same_program)
@@ -156,7 +135,7 @@ def judge(
     return Judgement(
         name=name,
         case=now,
-        metrics=tuple(_changes(before, now, by_tool, tolerances, bool(tool_changes))),
+        metrics=tuple(metric_changes(before.metrics, now.metrics, by_tool, tolerances, batch)),
         time_causes=time_causes,
         memory_causes=memory_causes,
         time_stack=common_stack(time_causes),
@@ -167,49 +146,11 @@ def judge(
         new_kernels=_more_of(_kernels_in(now), _kernels_in(before)),
         gone_kernels=_more_of(_kernels_in(before), _kernels_in(now)),
         peak_moved=(before.peak, now.peak) if before.peak != now.peak else None,
+        batch=batch,
         tool_changes=tool_changes,
         price_changes=price_changes_of(ops),
         notes=_notes(before, after, num_moved),
     )
-
-
-def _changes(
-    before: Case,
-    now: Case,
-    by_tool: Mapping[str, float],
-    tolerances: Mapping[str, Tolerance],
-    is_other_tool: bool,
-) -> Iterable[MetricChange]:
-    for short, tolerance in tolerances.items():
-        name = METRIC_OF[short]
-        if name not in before.metrics:  # it did not compile, or the baseline is older than that
-            continue
-        metric = next(item for item in (*METRICS, *COMPILED_METRICS) if item.name == name)
-        was, value = before.metrics[name], now.metrics.get(name, 0)
-        allowed, tool = tolerance.allowed(was), by_tool.get(name, 0.0)
-        yield MetricChange(
-            name=name,
-            title=metric.title,
-            unit=metric.unit,
-            before=was,
-            after=value,
-            by_tool=tool,
-            allowed=allowed,
-            tolerance=tolerance.words(metric.unit),
-            status=_status(value - was, tool, allowed),
-        )
-
-
-def _status(change: float, by_tool: float, allowed: float) -> Status:
-    by_program = change - by_tool
-    slack = 1e-9 * max(1.0, abs(change))  # sums of parts are not exact to the last bit
-    if by_program > allowed + slack:
-        return "worse"
-    if abs(by_tool) > allowed + slack:
-        return "tool"
-    if by_program < -allowed - slack:
-        return "better"
-    return "same" if change == 0 else "within"
 
 
 _TOOL_WORDS = {
@@ -301,12 +242,29 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
             "the baseline's rows do not add up to its figures (edited by hand?), so what is said "
             "about causes may be incomplete; --update writes both again"
         )
-    notes += _compiled_notes(before, after.case)
+    notes += [*_intake_notes(before, after.case), *_compiled_notes(before, after.case)]
     if num_moved:
         notes.append(f"modules were renamed; {num_moved} of their ops do what they did before")
     if after.unmapped:
         notes.append(f"priced by bytes over bandwidth, as fallback: {', '.join(after.unmapped)}")
     return tuple(notes)
+
+
+def _intake_notes(before: Case, now: Case) -> list[str]:
+    """Where nobody knows what a step takes in, another batch cannot be told from other work."""
+    if before.metrics["flops"] == now.metrics["flops"]:
+        return []
+    if rate_of(now.metrics) is None:
+        return [
+            "what a step takes in is not known, so another batch would be judged as other work; "
+            "--samples N or --tokens N says it"
+        ]
+    if rate_of(before.metrics) is None:
+        return [
+            "the baseline does not say what a step takes in, so another batch is judged as other "
+            "work; --update writes it down"
+        ]
+    return []
 
 
 def _compiled_notes(before: Case, now: Case) -> list[str]:

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
-from neusight.integrations.check.baseline import (
-    COMPILED_METRICS,
-    METRICS,
-    Case,
-    CompileRow,
-    MemoryRow,
-    OpRow,
-    WaitRow,
-)
+from neusight.integrations.check.baseline import Case, CompileRow, MemoryRow, OpRow, WaitRow
+from neusight.integrations.check.figures.intake import intake_figures
+from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
@@ -129,6 +123,7 @@ def observe(
         "num_synchronizations": verdict.num_synchronizations,
         "flops": verdict.flops,
         "communication_bytes": _communication_bytes(_kernels_of(forecast, step)),
+        **intake_figures(verdict.whole_batch, verdict.step_latency.median),
         **_compiled_figures(forecast.compiled),
     }
     case = Case(
@@ -140,9 +135,7 @@ def observe(
             **(settings or {}),
         },
         metrics={
-            metric.name: figures[metric.name]
-            for metric in (*METRICS, *COMPILED_METRICS)
-            if metric.name in figures
+            metric.name: figures[metric.name] for metric in KEPT_METRICS if metric.name in figures
         },
         bound=forecast.bound,
         tool=tool(forecast.recording.torch_version, forecast.gpu, forecast.calibration),

@@ -11,6 +11,7 @@ from neusight.integrations.check.baseline import Case
 from neusight.integrations.check.settings import Settings
 from neusight.integrations.program.options import (
     STATED,
+    STATED_OF_BATCH,
     STATED_OF_RANKS,
     ProgramOptions,
     checked_calibration,
@@ -128,7 +129,9 @@ def _stated_in(of_baseline: Mapping[str, str]) -> dict[str, str]:
     """What a baseline says of options, as one asks for it: the names of a host and a predictor
     that are calibrated say so, and the profiled host of an older machine has one of its own."""
     stated = {
-        name: text for name, text in of_baseline.items() if name in (*STATED, *STATED_OF_RANKS)
+        name: text
+        for name, text in of_baseline.items()
+        if name in (*STATED, *STATED_OF_BATCH, *STATED_OF_RANKS)
     }
     for name in stated.keys() & {"host", "predictor"}:
         stated[name] = stated[name].removesuffix(CALIBRATED_HOST)

@@ -19,7 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-    from neusight.integrations.check.tolerance import Tolerance
+    from neusight.integrations.check.figures.tolerance import Tolerance
     from neusight.session import forecast_on
 
 __all__ = [
@@ -418,8 +418,8 @@ def _raise_regression(item: pytest.Item, judgement: Any, where: str) -> None:
 
 
 def _tolerances(config: pytest.Config, stated: Mapping[str, object]) -> dict[str, Tolerance]:
+    from neusight.integrations.check.figures.tolerance import parse_tolerances
     from neusight.integrations.check.settings import read_settings
-    from neusight.integrations.check.tolerance import parse_tolerances
 
     return parse_tolerances({**read_settings(config.rootpath).tolerance, **stated})
 
@@ -534,7 +534,9 @@ def _tell(item: pytest.Item, found: Forecast) -> None:
 
     latency = amount_text(found.step_latency_us.median, "us")
     memory = amount_text(found.peak_memory_bytes, "bytes")
-    text = f"{found.gpu.name}, {latency} a step, {memory} at the peak"
+    rate = found.verdict.whole_batch.per_second(found.step_latency_us.median)
+    throughput = "" if rate is None else f" {amount_text(rate[0], f'{rate[1]}/s')},"
+    text = f"{found.gpu.name}, {latency} a step,{throughput} {memory} at the peak"
     item.user_properties.append((_PROPERTY, printable(text)))
 
 

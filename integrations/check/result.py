@@ -9,9 +9,10 @@ from typing import Literal
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, update_baseline
+from neusight.integrations.check.figures.tolerance import Tolerance
 from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation
-from neusight.integrations.check.tolerance import Tolerance
+from neusight.integrations.program.options import STATED_OF_BATCH
 
 __all__ = [
     "CaseResult",
@@ -81,6 +82,8 @@ def _other_settings(before: Case, now: Case) -> str:
         return f"the baseline is for {before.gpu}"
     for name in sorted(before.settings.keys() | now.settings.keys()):
         was, value = before.settings.get(name), now.settings.get(name)
+        if name in STATED_OF_BATCH:  # judged of one, then
+            continue
         is_moved_file = name == "calibration" and was and value  # what is in it, the tool tells
         if was != value and not is_moved_file:
             return (

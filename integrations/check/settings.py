@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from neusight.integrations.program.options import STATED, STATED_OF_RANKS
+from neusight.integrations.program.options import STATED, STATED_OF_BATCH, STATED_OF_RANKS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
@@ -30,12 +30,12 @@ _MOST_BYTES = 2**20
 _MOST_PARTS = 64
 
 #: What may be stated of all programs, or of one case.
-_STATED = (*STATED, *STATED_OF_RANKS)
+_STATED = (*STATED, *STATED_OF_BATCH, *STATED_OF_RANKS)
 
 _NAMES = tuple(sorted(("baseline", "cases", "gpu", "tolerance", *_STATED)))
 
 #: What may be stated as a number as well.
-_COUNTS = ("gpus_per_node", "ranks", "steps", "world_size")
+_COUNTS = ("gpus_per_node", "ranks", "samples", "steps", "tokens", "world_size")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ __all__ = [
     "DEFAULT_WAIT_S",
     "HOSTS",
     "STATED",
+    "STATED_OF_BATCH",
     "STATED_OF_RANKS",
     "ProgramOptions",
     "checked_calibration",
@@ -48,6 +49,9 @@ HOSTS = ("plain", "cloud", "older", "profiled")
 
 #: Options that a project's settings and a baseline may state too, by name, as text.
 STATED = ("calibration", "host", "predictor", "steps")
+
+#: The same of what a step takes in.
+STATED_OF_BATCH = ("samples", "tokens")
 
 #: The same for a program that is one of many, or several side by side.
 STATED_OF_RANKS = ("gpus_per_node", "ranks", "world_size")
@@ -135,6 +139,16 @@ class ProgramOptions:
         return {name: str(value) for name, value in stated.items() if value is not None}
 
     @property
+    def stated_batch(self) -> dict[str, str]:
+        """What states the same of what a step takes in, by the names in STATED_OF_BATCH.
+
+        >>> ProgramOptions(samples=8).stated_batch
+        {'samples': '8'}
+        """
+        stated = {"samples": self.samples, "tokens": self.tokens}
+        return {name: str(count) for name, count in stated.items() if count is not None}
+
+    @property
     def stated_ranks(self) -> dict[str, str]:
         """What states the same ranks, by the names in STATED_OF_RANKS; nothing for a program that
         is alone.
@@ -185,8 +199,9 @@ def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:
 def stated_options(
     texts: Mapping[str, str | None], options: ProgramOptions | None = None
 ) -> ProgramOptions:
-    """These options, but for those that are stated as text, by their names in STATED and
-    STATED_OF_RANKS; what is None is not stated. OptionError for what means nothing.
+    """These options, but for those that are stated as text, by their names in STATED,
+    STATED_OF_BATCH and STATED_OF_RANKS; what is None is not stated. OptionError for what means
+    nothing.
 
     >>> stated_options({"steps": "all", "host": None}).steps is None
     True
@@ -194,10 +209,19 @@ def stated_options(
     stated: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
     if "steps" in stated:
         stated["steps"] = _steps_of(stated["steps"])
+    for name in STATED_OF_BATCH:
+        if name in stated:
+            stated[name] = _count_of(name, stated[name])
     of_ranks = {name: stated.pop(name) for name in STATED_OF_RANKS if name in stated}
     if of_ranks:
         stated.update(_ranks_of(of_ranks))
     return replace(options or ProgramOptions(), **stated)
+
+
+def _count_of(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError(f"{name} is {text!r}; it must be a number above 0")
+    return int(text)
 
 
 def _ranks_of(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.integrations.check.baseline import (
-    METRICS,
     Case,
     CompileRow,
     MemoryRow,
@@ -27,6 +26,7 @@ from neusight.integrations.check.baseline import (
     unfolded,
     update_baseline,
 )
+from neusight.integrations.check.figures.metrics import METRICS
 from neusight.predictors.errors import BaselineError
 
 LAYERS = [f"Net.blocks.{number}.up" for number in range(12)]

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.figures.metrics import METRICS
+from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import (
     Observation,
@@ -21,7 +22,6 @@ from neusight.integrations.check.observation import (
     tool,
 )
 from neusight.integrations.check.outputs.terminal import explanation
-from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel

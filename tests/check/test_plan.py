@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.check.baseline import METRICS, Case
+from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.settings import CaseSettings, Settings
 from neusight.integrations.program.options import ProgramOptions

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.check.baseline import METRICS, Case, read_baseline, update_baseline
+from neusight.integrations.check.baseline import Case, read_baseline, update_baseline
+from neusight.integrations.check.figures.metrics import METRICS
+from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.result import (
     CaseResult,
@@ -15,7 +17,6 @@ from neusight.integrations.check.result import (
     result_of,
     updated,
 )
-from neusight.integrations.check.tolerance import DEFAULT_TOLERANCES
 
 MADE_WITH = {"host": "plain", "predictor": "tiled", "steps": "5"}
 CALIBRATED = {**MADE_WITH, "host": "plain, calibrated", "calibration": "a.json"}

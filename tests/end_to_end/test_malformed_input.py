@@ -27,7 +27,6 @@ import numpy as np
 import pytest
 
 from neusight.integrations.check.baseline import (
-    METRICS,
     Case,
     MemoryRow,
     OpRow,
@@ -35,10 +34,11 @@ from neusight.integrations.check.baseline import (
     baseline_text,
     read_baseline,
 )
+from neusight.integrations.check.figures.metrics import METRICS
+from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.check.settings import read_settings
-from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.profiles.calibration import calibrate
 from neusight.integrations.profiles.clusters import calibrate_cluster
 from neusight.integrations.profiles.comparison.comparison import compare

@@ -13,13 +13,13 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import observe
 from neusight.integrations.check.outputs.github import github_annotations
 from neusight.integrations.check.outputs.markdown import markdown_report
 from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.result import CaseResult
-from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.cli.commands.doctor import Finding, report
 from neusight.integrations.profiles.comparison.tables import Table
 from neusight.integrations.profiles.comparison.tables import markdown_table as compared_markdown

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.intake import rate_of
+from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.result import CaseResult
 
 __all__ = [
@@ -15,6 +17,9 @@ __all__ = [
 
 #: Raised when a key of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
+
+#: Cases that nothing was forecast of.
+_GONE = ("removed", "dropped")
 
 
 def report_json(results: Sequence[CaseResult]) -> dict[str, Any]:
@@ -40,6 +45,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
         return document
     return {
         **document,
+        "batch": None if judgement.batch is None else judgement.batch._asdict(),
         "changes": [change._asdict() for change in judgement.metrics],
         "time_causes": [cause._asdict() for cause in judgement.time_causes],
         "memory_causes": [cause._asdict() for cause in judgement.memory_causes],
@@ -59,14 +65,36 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 def benchmark_json(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
     """For github-action-benchmark, tool `customSmallerIsBetter`."""
     return [
-        {
-            "name": f"{result.name}: {metric.title}",
-            "unit": metric.unit or "count",
-            "value": result.case.metrics[metric.name],
-            "range": "0",
-            "extra": f"neusight {result.case.tool['neusight']}, torch {result.case.tool['torch']}",
-        }
+        _benchmark_row(
+            result.name,
+            result.case,
+            metric.title,
+            metric.unit or "count",
+            result.case.metrics[metric.name],
+        )
         for result in results
-        if result.case is not None and result.kind not in ("removed", "dropped")
+        if result.case is not None and result.kind not in _GONE
         for metric in METRICS
+    ] + [row for result in results for row in _time_of_one(result)]
+
+
+def _time_of_one(result: CaseResult) -> list[dict[str, Any]]:
+    """The throughput told so that smaller is better."""
+    rate = None if result.case is None else rate_of(result.case.metrics)
+    if result.case is None or rate is None or result.kind in _GONE:
+        return []
+    metric, per_second = rate
+    one = metric.unit.removesuffix("s/s")
+    return [
+        _benchmark_row(result.name, result.case, f"time a {one}", f"us/{one}", 1e6 / per_second)
     ]
+
+
+def _benchmark_row(name: str, case: Case, title: str, unit: str, value: float) -> dict[str, Any]:
+    return {
+        "name": f"{name}: {title}",
+        "unit": unit,
+        "value": value,
+        "range": "0",
+        "extra": f"neusight {case.tool['neusight']}, torch {case.tool['torch']}",
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neusight.integrations.check.causes import Cause
 from neusight.integrations.check.judgement import Judgement
-from neusight.integrations.check.outputs.words import own_line, state_text
+from neusight.integrations.check.outputs.words import figure_texts, own_line, state_text
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.terminal_text import printable_text
 from neusight.predictors.words import amount_text
@@ -45,11 +45,9 @@ def github_annotations(results: Sequence[CaseResult], folder: Path, root: Path) 
 def _findings(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
     """(what is wrong, "file.py:12") of a regression: at least one, each line once."""
     worse = [change for change in judgement.metrics if change.status == "worse"]
-    figures = ", ".join(
-        f"{change.title} {amount_text(change.before, change.unit)} → "
-        f"{amount_text(change.after, change.unit)}"
-        for change in worse
-    )
+    figures = ", ".join(f"{change.title} {' → '.join(figure_texts(change))}" for change in worse)
+    if judgement.batch is not None:
+        figures = f"{judgement.batch.words}: {figures}"
     found: dict[str, str] = {}
     for stop in judgement.new_stops:
         if stop.place:

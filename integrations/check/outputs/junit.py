@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.integrations.check.outputs.terminal import explanation
 from neusight.integrations.check.outputs.words import state_text
 from neusight.integrations.check.result import CaseResult
@@ -35,7 +35,9 @@ def junit_xml(results: Sequence[CaseResult]) -> str:
         )
         if case is not None:
             properties = ElementTree.SubElement(test, "properties")
-            for metric in METRICS:
+            for metric in KEPT_METRICS:
+                if metric.name not in case.metrics:
+                    continue
                 value = f"{case.metrics[metric.name]}"
                 ElementTree.SubElement(properties, "property", name=metric.name, value=value)
         if not result.exit_code:

@@ -6,7 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from neusight.integrations.check.judgement import MetricChange
+from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.change import MetricChange
+from neusight.integrations.check.figures.intake import rate_of
+from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.integrations.check.outputs.terminal import explanation
 from neusight.integrations.check.outputs.words import change_text, state_text
 from neusight.integrations.check.result import CaseResult
@@ -21,28 +24,39 @@ __all__ = [
 
 def markdown_report(results: Sequence[CaseResult], folder: Path) -> str:
     """A report for a pull request: a table of cases, then a section for each that has a story."""
-    lines = ["## Performance forecast", "", "| case | result | step latency | peak memory |"]
-    lines.append("|---|---|---:|---:|")
+    lines = [
+        "## Performance forecast",
+        "",
+        "| case | result | step latency | throughput | peak memory |",
+    ]
+    lines.append("|---|---|---:|---:|---:|")
     for result in results:
-        latency, memory = "", ""
-        if result.judgement is not None:
-            by_name = {change.name: change for change in result.judgement.metrics}
-            latency = _cell(by_name["step_latency_us"])
-            memory = _cell(by_name["peak_memory_bytes"])
-        elif result.case is not None:
-            latency = amount_text(result.case.metrics["step_latency_us"], "us")
-            memory = amount_text(result.case.metrics["peak_memory_bytes"], "bytes")
-        lines.append(f"| {code_text(result.name)} | {state_text(result)} | {latency} | {memory} |")
+        cells = [code_text(result.name), state_text(result), *_figure_cells(result)]
+        lines.append(f"| {' | '.join(cells)} |")
     for result in results:
         lines += _markdown_section(result, folder)
     lines += ["", "A forecast, not a measurement: no GPU was used."]
     return "\n".join(lines) + "\n"
 
 
-def _cell(change: MetricChange) -> str:
-    now = amount_text(change.after, change.unit)
-    words = change_text(change)
-    return now if words == "same" else f"{now} ({words})"
+def _figure_cells(result: CaseResult) -> list[str]:
+    """Latency, throughput and memory; empty where they are not known."""
+    case = result.case
+    if case is None:
+        return ["", "", ""]
+    changes = () if result.judgement is None else result.judgement.metrics
+    by_name = {change.name: change for change in changes}
+    rate = rate_of(case.metrics)
+    wanted = ["step_latency_us", "" if rate is None else rate[0].name, "peak_memory_bytes"]
+    return [_cell(case, name, by_name.get(name)) if name else "" for name in wanted]
+
+
+def _cell(case: Case, name: str, change: MetricChange | None) -> str:
+    unit = next(metric.unit for metric in KEPT_METRICS if metric.name == name)
+    now = amount_text(case.metrics[name], unit)
+    words = "same" if change is None else change_text(change)
+    of_one = f" a {change.per}" if change is not None and change.per else ""
+    return now if words == "same" else f"{now} ({words}{of_one})"
 
 
 def _markdown_section(result: CaseResult, folder: Path) -> list[str]:

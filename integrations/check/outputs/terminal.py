@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from neusight.integrations.check.causes import Cause
+from neusight.integrations.check.figures.change import MetricChange
 from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.outputs.words import (
+    batch_text,
     change_text,
+    figure_texts,
     headline,
     own_line,
     place_text,
@@ -43,16 +46,14 @@ def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
 
 def explanation(judgement: Judgement, folder: Path) -> list[str]:
     """The figures before and now, and what made the difference."""
-    lines = [f"  {'':<22}{'baseline':>13}{'now':>13}{'change':>11}  tolerated"]
-    for change in judgement.metrics:
-        if change.before == change.after == 0:
-            continue
-        mark = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}.get(change.status, "")
-        lines.append(
-            f"  {change.title:<22}{amount_text(change.before, change.unit):>13}"
-            f"{amount_text(change.after, change.unit):>13}{change_text(change):>11}"
-            f"  {change.tolerance}{mark}"
-        )
+    told = batch_text(judgement)
+    lines = [f"  {told}"] if told else []
+    lines.append(f"  {'':<22}{'baseline':>13}{'now':>13}{'change':>11}  tolerated")
+    lines += [
+        _figure_line(change)
+        for change in judgement.metrics
+        if not change.before == change.after == 0
+    ]
     lines += _tool_lines(judgement)
     lines += _cause_lines(judgement, folder)
     lines += _wait_lines(judgement, folder)
@@ -60,6 +61,17 @@ def explanation(judgement: Judgement, folder: Path) -> list[str]:
     lines += _kernel_lines(judgement)
     lines += [f"  note: {note}" for note in judgement.notes]
     return [printable(line) for line in lines]
+
+
+def _figure_line(change: MetricChange) -> str:
+    was, now = figure_texts(change)
+    title, unit = change.title, change.unit
+    if unit.endswith("/s"):  # with so many digits there is no room for it behind each
+        title = f"{title}, {unit}"
+        was, now = (text.removesuffix(f" {unit}") for text in (was, now))
+    mark = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}.get(change.status, "")
+    figures = f"{title:<22}{was:>13}{now:>13}{change_text(change):>11}"
+    return f"  {figures}  {change.tolerance}{mark}"
 
 
 def _tool_lines(judgement: Judgement) -> list[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from neusight.integrations.check.judgement import MetricChange
+from neusight.integrations.check.figures.change import MetricChange
+from neusight.integrations.check.figures.intake import rate_of
+from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.observation import code_at
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.words import amount_text
 
 __all__ = [
+    "batch_text",
     "change_text",
+    "figure_texts",
     "headline",
     "own_line",
     "place_text",
@@ -20,24 +24,55 @@ __all__ = [
 
 
 def change_text(change: MetricChange) -> str:
-    difference = change.after - change.before
+    difference = change.one_after - change.one_before
     if difference == 0:
         return "same"
     if change.unit == "" or change.before == 0:
         return amount_text(difference, change.unit, signed=True)
-    share = difference / change.before
+    share = difference / change.one_before
     if abs(share) < 5e-4:
         return amount_text(difference, change.unit, signed=True)
     return f"{share:+.2%}"
 
 
+def figure_texts(change: MetricChange) -> tuple[str, str]:
+    """The figure before and now: of one, where it is judged so."""
+    return (
+        amount_text(change.one_before, change.unit),
+        amount_text(change.one_after, change.unit),
+    )
+
+
 def headline(result: CaseResult) -> str:
+    """What the step comes to, and whether it is of another batch than the baseline's."""
     case = result.case
     if case is None:
         return ""
-    latency = amount_text(case.metrics["step_latency_us"], "us")
-    memory = amount_text(case.metrics["peak_memory_bytes"], "bytes")
-    return f"{latency} a step, {memory} at the peak"
+    rate = rate_of(case.metrics)
+    told = [
+        f"{amount_text(case.metrics['step_latency_us'], 'us')} a step",
+        *([] if rate is None else [amount_text(rate[1], rate[0].unit)]),
+        f"{amount_text(case.metrics['peak_memory_bytes'], 'bytes')} at the peak",
+    ]
+    batch = None if result.judgement is None else result.judgement.batch
+    if batch is not None:
+        told.append(f"{batch.words}, judged per {batch.unit}")
+    return ", ".join(told)
+
+
+def batch_text(judgement: Judgement) -> str:
+    """How the judged figures of one sample compare, where a step takes in another number of them;
+    "" where it does not."""
+    batch = judgement.batch
+    latency = next((change for change in judgement.metrics if change.per), None)
+    if batch is None or latency is None:
+        return ""
+    was, now = figure_texts(latency)
+    verdict = {"within": "within tolerance", "tool": "by the tool"}.get(
+        latency.status, latency.status
+    )
+    words = f"{batch.words}: judged per {batch.unit}"
+    return f"{words}: {was} → {now} a {batch.unit}, {verdict}"
 
 
 def state_text(result: CaseResult) -> str:

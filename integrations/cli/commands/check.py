@@ -12,6 +12,7 @@ from pathlib import Path
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.check.baseline import Case, figures_text, read_baseline
+from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.integrations.check.observation import Observation, observe
 from neusight.integrations.check.outputs.documents import benchmark_json, report_json
 from neusight.integrations.check.outputs.github import github_annotations
@@ -21,7 +22,6 @@ from neusight.integrations.check.outputs.terminal import words_of
 from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
-from neusight.integrations.check.tolerance import parse_tolerances
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
     add_rank_arguments,
@@ -58,6 +58,10 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
                        'peak_memory="1 MiB"')  # fmt: skip
     check.add_argument("--steps", metavar="N|all",
                        help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
+    check.add_argument("--samples", type=int, metavar="N",
+                       help="samples a step takes in, of many ranks each, if its shapes do not "
+                       "tell: of another batch, a sample is judged")  # fmt: skip
+    check.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     check.add_argument("--calibration", metavar="FILE",
                        help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
@@ -122,6 +126,8 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
             **{name: getattr(options, name) for name in STATED},
             "gpus_per_node": _text(options.gpus_per_node),
             "ranks": options.rank,
+            "samples": _text(options.samples),
+            "tokens": _text(options.tokens),
             "world_size": _text(options.world_size),
         },
         options=replace(
@@ -200,7 +206,8 @@ def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Obse
 
 
 def _settings_of(found: ProgramForecast) -> dict[str, str]:
-    settings = {"steps": found.options.steps_text, **found.options.stated_ranks}
+    options = found.options
+    settings = {"steps": options.steps_text, **options.stated_ranks, **options.stated_batch}
     if found.options.calibration is not None and found.forecast.calibration is not None:
         settings["calibration"] = found.options.calibration
     return settings

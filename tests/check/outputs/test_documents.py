@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from check_results import BEFORE, regression
-from neusight.integrations.check.baseline import METRICS
+from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.outputs.documents import benchmark_json, report_json
 from neusight.integrations.check.result import CaseResult
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from check_results import BEFORE, project, regression, slower
+from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.intake import intake_figures
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.outputs.terminal import explanation, words_of
 from neusight.integrations.check.result import CaseResult
+from neusight.output.batch import Batch
 
 
 @pytest.fixture
@@ -60,3 +63,22 @@ def test_a_place_without_a_file_is_named_without_code(tmp_path: Path) -> None:
     assert judgement is not None
 
     assert any(line.strip() == "model.py:2" for line in explanation(judgement, tmp_path))
+
+
+def test_another_batch_is_told_first_and_judged_by_the_sample(folder: Path) -> None:
+    def of_batch(case: Case, samples: int, latency_us: float) -> Case:
+        known = intake_figures(Batch(samples=samples), latency_us)
+        return replace(case, metrics={**case.metrics, "step_latency_us": latency_us, **known})
+
+    before = of_batch(BEFORE, 8, 1000.0)
+    seen = slower()
+    judgement = judge("train", before, replace(seen, case=of_batch(seen.case, 16, 1600.0)))
+    result = CaseResult("train", "better", judgement, judgement.case)
+
+    first, told, *lines = words_of(result, folder).splitlines()
+
+    assert first.endswith("1.6 ms a step, 10,000 samples/s, 2.00 GiB at the peak, "
+                          "batch 8 → 16, judged per sample")  # fmt: skip
+    assert told == "  batch 8 → 16: judged per sample: 125 µs → 100 µs a sample, better"
+    assert "  latency a sample             125 µs       100 µs    -20.00%  0.5 %  better" in lines
+    assert "  throughput, samples/s         8,000       10,000    +25.00%  0.5 %  better" in lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neusight.integrations.check.tolerance import (
+from neusight.integrations.check.figures.tolerance import (
     DEFAULT_TOLERANCES,
     Tolerance,
     parse_tolerance,
@@ -23,6 +23,8 @@ from neusight.predictors.errors import OptionError
         ("peak_memory", 0, Tolerance()),
         ("num_kernels", 3, Tolerance(absolute=3)),
         ("num_kernels", "1e1", Tolerance(absolute=10)),
+        ("throughput", "1 %", Tolerance(share=0.01)),
+        ("throughput", "50 tokens/s", Tolerance(absolute=50)),
     ],
 )
 def test_a_tolerance_is_a_share_or_an_amount(name: str, text: object, expected: Tolerance) -> None:
@@ -39,6 +41,7 @@ def test_a_tolerance_is_a_share_or_an_amount(name: str, text: object, expected: 
         ("step_latency", "1 MiB", "is '1 MiB'"),
         ("step_latency", None, "is None"),
         ("num_kernels", True, "is True"),
+        ("throughput", "5 ms", "is .5 ms.; it must be a number such as .0.5 %. or .1 /s."),
         ("num_kernels", "3 %%", "is '3 %%'"),
         ("speed", "1 %", "There is no tolerance 'speed'; known: step_latency"),
     ],

@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neusight.integrations.check.baseline import COMPILED_METRICS, METRICS
+from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_number, shown
 
 __all__ = [
     "DEFAULT_TOLERANCES",
     "METRIC_OF",
+    "THROUGHPUT",
     "Tolerance",
     "parse_tolerance",
     "parse_tolerances",
@@ -55,6 +56,9 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "num_recompiles": Tolerance(),
 }
 
+#: The tolerance of the throughput, whatever it counts; not stated, it is that of the latency.
+THROUGHPUT = "throughput"
+
 _UNITS: dict[str, dict[str, float]] = {
     "us": {"us": 1, "µs": 1, "ms": 1e3, "s": 1e6},
     "bytes": {
@@ -62,10 +66,11 @@ _UNITS: dict[str, dict[str, float]] = {
         "kib": 2**10, "mib": 2**20, "gib": 2**30,
     },
     "flops": {"flop": 1, "flops": 1, "gflop": 1e9, "gflops": 1e9, "tflop": 1e12, "tflops": 1e12},
+    "/s": {"/s": 1, "samples/s": 1, "tokens/s": 1},
     "": {"": 1},
 }  # fmt: skip
 
-_UNIT_OF = {metric.name: metric.unit for metric in (*METRICS, *COMPILED_METRICS)}
+_UNIT_OF = {metric.name: metric.unit for metric in KEPT_METRICS}
 
 METRIC_OF = {name: full for name in DEFAULT_TOLERANCES for full in _UNIT_OF
               if full.startswith(name)}  # fmt: skip
@@ -79,10 +84,10 @@ def parse_tolerance(name: str, text: object) -> Tolerance:
     >>> parse_tolerance("peak_memory", "1 MiB")
     Tolerance(share=0.0, absolute=1048576.0)
     """
-    if name not in DEFAULT_TOLERANCES:
-        known = ", ".join(DEFAULT_TOLERANCES)
+    if name not in (*DEFAULT_TOLERANCES, THROUGHPUT):
+        known = ", ".join([*DEFAULT_TOLERANCES, THROUGHPUT])
         raise OptionError(f"There is no tolerance {shown(name)}; known: {known}.")
-    units = _UNITS[_UNIT_OF[METRIC_OF[name]]]
+    units = _UNITS["/s" if name == THROUGHPUT else _UNIT_OF[METRIC_OF[name]]]
     words = str(text).strip() if isinstance(text, str) or is_number(text) else ""
     match = _AMOUNT.fullmatch(words)
     amount = float(match[1]) if match is not None else math.nan

@@ -1,0 +1,1 @@
+"""The figures that a check judges, how much worse each may be, and what a step takes in."""
