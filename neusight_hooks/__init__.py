@@ -9,6 +9,7 @@ print(forecast.summary())
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from neusight.integrations.profiles.calibration import calibrate as calibrate
     from neusight.integrations.profiles.carrying.carried import carry as carry
     from neusight.integrations.profiles.comparison.comparison import compare as compare
+    from neusight.integrations.report.embedding import notebook_html as notebook_html
     from neusight.ops import register_op as register_op
     from neusight.predictors import GPU as GPU
     from neusight.predictors import gpus as gpus
@@ -67,10 +69,13 @@ _HOME = {
     "compare": "neusight.integrations.profiles.comparison.comparison",
     "forecast_on": "neusight.session",
     "gpus": "neusight.predictors",
+    "load_ipython_extension": "neusight.integrations.frameworks.notebook",
+    "notebook_html": "neusight.integrations.report.embedding",
     "register_gpu": "neusight.predictors",
     "register_op": "neusight.ops",
     "register_predictor": "neusight.predictors",
     "trace_handler": "neusight.integrations.frameworks.tensorboard",
+    "unload_ipython_extension": "neusight.integrations.frameworks.notebook",
 }
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)
@@ -113,3 +118,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if "IPython" in sys.modules:  # in a notebook `import neusight` is enough for %%neusight
+    import_module("neusight.integrations.frameworks.notebook").register_where_it_runs()

@@ -457,6 +457,12 @@ class Forecast:
         """All figures, as `neusight run --json` writes them."""
         return to_json(self.findings)
 
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the verdict, and the report below it."""
+        import neusight  # the names of all rooms: the report is above this one
+
+        return neusight.notebook_html(self)
+
     def __repr__(self) -> str:
         told = self.failure.partition("\n")[0] or headline(self.verdict)
         return printable(f"<Forecast on {self.gpu.name}: {told}>")

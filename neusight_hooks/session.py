@@ -136,6 +136,9 @@ class OpenForecast(Forecast):
         if recording is not None:
             self._recording, self._is_recorded = recording, True
 
+    def _repr_html_(self) -> str | None:
+        return super()._repr_html_() if self._is_recorded else None
+
     def __repr__(self) -> str:
         if not self._is_recorded:
             return printable(f"<Forecast on {self.gpu.name}, recording>")

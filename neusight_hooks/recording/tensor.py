@@ -318,7 +318,8 @@ def used_outside(func: Any) -> ForecastStateError:
     """The error for a forecast tensor that meets an op after its block."""
     return ForecastStateError(
         f"A tensor made inside forecast_on was used by {func} after the block had ended; it holds "
-        "no data. Use it inside the block, or create it outside."
+        "no data. Use it inside the block (of a notebook, in the same cell), or create it outside "
+        "on the CPU and move it to the GPU inside."
     )
 
 

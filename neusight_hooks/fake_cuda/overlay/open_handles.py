@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,7 +39,7 @@ def install_open_handles(patches: Patches, overlay: Overlay) -> None:
 
 def _open_for_writing() -> dict[int, str]:
     """Descriptors of named, regular files that may be written, and their paths."""
-    kept = {_identity(descriptor) for descriptor in _STANDARD_STREAMS}
+    kept = {_identity(descriptor) for descriptor in (*_STANDARD_STREAMS, *_of_the_kernel())}
     found: dict[int, str] = {}
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
@@ -49,6 +50,15 @@ def _open_for_writing() -> dict[int, str]:
             if mode != os.O_RDONLY and is_named_file and _identity(descriptor) not in kept:
                 found[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
     return found
+
+
+def _of_the_kernel() -> list[int]:
+    """Where a notebook's kernel kept what were its standard output and error (OutStream in
+    ipykernel/iostream.py puts pipes in their place): its log, and none of the program's files."""
+    kept = (
+        getattr(stream, "_original_stdstream_copy", None) for stream in (sys.stdout, sys.stderr)
+    )
+    return [descriptor for descriptor in kept if isinstance(descriptor, int)]
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

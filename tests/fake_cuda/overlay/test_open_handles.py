@@ -93,3 +93,18 @@ def test_standard_output_leads_where_it_led(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", program], stdout=out, check=True, cwd=tmp_path)
 
     assert (tmp_path / "out.txt").read_text() == "before\ninside\nafter\n"
+
+
+def test_the_log_of_a_notebooks_kernel_is_none_of_the_programs_files(
+    log: TextIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_original_stdstream_copy", log.fileno(), raising=False)
+    monkeypatch.setattr(sys, "stderr", log)
+
+    with neusight.forecast_on("H100") as forecast:
+        torch.ones(2, device="cuda")
+        log.write("inside")
+        log.flush()
+
+    assert (tmp_path / "log.txt").read_text() == "inside"
+    assert forecast.warnings == []
