@@ -45,7 +45,7 @@ class Kernel:
 
     def run(self, source: str) -> Shown:
         """What is shown below a cell with that source."""
-        from nbformat.v4 import new_code_cell  # type: ignore[import-not-found]
+        from nbformat.v4 import new_code_cell
 
         cell = new_code_cell(source)
         self._client.nb.cells.append(cell)
@@ -75,7 +75,7 @@ def _plain(text: str) -> str:
 @contextmanager
 def running_kernel(folder: Path) -> Iterator[Kernel]:
     """A notebook in that folder, until the block ends."""
-    from nbclient import NotebookClient  # type: ignore[import-not-found]
+    from nbclient import NotebookClient
     from nbformat.v4 import new_notebook
 
     client = NotebookClient(

@@ -181,8 +181,8 @@ def script_problem(program: Program, own: Sequence[str]) -> str | None:
         return (
             f"{program.target} is a notebook; make a script of it first: "
             f"{shlex.join(['jupyter', 'nbconvert', '--to', 'script', program.target])} && "
-            f"{_typed([*own, *script, *program.arguments])}; or in the notebook itself: with "
-            f'neusight.forecast_on("{_EXAMPLE_GPU}"): …'
+            f"{_typed([*own, *script, *program.arguments])}; or in the notebook itself: "
+            f"import neusight, and a cell that begins with %%neusight {_EXAMPLE_GPU}"
         )
     return _shell_script(path, program, own)
 

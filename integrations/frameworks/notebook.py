@@ -137,8 +137,9 @@ class NotebookCell:
     def _show(self, forecast: Forecast) -> None:
         from IPython.display import display
 
+        show: Any = display  # it has no annotations
         self._shell.displayhook(self.value)  # as any cell's last value, but for its semicolon
-        display(ShownForecast(forecast, is_quiet=self._options.quiet))
+        show(ShownForecast(forecast, is_quiet=self._options.quiet))
         self._shell.displayhook.update_user_ns(forecast)
 
 
@@ -307,7 +308,7 @@ def _run_magic(line: str, cell: str | None = None) -> object:
 
     if cell is None:
         raise _usage_error(f"%%{MAGIC} begins a cell, with two %; usage: {_USAGE}")
-    shell: Any = get_ipython()  # type: ignore[no-untyped-call]
+    shell: Any = get_ipython()
     with NotebookCell(shell, line):
         below = shell.transform_cell(cell)
         tree = shell.transform_ast(shell.compile.ast_parse(below))

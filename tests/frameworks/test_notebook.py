@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from notebook_kernel import Kernel, needs_kernel, running_kernel
 
 TRAINING = """\
