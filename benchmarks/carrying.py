@@ -4,9 +4,14 @@ Every kernel shape of the FP32 tables that was measured on both GPUs of a pair i
 first to the second and laid beside what was measured there: by wave scaling alone (Habitat's, which
 is fitted to nothing), by the ratio of prices, and by both. Our prices were fitted on rows of these
 very GPUs, so the ratio is also taken of the roofline, which saw nothing, and of predictors that saw
-neither of the two: `linear`, fitted without them here, and NeuSight where `--neusight DIR` gives
+neither of the two: our physics without networks, with the constants that are expected of GPUs that
+nobody measured; `linear`, fitted without them here; and NeuSight where `--neusight DIR` gives
 weights trained without them
 (`neusight fit --predictor neusight --without SOURCE --without TARGET DATA --out DIR`).
+*Forecast* is our price without the profile: what carrying gains over it is the profile's worth.
+
+*Carried* keeps a share of the deviation from our price, as `neusight carry` does (benchmarks/
+carried_programs.py says why).
 
 Rows that the host holds up (below twice the shortest label) say nothing and are left out. Printed
 by operation and pair: median and 80 % quantile of |carried / measured - 1|; then the same over all
@@ -27,6 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Predictor
@@ -35,8 +41,9 @@ from neusight.predictors.published.neusight import NeuSight
 from neusight.predictors.published.trained_class import load_classes
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.predictors.registry import find_predictor
+from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Group
-from neusight.predictors.training.datasheet import KnownGPUs
+from neusight.predictors.training.datasheet import KnownGPUs, prior_constants
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 from neusight.predictors.training.fp32_tables import FP32_TABLES
 from neusight.predictors.training.published.linear_fit import linear_classes
@@ -95,8 +102,20 @@ def _rows(group: Group, rows: Any) -> Iterator[tuple[int, Row]]:
             yield shape, Row(launched[0], launch, float(label - overhead_us))
 
 
-#: The ways of carrying, in the order of their columns.
-WAYS = ("waves", "prices", "both", "roofline", "linear unseen", "neusight unseen")
+#: The ways, in the order of their columns: wave scaling; the ratio of our prices, with the share of
+#: a deviation that is kept, our price alone; ratios of others' prices; ours that saw neither GPU.
+WAYS = (
+    "waves",
+    "ratio",
+    "carried",
+    "forecast",
+    "roofline",
+    "linear unseen",
+    "neusight unseen",
+    "ratio unseen",
+    "carried unseen",
+    "forecast unseen",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for source, target in permutations(by_gpu, 2):
             if options.source in source.name and options.target in target.name:
                 predictors = {
-                    "prices": find_predictor("tiled_burst"),
                     "roofline": find_predictor("roofline"),
                     "linear unseen": _linear_without(groups, (source, target)),
                 }
@@ -126,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     _require_unseen(unseen, (source, target))
                     predictors["neusight unseen"] = unseen
                 errors = _errors(by_gpu[source], by_gpu[target], source, target, predictors)
+                errors |= _own_errors(by_gpu[source], by_gpu[target], source, target)
                 for way, values in errors.items():
                     pooled.setdefault(way, []).append(values)
                 lines.append(_shown(op, source.name, target.name, errors))
@@ -160,30 +179,62 @@ def _errors(
     predictors: dict[str, Predictor],
 ) -> dict[str, Any]:
     """|carried / measured - 1| of the shapes that were measured on both GPUs, by way."""
-    shapes = sorted(there.keys() & here.keys())[:MOST_SHAPES]
-    if not shapes:
+    rows, was, now = _on_both(there, here)
+    if not rows:
         return {}
-    kernels = [there[shape].kernel for shape in shapes]
-    was = np.array([there[shape].time_us for shape in shapes])
-    now = np.array([here[shape].time_us for shape in shapes])
+    kernels = [row.kernel for row in rows]
     carried = {}
     for way, predictor in predictors.items():
-        before, after = (predictor.predict(kernels, gpu) for gpu in (source, target))
-        pairs = zip(after, before, strict=True)
-        carried[way] = was * np.array([one.latency_us / other.latency_us for one, other in pairs])
+        carried[way] = was * _times(predictor, kernels, target) / _times(predictor, kernels, source)
     if kernels[0].kernel_class not in (KernelClass.GEMM, KernelClass.CONVOLUTION):
         carried["waves"] = np.array([
-            wave_scaled_us(there[shape].time_us, there[shape].launch, source=source, target=target,
-                           intensity=kernel.flops / kernel.num_bytes)
-            for shape, kernel in zip(shapes, kernels, strict=True)
+            wave_scaled_us(row.time_us, row.launch, source=source, target=target,
+                           intensity=row.kernel.flops / row.kernel.num_bytes)
+            for row in rows
         ])  # fmt: skip
-        carried["both"] = np.sqrt(carried["prices"] * carried["waves"])
     return {way: np.abs(times / now - 1.0) for way, times in carried.items()}
+
+
+def _on_both(there: dict[int, Row], here: dict[int, Row]) -> tuple[list[Row], Any, Any]:
+    """The rows of shapes that were measured on both, and their times, µs, there and here."""
+    shapes = sorted(there.keys() & here.keys())[:MOST_SHAPES]
+    rows = [there[shape] for shape in shapes]
+    was, now = (np.array([side[shape].time_us for shape in shapes]) for side in (there, here))
+    return rows, was, now
+
+
+def _times(predictor: Predictor, kernels: Sequence[Kernel], gpu: GPU) -> Any:
+    return np.array([estimate.latency_us for estimate in predictor.predict(kernels, gpu)])
+
+
+def _own_errors(
+    there: dict[int, Row], here: dict[int, Row], source: GPU, target: GPU
+) -> dict[str, Any]:
+    """The errors of our own prices: as shipped, and of our physics on GPUs as if neither had been
+    measured; by their ratio, with the share of the deviation that is kept, and without any.
+    """
+    rows, was, now = _on_both(there, here)
+    if not rows:
+        return {}
+    kernels, pair = [row.kernel for row in rows], (source, target)
+    bare = tuple(prior_constants(gpu, without=lambda item: item in pair) for gpu in pair)
+    alike = source.compute_capability == target.compute_capability
+    found = {}
+    for suffix, predictor, (before, after) in (
+        ("", find_predictor("tiled_burst"), pair),
+        (" unseen", Tiled(sustained=False, correction=None), bare),
+    ):
+        deviation = was / _times(predictor, kernels, before)
+        forecast = _times(predictor, kernels, after)
+        kept = KEPT_BY_KIN if alike else KEPT_BY_OTHERS
+        for way, share in (("ratio", 1.0), ("carried", kept), ("forecast", 0.0)):
+            found[way + suffix] = np.abs(forecast * deviation**share / now - 1.0)
+    return found
 
 
 def _shown(op: str, source: str, target: str, errors: dict[str, Any]) -> tuple[str, ...]:
     """Prints a line and gives its cells."""
-    count = len(errors["prices"]) if errors else 0
+    count = len(errors["ratio"]) if errors else 0
     quantiles = {way: (np.median(errors[way]), np.quantile(errors[way], 0.8)) for way in errors}
     cells = [
         f"{quantiles[way][0]:4.0%} {quantiles[way][1]:5.0%}" if way in quantiles else "-"

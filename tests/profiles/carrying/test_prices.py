@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from neusight.integrations.profiles.carrying.prices import (
+    KEPT_BY_KIN,
+    KEPT_BY_OTHERS,
     CarriedKernel,
     carried_kernels,
     keeps_implementation,
@@ -63,8 +65,13 @@ LARGE = [4096, 8192]
 def test_a_kernel_that_keeps_its_implementation_is_carried_in_both_ways() -> None:
     [item] = carried(profile_of("aten::add", [LARGE, LARGE, []], ADD, us=450.0))
     assert item.way == "prices and waves"
-    ratio = V100.bandwidth_gbps / A100.bandwidth_gbps
-    assert item.estimate.latency_us == pytest.approx(450.0 * ratio, rel=0.15)
+    size = item.event.size
+    assert size is not None
+    scaled = wave_scaled_us(
+        450.0, size, source=V100, target=A100, intensity=item.kernel.flops / item.kernel.num_bytes
+    )
+    assert item.estimate.low_us <= scaled <= item.estimate.high_us
+    assert item.estimate.latency_us == pytest.approx(scaled, rel=0.2)
     assert item.estimate.low_us < item.estimate.latency_us < item.estimate.high_us
     assert item.kernel.kernel_class is KernelClass.ELEMENTWISE
 
@@ -83,16 +90,27 @@ def test_with_habitat_wave_scaling_gives_the_figure() -> None:
     assert item.estimate.low_us <= item.estimate.latency_us <= item.estimate.high_us
 
 
-def test_a_product_is_carried_by_its_prices() -> None:
-    [item] = carried(profile_of("aten::mm", [[4096, 4096], [4096, 4096]], GEMM, us=10_000.0))
+def product(target: str, *, us: float) -> tuple[CarriedKernel, float, float]:
+    """A product of a V100, carried to `target`, and our prices there and on it, µs."""
+    profile = profile_of("aten::mm", [[4096, 4096], [4096, 4096]], GEMM, us=us)
+    [item] = carried(profile, target=target)
+    prices = (find_predictor().predict([item.kernel], find_gpu(gpu)) for gpu in (V100.name, target))
+    before, after = (price.latency_us for [price] in prices)
+    return item, before, after
+
+
+def test_to_another_capability_a_product_keeps_a_quarter_of_its_deviation() -> None:
+    item, before, after = product(A100.name, us=15_000.0)
     assert item.way == "prices"
     assert item.kernel.flops == 2 * 4096**3
-    prices = find_predictor()
-    ratio = (
-        prices.predict([item.kernel], A100)[0].latency_us
-        / prices.predict([item.kernel], V100)[0].latency_us
-    )
-    assert item.estimate.latency_us == pytest.approx(10_000.0 * ratio, rel=1e-6)
+    kept = (15_000.0 / before) ** KEPT_BY_OTHERS
+    assert item.estimate.latency_us == pytest.approx(after * kept, rel=1e-6)
+
+
+def test_to_another_card_of_its_capability_a_product_keeps_nearly_all_of_it() -> None:
+    item, before, after = product("V100-PCIE-16GB", us=15_000.0)
+    kept = (15_000.0 / before) ** KEPT_BY_KIN
+    assert item.estimate.latency_us == pytest.approx(after * kept, rel=1e-6)
 
 
 def test_helpers_of_a_product_have_no_flops_of_their_own() -> None:
