@@ -135,6 +135,7 @@ def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> i
         return _said(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)
     options.is_command_line = is_command_line
+    options.own_words = own
     if options.command is None:
         parser.print_help()
         return ExitCode.WRONG_USE

@@ -21,7 +21,9 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
-from neusight.integrations.report.html import _KINDS, html_report, write_html_report
+from neusight.integrations.report.html import html_report, report_date, write_html_report
+from neusight.integrations.report.page.colours import KINDS
+from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.recording.recording import CompiledFrame, GraphBreak, Recording
 from neusight.recording.saving import load_recording, save_recording
@@ -90,7 +92,8 @@ def test_hostile_names_stay_text(hostile: Forecast) -> None:
     assert not [name for _, attributes in page.found for name in attributes if name[:2] == "on"]
     assert HOSTILE in page.text  # and it can be read
     assert page.raw["title"] == [f"{HOSTILE} · neusight"]
-    assert len(page.raw["script"]) == 3
+    # For each a timeline and a tree, that of both, and the page's own script.
+    assert len(page.raw["script"]) == 6
 
 
 def test_only_the_pages_own_script_and_style_may_run(hostile: Forecast) -> None:
@@ -106,7 +109,8 @@ def test_only_the_pages_own_script_and_style_may_run(hostile: Forecast) -> None:
         for text in (page.raw["style"][0], page.raw["script"][-1])
     ]
     assert policy == (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'"
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
     )
     assert not [attributes for _, attributes in page.found if "style" in attributes]
 
@@ -124,14 +128,14 @@ def test_the_timeline_holds_the_steady_step() -> None:
 
     names = [lane["name"] for lane in data["lanes"]]
     assert names == [
-        "phases, on the GPU", "modules, on the GPU", "GPU, stream 0", "host, main thread",
+        "steps", "phases, on the GPU", "modules, on the GPU", "GPU, stream 0", "host, main thread",
         "host, autograd thread",
     ]  # fmt: skip
     spans = [span for lane in data["lanes"] for span in lane["spans"]]
     start_us, end_us = data["start_us"] - 0.01, data["end_us"] + 0.01
     assert all(span[0] >= start_us and span[0] + span[1] <= end_us for span in spans)
     assert all(span[2] < lane["num_rows"] for lane in data["lanes"] for span in lane["spans"])
-    kernels = data["lanes"][2]["spans"]
+    kernels = data["lanes"][3]["spans"]
     assert len(kernels) >= forecast.verdict.num_kernels
     assert HOSTILE in data["texts"]
 
@@ -152,10 +156,10 @@ def busy() -> Forecast:
 def timeline_of(forecast: Forecast) -> tuple[dict[str, Any], dict[str, list[list[Any]]]]:
     """What the page's script draws, and its spans by lane, with texts for their numbers."""
     data = json.loads(Elements(html_report([forecast])).raw["script"][0])
-    kinds = list(_KINDS)
+    kinds = list(KINDS)
     return data, {
         lane["name"]: [
-            [*span[:3], data["texts"][span[3]], data["texts"][span[4]], kinds[span[5]]]
+            [*span[:3], data["texts"][span[3]], data["texts"][span[6]], kinds[span[4]]]
             for span in lane["spans"]
         ]
         for lane in data["lanes"]
@@ -208,7 +212,7 @@ def test_a_host_that_waits_begins_with_the_step() -> None:
 def test_a_span_inside_another_lies_below_it_and_in_its_time() -> None:
     data = json.loads(Elements(html_report([program()])).raw["script"][0])
 
-    main = data["lanes"][3]["spans"]
+    main = data["lanes"][4]["spans"]
     for span in (span for span in main if span[2] > 0):
         assert any(
             above[2] == span[2] - 1
@@ -222,7 +226,7 @@ def test_figures_tables_and_the_memory_curve_are_there() -> None:
     forecast = program()
     page = Elements(html_report([forecast], advice=[ADVICE]))
 
-    for words in ("What to change", "-25%", "Alive at the peak", "By module", "aten::addmm"):
+    for words in ("What to change", "-25%", "Alive at the peak", "By op", "aten::addmm"):
         assert words in page.text
     assert [tag for tag, _ in page.found].count("svg") == 1
     [curve] = [a["points"] or "" for tag, a in page.found if tag == "polyline"]
@@ -237,7 +241,7 @@ def test_several_gpus_stand_side_by_side_with_costs() -> None:
     assert "Side by side" in page.text
     assert "price/h" in page.text
     assert [a.get("data-source") for tag, a in page.found if tag == "canvas"] == [
-        "timeline-0", "timeline-1",
+        "timeline-all", "timeline-0", "timeline-1",
     ]  # fmt: skip
 
 
@@ -253,7 +257,9 @@ def test_what_was_compiled_has_tables_with_lines_and_reasons(hostile: Forecast) 
 
     assert "What torch.compile made of it" in page
     assert "What torch.compile made of it" not in before
-    assert {"net.py:7", "net.py:5"} <= set(re.findall(r"<td>(net[^<]+)</td>", page))
+    assert {"net.py:7", "net.py:5"} <= set(
+        re.findall(r"<td>(net[^/]+)</td>", page.replace("<wbr>", ""))
+    )
     assert HOSTILE not in page
 
 
@@ -278,10 +284,79 @@ def test_a_program_that_does_not_fit_says_so_in_the_curve_and_the_verdict() -> N
     assert 'class="capacity"' in text
 
 
-def test_an_empty_recording_is_still_a_page() -> None:
+def test_a_program_without_kernels_says_so_and_has_nothing_empty() -> None:
     nothing = program().of(Recording((), gpu="H100", torch_version="2.13"))
+    with neusight.forecast_on("H100") as only_memory:
+        for _ in range(3):
+            torch.empty(1024, device="cuda")
+            only_memory.step()
 
-    assert "<canvas" not in html_report([nothing])
+    for forecast in (nothing, only_memory):
+        page = Elements(html_report([forecast]))
+        assert "Nothing to forecast" in page.text
+        assert "no kernel in the steady step" in page.text
+    assert "canvas" not in {tag for tag, _ in Elements(html_report([nothing])).found}
+
+
+def test_the_command_and_the_date_are_told_if_given(hostile: Forecast) -> None:
+    told = Elements(html_report([hostile], command=f"neusight {HOSTILE}", date="2026-01-31"))
+
+    assert f"neusight {HOSTILE}" in told.text
+    assert ", 2026-01-31, recorded with torch" in told.text
+    silent = Elements(html_report([hostile]))
+    assert "code" not in {tag for tag, _ in silent.found}
+
+
+def test_the_date_is_the_day_that_the_environment_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert report_date() == "1970-01-02"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "")
+    assert report_date() == ""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(OptionError, match="SOURCE_DATE_EPOCH is 'yesterday'; it wants seconds"):
+        report_date()
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", report_date())
+
+
+def test_different_programs_are_called_that_before_they_are_compared() -> None:
+    forecast = program()
+    other = forecast.of(replace(forecast.recording, script="other.py"))
+    several = Elements(html_report([forecast, other]))
+
+    said = "These are forecasts of different programs: "
+    assert several.text.index(said) < several.text.index("A step of each")
+    assert said not in html_report([forecast, forecast.on("T4")])
+
+
+def test_a_page_is_small_whatever_is_forecast() -> None:
+    """Three thousand layers with names of hundreds of characters."""
+    with neusight.forecast_on("H100") as forecast:
+        layers = [nn.Linear(8, 8, bias=False) for _ in range(1500)]
+        model = nn.Sequential(*layers[:750]).cuda()
+        named = nn.ModuleDict({f"layer_{n}_" + "x" * 300: m for n, m in enumerate(layers[750:])})
+        named.cuda()
+        for _ in range(2):
+            x = model(torch.randn(4, 8, device="cuda"))
+            for layer in named.values():
+                x = layer(x)
+            forecast.step()
+
+    text = html_report([forecast, forecast.on("T4")])
+
+    assert len(text.encode()) < 1_000_000
+    assert "are drawn as one with their neighbours" in text
+    assert "x" * 300 not in text
+
+
+def test_many_forecasts_share_a_page() -> None:
+    forecast = program()
+
+    text = html_report([forecast] * 14)
+
+    assert len(text.encode()) < 1_000_000
+    assert "The first 12 of 14 have a part of their own" in text
+    assert text.count("<h3>Modules</h3>") == 12
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--gpu", action="append", required=True, metavar="NAME",
                      help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
     _add_outputs(run)
+    run.set_defaults(own_words=())
     run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
                      help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
     run.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
@@ -118,7 +119,8 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class RunRequest:
     """What a command line of `neusight run` asks for. `max_memory` is as it was given: "" is all
-    that the GPU has, None does not judge."""
+    that the GPU has, None does not judge. `command` is that line itself, `date` the day of a
+    report."""
 
     program: Program
     gpu_names: tuple[str, ...]
@@ -132,6 +134,8 @@ class RunRequest:
     json: str | None
     html: str | None
     save: str | None
+    command: str
+    date: str
 
     @property
     def gpus(self) -> list[GPU]:
@@ -176,6 +180,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
     if program is None:
         raise OptionError("give the script to run: neusight run --gpu H100 train.py")
     start = launched(program)
+    command = shlex.join(["neusight", *options.own_words, *program.words])
     program = program if start is None else start.program
     if not program.is_module and not Path(program.target).is_file():
         raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
@@ -192,9 +197,18 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         json=options.json,
         html=options.html,
         save=options.save,
+        command=command,
+        date=_date(options.html),
     )
     _require_sense(request)
     return request
+
+
+def _date(html: str | None) -> str:
+    """The day of a report, if one is written; OptionError before anything is recorded."""
+    from neusight.integrations.report.html import report_date
+
+    return report_date() if html else ""
 
 
 def _require_sense(request: RunRequest) -> None:
@@ -381,8 +395,6 @@ def _write(
     reports: list[MemoryReport],
     trials: list[Trial],
 ) -> list[str]:
-    from neusight.integrations.report.html import write_html_report
-
     problems: list[str] = []
     first = forecasts[0]
     trace, save, html, json = request.trace, request.save, request.html, request.json
@@ -393,14 +405,27 @@ def _write(
     if save:
         problems += tried(lambda: first.save(save), save)
     if html and first.recording.num_ops:
-        problems += tried(
-            lambda: write_html_report(html, forecasts, advice=advice, prices=request.prices), html
-        )
+        problems += tried(lambda: _write_html(html, request, forecasts, advice), html)
     if json:
         document = _document(forecasts, advice, request.prices)
         document |= _asked_for(trials, reports)
         problems += tried(lambda: write_json(json, document), json)
     return problems
+
+
+def _write_html(
+    path: str, request: RunRequest, forecasts: list[Forecast], advice: list[list[Advice]]
+) -> None:
+    from neusight.integrations.report.html import write_html_report
+
+    write_html_report(
+        path,
+        forecasts,
+        advice=advice,
+        prices=request.prices,
+        command=request.command,
+        date=request.date,
+    )
 
 
 def _asked_for(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def test_every_option_of_the_command_line_becomes_a_value() -> None:
          "--chakra", "et"]
     )  # fmt: skip
     options.is_command_line = True
+    options.own_words = ["run", "--price", "H100=1"]
 
     request = _requested(options, TRAIN)
 
