@@ -58,7 +58,10 @@ def written(
     ran = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1",
+            "SOURCE_DATE_EPOCH": "",
+        },  # fmt: skip
         capture_output=True,
         text=True,
         check=False,

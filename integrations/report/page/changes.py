@@ -22,7 +22,7 @@ __all__ = ["advice_table", "compiled_tables", "remedy_table"]
 
 def advice_table(advice: Iterable[Advice]) -> str:
     """What each change would gain."""
-    rows = [
+    rows: list[list[str | Cell]] = [
         [item.what, time_cell(item.latency_us), Cell(f"{-item.gain:.0%}", -item.gain), item.assumes]
         for item in advice
     ]
@@ -34,7 +34,7 @@ def compiled_tables(found: Compilation) -> str:
     """Graphs and fusion in a line, then breaks and recompiles where there are any."""
     first, *_ = compiled_lines(found)
     tables = [f"<p>{escape(first.split(maxsplit=1)[1])}</p>"]
-    breaks = [
+    breaks: list[list[str | Cell]] = [
         [stop.line, stop.reason, count_cell(stop.num_calls), time_cell(stop.host_us),
          count_cell(stop.num_waits), time_cell(stop.wait_us)]
         for stop in found.breaks
@@ -43,7 +43,7 @@ def compiled_tables(found: Compilation) -> str:
         header = ["graph break", "torch's reason", "more calls", "host", "waits", "waited"]
         caption = "Of a step. The fusion that is lost across a break is not counted."
         tables.append(table(header, breaks, caption=caption, words={1}))
-    again = [
+    again: list[list[str | Cell]] = [
         [item.line, item.function, item.reason, count_cell(item.num_times)]
         for item in found.recompiles
     ]
@@ -55,7 +55,7 @@ def compiled_tables(found: Compilation) -> str:
 
 def remedy_table(advice: MemoryAdvice) -> str:
     """What would make it fit, with what each change costs."""
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             remedy.what,
             bytes_cell(remedy.total_bytes),

@@ -26,8 +26,8 @@ _SHORT_NS = 500
 
 
 class Drawn(NamedTuple):
-    """A span on a lane, in nanoseconds from the begin of the step. Of `count` that are drawn as
-    one it bears the name of the longest."""
+    """A span on a lane, in nanoseconds from the begin of the step. Where several are drawn as one,
+    `name` is that of the longest of those it `stands_for`."""
 
     start_ns: int
     duration_ns: int
@@ -36,12 +36,18 @@ class Drawn(NamedTuple):
     kind: str
     detail: str = ""
     where: str = ""
-    count: int = 1
+    stands_for: int = 1
 
     @property
     def end_ns(self) -> int:
         """When it ends."""
         return self.start_ns + self.duration_ns
+
+    @property
+    def label(self) -> str:
+        """What is read on it."""
+        more = self.stands_for - 1
+        return f"{self.name} and {more:,} more" if more else self.name
 
 
 class Lane(NamedTuple):
@@ -246,7 +252,7 @@ def _one(run: Sequence[Drawn]) -> Drawn:
     kind = max(sorted(times), key=lambda name: times[name])
     start_ns, end_ns = run[0].start_ns, max(span.end_ns for span in run)
     longest = max(run, key=lambda span: span.duration_ns)
-    count = sum(span.count for span in run)
+    count = sum(span.stands_for for span in run)
     return longest._replace(
-        start_ns=start_ns, duration_ns=end_ns - start_ns, kind=kind, detail="", count=count
+        start_ns=start_ns, duration_ns=end_ns - start_ns, kind=kind, detail="", stands_for=count
     )

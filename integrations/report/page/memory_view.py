@@ -131,7 +131,7 @@ def _alive_table(forecast: Forecast, detail: Detail) -> str:
         found[1] += row.num_bytes
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
     total = sum(num_bytes for _, (_, num_bytes) in ordered) or 1
-    rows = [
+    rows: list[list[str | Cell]] = [
         [module, *_figures(figures, total), phase, kind]
         for (module, phase, kind), figures in ordered[: detail.num_rows]
     ]

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from neusight.integrations.report.page.tables import (
+    Cell,
     Detail,
     count_cell,
     data_element,
@@ -256,7 +257,7 @@ def _static_table(kernels: Sequence[KernelSpan], detail: Detail) -> str:
         found[1] += span.duration_ns
     total = sum(time_ns for _, time_ns in sums.values()) or 1
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
-    rows = [
+    rows: list[list[str | Cell]] = [
         [name, count_cell(count), time_cell(time_ns / _NS_PER_US), share_cell(time_ns / total)]
         for name, (count, time_ns) in ordered[: min(40, detail.num_rows)]
     ]

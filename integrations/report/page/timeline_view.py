@@ -57,7 +57,9 @@ def view_of_timeline(drawn: Lanes, name: str, *, label: str, words: str, most: i
 
 def _legend(lanes: Sequence[Lane]) -> str:
     """The colours of kernels, where kernels are drawn: phases and modules bear their names."""
-    kernels = [lane for lane in lanes if any(span.detail or span.count > 1 for span in lane.spans)]
+    kernels = [
+        lane for lane in lanes if any(span.detail or span.stands_for > 1 for span in lane.spans)
+    ]
     return legend({span.kind for lane in kernels for span in lane.spans})
 
 
@@ -95,9 +97,7 @@ def _spans(lane: Lane, texts: _Texts) -> list[list[float]]:
             span.start_ns / _NS_PER_US,
             span.duration_ns / _NS_PER_US,
             span.row,
-            texts.number(
-                span.name if span.count == 1 else f"{span.name} and {span.count - 1:,} more"
-            ),
+            texts.number(span.label),
             KIND_NUMBER[span.kind],
             texts.number(span.detail),
             texts.number(span.where),

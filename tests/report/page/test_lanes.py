@@ -23,7 +23,7 @@ def test_many_short_ones_become_few_that_cover_the_same_time() -> None:
 
     assert 100 < len(found.spans) <= 500
     assert short_ns > 1000
-    assert sum(span.count for span in found.spans) == 10_000
+    assert sum(span.stands_for for span in found.spans) == 10_000
     assert (found.spans[0].start_ns, found.spans[-1].end_ns) == (0, 10_000 * 1100 - 100)
     assert all(a.end_ns < b.start_ns for a, b in zip(found.spans, found.spans[1:], strict=False))
 
@@ -41,7 +41,7 @@ def test_what_takes_longest_gives_the_colour_and_the_name() -> None:
 
     [found], _ = coarsened([Lane("GPU", spans)], 1)
 
-    assert found.spans == [Drawn(0, 400, 0, "longer", "gemm", count=2)]
+    assert found.spans == [Drawn(0, 400, 0, "longer", "gemm", stands_for=2)]
 
 
 def test_rows_are_never_joined_with_each_other() -> None:

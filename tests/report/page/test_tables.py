@@ -19,7 +19,9 @@ from neusight.integrations.report.page.tables import (
 
 
 def test_cells_are_read_as_text_and_sorted_by_their_values() -> None:
-    rows = [["a", time_cell(1500), bytes_cell(2**30), count_cell(1234), share_cell(0.5)]]
+    rows: list[list[str | Cell]] = [
+        ["a", time_cell(1500), bytes_cell(2**30), count_cell(1234), share_cell(0.5)]
+    ]
 
     text = table(["name", "time", "memory", "kernels", "share"], rows, caption="all", bars={4})
 
