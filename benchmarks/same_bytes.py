@@ -59,9 +59,11 @@ def written(
         command,
         cwd=folder,
         env={
-            **os.environ, "PYTHONPATH": str(package), "OMP_NUM_THREADS": "1",
+            **os.environ,
+            "PYTHONPATH": str(package),
+            "OMP_NUM_THREADS": "1",
             "SOURCE_DATE_EPOCH": "",
-        },  # fmt: skip
+        },
         capture_output=True,
         text=True,
         check=False,
