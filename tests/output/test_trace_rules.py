@@ -446,6 +446,32 @@ def test_the_trace_of_a_rank_that_exchanges_keeps_the_rules_and_the_schema(schem
     } <= names
 
 
+def lane_names(trace: dict[str, Any], kind: str) -> dict[Any, str]:
+    """What a viewer calls the lanes of the GPU, by process or by stream."""
+    return {
+        event["pid" if kind == "process_name" else "tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == kind and event["pid"] < 8
+    }
+
+
+def test_lanes_are_named_after_the_gpu_and_what_streams_run(real_program: dict[str, Any]) -> None:
+    assert lane_names(real_program, "process_name") == {0: "H100-SXM5-80GB (forecast)"}
+    streams = lane_names(real_program, "thread_name")
+    assert streams.pop(7) == "stream 7 (default)"
+    (copying,) = streams
+    assert streams == {copying: f"stream {copying} (copies)"}
+
+
+def test_lanes_of_a_rank_name_it_and_the_groups_that_communicate() -> None:
+    trace = exchanging_rank()
+
+    assert lane_names(trace, "process_name") == {0: "H100-SXM5-80GB (forecast), rank 2 of 4"}
+    named = set(lane_names(trace, "thread_name").values())
+    assert "stream 7 (default)" in named
+    assert {name.partition(" (")[2] for name in named} >= {"NCCL, group 0)", "NCCL, group 1)"}
+
+
 def inside(trace: dict[str, Any], outer: Event) -> list[str]:
     """The names of what runs in an event, from the outermost on."""
     first, last = outer["ts"], outer["ts"] + outer["dur"]

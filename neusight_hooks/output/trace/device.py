@@ -17,6 +17,8 @@ __all__ = ["DEFAULT_STREAM", "DeviceLanes"]
 #: torch.cuda's default stream, as profiles number it, and what they add to others' numbers.
 DEFAULT_STREAM = 7
 _OTHER_STREAMS = 20
+#: What a stream runs, where it is not a collective of a process group.
+_COPIES, _OWN = "copies", ""
 #: Annotations nest at most this deep before their ranges on the GPU lane coincide.
 _MAX_ANNOTATION_DEPTH = 64
 
@@ -33,12 +35,26 @@ class DeviceLanes:
         self._gpu = gpu
         self.is_rocm = gpu.vendor == "amd"
         self._stream_end: dict[int, int] = {}
+        self._runs: dict[int, set[str]] = {}
         self._known: dict[tuple[int, int], tuple[str, str, Kernel]] = {}
 
     @property
-    def streams(self) -> list[int]:
-        """The streams written so far, as profiles number them."""
-        return sorted(self._stream_end) or [DEFAULT_STREAM]
+    def streams(self) -> dict[int, str]:
+        """The streams written so far, as profiles number them, and what each is called."""
+        numbers = sorted(self._stream_end) or [DEFAULT_STREAM]
+        return {number: self._stream_name(number) for number in numbers}
+
+    def _stream_name(self, number: int) -> str:
+        """By its number, and by what runs there if that is all of one kind."""
+        runs = self._runs.get(number, set())
+        if number == DEFAULT_STREAM:
+            return f"stream {number} (default)"
+        if runs == {_COPIES}:
+            return f"stream {number} (copies)"
+        if not runs or runs & {_COPIES, _OWN}:
+            return f"stream {number}"
+        library = "RCCL" if self.is_rocm else "NCCL"
+        return f"stream {number} ({library}, group {', '.join(sorted(runs))})"
 
     def kernel(self, span: KernelSpan, external: int) -> None:
         """A kernel or a copy, and the end of the arrow from its launch."""
@@ -55,9 +71,12 @@ class DeviceLanes:
             f'"External id":{external},{queued}"device":{log.device},"context":1,'
             f'"stream":{stream},"correlation":{span.correlation},{fixed}'
         )
+        runs = _OWN if category == "kernel" else _COPIES
         if is_collective(span.kernel):
+            runs = self._collectives.messages(span)[0].group.name
             waited = {"waited for ranks us": span.waited_ns / 1000}
             args = joined(args, members({**self._collectives.arguments(span), **waited}))
+        self._runs.setdefault(stream, set()).add(runs)
         log.on_stream(category, name, stream, start, end, args)
         log.arrow_end("ac2g", span.correlation, start, log.device, stream)
 

@@ -129,7 +129,9 @@ def trace_text(
     host = HostLanes(
         log, device, timeline, collectives, record_shapes=record_shapes, with_modules=with_modules
     )
-    return TraceText(trace, _events(log, device, host, steps, shown_memory))
+    of_rank = f", rank {rank} of {world_size}" if world_size > 1 else ""
+    gpu_name = f"{gpu.name} (forecast){of_rank}"
+    return TraceText(trace, _events(log, device, host, steps, shown_memory, gpu_name))
 
 
 def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> int:
@@ -144,6 +146,7 @@ def _events(
     host: HostLanes,
     steps: Sequence[StepSpan],
     memory: MemoryTimeline | None,
+    gpu_name: str,
 ) -> str:
     """The events of these steps, between the names of their lanes and what frames them."""
     first_ns = steps[0].start_ns if steps else 0
@@ -152,7 +155,7 @@ def _events(
         host.step(step)
     if memory is not None and steps:
         write_memory_events(log, host.timeline, memory, steps, host.written)
-    names = names_of_lanes(log, device.streams, first_ns - LEAD_NS)
+    names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
     frame = frame_of(log, first_ns - LEAD_NS, last_ns)
     return f"[{joined(_lines(names), *log.lines, _lines(frame))}]"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from neusight.output.trace.arguments import REGISTERS_PER_BLOCK
 from neusight.output.trace.events import Event, EventLog
@@ -16,19 +16,21 @@ GPU_SORT_INDEX, SPANS_SORT_INDEX = 5_000_000, 536_870_912
 _SHARED_MEMORY_PER_BLOCK = 49152
 
 
-def names_of_lanes(log: EventLog, streams: Sequence[int], first_ns: int) -> list[Event]:
-    """Names and order of processes, threads and streams."""
+def names_of_lanes(
+    log: EventLog, gpu_name: str, streams: Mapping[int, str], first_ns: int
+) -> list[Event]:
+    """Names and order of processes, threads and streams, as viewers show them."""
     process, gpu, threads = log.process, log.device, log.threads
     named: list[tuple[str, object, object, str, object]] = [
         ("process_name", process, 0, "name", "python"),
         ("process_labels", process, 0, "labels", "CPU"),
         ("process_sort_index", process, 0, "sort_index", process),
-        ("process_name", gpu, 0, "name", "python"),
+        ("process_name", gpu, 0, "name", gpu_name),
         ("process_labels", gpu, 0, "labels", f"GPU {gpu}"),
         ("process_sort_index", gpu, 0, "sort_index", GPU_SORT_INDEX + gpu),
     ]
-    for stream in streams:
-        named.append(("thread_name", gpu, stream, "name", f"stream {stream} "))
+    for stream, name in streams.items():
+        named.append(("thread_name", gpu, stream, "name", name))
         named.append(("thread_sort_index", gpu, stream, "sort_index", stream))
     for thread, label in ((threads["main"], "python"), (threads["autograd"], "pt_autograd_0")):
         named.append(("thread_name", process, thread, "name", f"thread {thread} ({label})"))
