@@ -16,7 +16,7 @@ from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.ranks import RankRow, rank_row, slowest
 from neusight.output.replicas import replicas_together
-from neusight.output.summary import Findings, describe, headline, memory_verdict, to_json
+from neusight.output.summary import Findings, describe, headline, memory_verdict, to_dict, to_json
 from neusight.output.system import unstated_network
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Topology
@@ -456,6 +456,27 @@ class Forecast:
     def to_json(self) -> dict[str, Any]:
         """All figures, as `neusight run --json` writes them."""
         return to_json(self.findings)
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """The figures for an experiment tracker: flat pairs of a name and a number or word.
+
+        - words: `gpu`, `predictor`, `host`, `torch_version`, `bound`, `memory_verdict`; `topology`
+          and `failure` where there is one
+        - of the steady step, microseconds: `step_latency_us` with the 80 % interval
+          `step_latency_low_us` to `step_latency_high_us`, `gpu_busy_us`, and by kernel class
+          `gpu_time_us/gemm`, …; `latency_us` of all that was recorded
+        - of the steady step, of all ranks: `world_size`, `samples_per_step`, `tokens_per_step`,
+          `samples_per_second`, `tokens_per_second`
+        - of the steady step, of this rank: `flops_per_step`, `mfu` (0 to 1), `num_ops`,
+          `num_kernels`, `num_unmapped`; shares of the kernels' time, 0 to 1: `coverage/trained`,
+          `coverage/physics`, `coverage/fallback`
+        - bytes: `peak_memory_bytes` (allocated; by kind `memory_bytes/activations`, …),
+          `peak_reserved_bytes`, `context_bytes`, `needed_memory_bytes` (the last two in all),
+          `memory_capacity_bytes`; `fits`, 1 or 0
+
+        What is not known (tokens of images, say) is left out. `to_json` has the tables.
+        """
+        return to_dict(self.findings)
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the verdict, and the report below it."""

@@ -41,6 +41,35 @@ def forecast_of_training(gpu: str = "H100", **options: int) -> neusight.Forecast
     return forecast
 
 
+def test_a_tracker_gets_flat_figures_in_the_words_of_the_document() -> None:
+    forecast = forecast_of_training()
+
+    told, document = forecast.to_dict(), forecast.to_json()
+
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert {type(value) for value in told.values()} <= {str, int, float}
+    same = [name for name in told if name in document and name != "step_latency_us"]
+    assert {"gpu", "bound", "mfu", "peak_memory_bytes"} <= set(same)
+    assert {name: told[name] for name in same} == {name: document[name] for name in same}
+    assert told["step_latency_us"] == document["step_latency_us"]["median"]
+    assert sum(told[f"coverage/{origin}"] for origin in document["coverage"]) == pytest.approx(1)
+
+
+def test_no_figure_of_a_tracker_is_a_folder_of_others() -> None:
+    names = forecast_of_training().to_dict()
+
+    assert {name.rpartition("/")[0] for name in names} & set(names) == set()
+
+
+def test_the_figures_of_a_tracker_are_all_described() -> None:
+    described = neusight.Forecast.to_dict.__doc__ or ""
+
+    names = forecast_of_training().to_dict()
+    families = {"gpu_time_us", "memory_bytes"}
+    told = [name.partition("/")[0] if name.split("/")[0] in families else name for name in names]
+    assert [name for name in told if f"`{name}" not in described] == []
+
+
 def test_a_training_block_gives_latency_memory_and_bound() -> None:
     forecast = forecast_of_training()
 

@@ -40,7 +40,11 @@ __all__ = ["Outcome", "hide_gpus", "run_program", "telling_progress"]
 #: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
 _OFFLINE = {
     "WANDB_MODE": "offline",
+    "WANDB_ERROR_REPORTING": "false",
     "COMET_START_ONLINE": "0",
+    # MLflow 3 refuses folders else; every other store of it is a database or a server.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "HF_DEACTIVATE_ASYNC_LOAD": "1",
 }
 
@@ -267,7 +271,8 @@ def _as_main(program: Program) -> Iterator[None]:
     saved_environment = dict(os.environ)
     sys.argv = [program.target, *program.arguments]
     with tempfile.TemporaryDirectory(prefix="neusight-") as folder:
-        os.environ.update({**_OFFLINE, "MLFLOW_TRACKING_URI": f"file:{folder}"})
+        # MLflow makes its first experiment with the folder: one that is not there yet.
+        os.environ.update({**_OFFLINE, "MLFLOW_TRACKING_URI": f"file:{folder}/mlruns"})
         if program.is_module:
             sys.path[0] = str(Path.cwd())
         else:

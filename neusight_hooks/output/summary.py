@@ -27,6 +27,7 @@ __all__ = [
     "describe",
     "headline",
     "memory_verdict",
+    "to_dict",
     "to_json",
     "verdict_words",
 ]
@@ -404,3 +405,40 @@ def _memory_json(memory: MemoryTimeline) -> dict[str, Any]:
         "needed_range_bytes": memory.needed_range._asdict(),
         "reserved_for_cuda_graphs_bytes": memory.reserved_for_graphs,
     }
+
+
+#: What `to_dict` takes of `to_json` as it is.
+_TRACKED_WORDS = (
+    "gpu", "predictor", "host", "topology", "torch_version", "bound", "memory_verdict", "failure",
+)  # fmt: skip
+_TRACKED_FIGURES = (
+    "latency_us", "gpu_busy_us", "mfu", "flops_per_step", "num_ops", "num_kernels",
+    "peak_memory_bytes", "peak_reserved_bytes", "context_bytes", "memory_capacity_bytes",
+)  # fmt: skip
+
+
+def to_dict(found: Findings) -> dict[str, str | int | float]:
+    """The figures as flat pairs of a name and a number or a word: see `Forecast.to_dict`.
+
+    No name is another's with "/" behind it: MLflow's file store keeps names as paths.
+    """
+    told = to_json(found)
+    latency, memory = told["step_latency_us"], told["memory"] or {}
+    # torch's version is a string of a class of its own, which not every tracker knows.
+    words = {name: told[name] for name in _TRACKED_WORDS}
+    flat: dict[str, Any] = {name: word and str(word) for name, word in words.items()}
+    flat |= {
+        "step_latency_us": latency["median"],
+        "step_latency_low_us": latency["low"],
+        "step_latency_high_us": latency["high"],
+    }
+    flat |= {name: told[name] for name in _TRACKED_FIGURES}
+    flat["needed_memory_bytes"] = memory.get("needed_bytes")
+    flat["fits"] = None if told["fits"] is None else int(told["fits"])
+    whole = {name: count for name, count in told["all_ranks"].items() if name != "num_replicas"}
+    flat |= whole | {"num_unmapped": len(told["unmapped"])}
+    flat |= {f"coverage/{origin}": share for origin, share in told["coverage"].items()}
+    flat |= {f"gpu_time_us/{row['name']}": row["time_us"] for row in told["by_kernel_class"]}
+    held = memory.get("by_category", {})
+    flat |= {f"memory_bytes/{category}": size for category, size in held.items()}
+    return {name: value for name, value in flat.items() if value is not None}

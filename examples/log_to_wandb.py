@@ -1,0 +1,43 @@
+"""Logs what a forecast says to Weights & Biases.
+
+WANDB_MODE=offline python examples/log_to_wandb.py --gpu H100
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import wandb
+from torch import nn
+
+import neusight
+
+
+def train(*, num_steps: int = 4) -> None:
+    model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(num_steps):
+        model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gpu", default="H100")
+    gpu = parser.parse_args().gpu
+
+    with neusight.forecast_on(gpu) as forecast:
+        train()
+
+    # Outside of the block: the tracker's own clock and files are the real ones.
+    told = forecast.to_dict()
+    with wandb.init(project="neusight", config={"gpu": forecast.gpu.name}) as run:
+        run.summary.update(told)
+        run.log({"step time (ms)": told["step_latency_us"] / 1000, "MFU": told["mfu"]})
+    print(forecast)
+
+
+if __name__ == "__main__":
+    main()
