@@ -1,6 +1,6 @@
 # For those who like make; each target is one command of scripts/.
 
-.PHONY: help install check lint types test
+.PHONY: help install check lint types test docs
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -19,3 +19,6 @@ types:  ## mypy
 
 test:  ## pytest
 	scripts/test
+
+docs:  ## the reference of the Python API, into build/docs
+	scripts/docs

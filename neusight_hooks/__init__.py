@@ -1,10 +1,14 @@
 """Forecast what a PyTorch CUDA program does on a GPU that is not there: latency, memory, timeline.
 
-import neusight
+    import neusight
 
-with neusight.forecast_on("H100") as forecast:
-    train()
-print(forecast.summary())
+    with neusight.forecast_on("H100") as forecast:
+        train()
+    print(forecast.summary())
+
+`neusight.predictors` has kernels, GPUs and who prices one on the other. Callbacks for
+trainers: `neusight.integrations.frameworks.lightning` and
+`neusight.integrations.frameworks.transformers`.
 """
 
 from __future__ import annotations
