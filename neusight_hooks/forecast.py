@@ -457,7 +457,7 @@ class Forecast:
         """All figures, as `neusight run --json` writes them."""
         return to_json(self.findings)
 
-    def to_dict(self) -> dict[str, str | int | float]:
+    def to_dict(self) -> dict[str, Any]:
         """The figures for an experiment tracker: flat pairs of a name and a number or word.
 
         - words: `gpu`, `predictor`, `host`, `torch_version`, `bound`, `memory_verdict`; `topology`

@@ -417,7 +417,7 @@ _TRACKED_FIGURES = (
 )  # fmt: skip
 
 
-def to_dict(found: Findings) -> dict[str, str | int | float]:
+def to_dict(found: Findings) -> dict[str, Any]:
     """The figures as flat pairs of a name and a number or a word: see `Forecast.to_dict`.
 
     No name is another's with "/" behind it: MLflow's file store keeps names as paths.
