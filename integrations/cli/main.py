@@ -80,9 +80,15 @@ class CommandWithoutProgram(Command, Protocol):
         ...
 
 
-_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {"run": run, "plan": plan, "check": check}
-_WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
+_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
+    "run": run,
+    "plan": plan,
+    "check": check,
     "compare": compare,
+}
+#: Commands that run a program only where that option asks for it.
+_ONLY_WITH = {"compare": "--git"}
+_WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "gpus": gpus,
     "evaluate": evaluate,
     "fit": fit,
@@ -139,8 +145,11 @@ def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> i
     if options.command is None:
         parser.print_help()
         return ExitCode.WRONG_USE
+    if options.command in _ONLY_WITH:
+        raises_from_here()
     if options.command in _WITH_PROGRAM:
-        refuse_platform()
+        if _runs_programs(own):
+            refuse_platform()
         return _WITH_PROGRAM[options.command].run(options, program)
     raises_from_here()
     return _WITHOUT_PROGRAM[options.command].run(options)
@@ -229,7 +238,7 @@ def _add_debug(command: argparse.ArgumentParser) -> None:
 
 def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
     """Our own arguments, and the program with its own: all after the script is the script's."""
-    if not arguments or arguments[0] not in _WITH_PROGRAM:
+    if not _runs_programs(arguments):
         return arguments, None
     without_value = _options_without_value(arguments[0])
     position = 1
@@ -247,6 +256,14 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
         if word in _WITH_OPTIONAL_NUMBER and not _is_number(arguments[position - 1 : position]):
             position -= 1
     return arguments, None
+
+
+def _runs_programs(words: Sequence[str]) -> bool:
+    """Whether that command line may have a program in it."""
+    if not words or words[0] not in _WITH_PROGRAM:
+        return False
+    option = _ONLY_WITH.get(words[0])
+    return option is None or any(word.partition("=")[0] == option for word in words)
 
 
 #: Options that a number may follow; what follows else is the script.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,8 @@ _PATIENCE_S = 5.0
 class OwnProcess:
     """A process that has begun to record a program; as a context manager it is gone at the end.
 
-    `folder` is where it works (default: here). What the program prints is shown, or kept from view.
+    `folder` is where it works (default: here), `environment` what it finds there (default: this
+    one's). What the program prints is shown, or kept from view.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class OwnProcess:
         options: ProgramOptions,
         *,
         folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         is_shown: bool = False,
     ) -> None:
         self._undo = ExitStack()
@@ -63,7 +66,7 @@ class OwnProcess:
             errors = self._undo.enter_context(self._errors.open("wb"))
             output = {"stdout": subprocess.DEVNULL, "stderr": errors}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, place], cwd=folder, **output
+            [sys.executable, "-c", _START, place], cwd=folder, env=environment, **output
         )
         self._undo.callback(self._end)
 

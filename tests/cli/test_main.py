@@ -457,7 +457,7 @@ def test_the_exit_code_tells_whose_fault_it_was(
     error: BaseException, code: ExitCode,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def fails(options: object) -> int:
+    def fails(options: object, program: object) -> int:
         raise error
 
     monkeypatch.delenv("NEUSIGHT_DEBUG", raising=False)

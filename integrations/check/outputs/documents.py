@@ -8,10 +8,12 @@ from typing import Any
 from neusight.integrations.check.baseline import Case
 from neusight.integrations.check.figures.intake import rate_of
 from neusight.integrations.check.figures.metrics import METRICS
+from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.result import CaseResult
 
 __all__ = [
     "benchmark_json",
+    "judgement_json",
     "report_json",
 ]
 
@@ -43,8 +45,12 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
     }
     if judgement is None:
         return document
+    return {**document, **judgement_json(judgement)}
+
+
+def judgement_json(judgement: Judgement) -> dict[str, Any]:
+    """What changed, and what made it change."""
     return {
-        **document,
         "batch": None if judgement.batch is None else judgement.batch._asdict(),
         "changes": [change._asdict() for change in judgement.metrics],
         "time_causes": [cause._asdict() for cause in judgement.time_causes],

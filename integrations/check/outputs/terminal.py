@@ -23,6 +23,8 @@ from neusight.predictors.words import amount_text
 
 __all__ = [
     "explanation",
+    "figure_lines",
+    "reasons",
     "words_of",
 ]
 
@@ -47,15 +49,29 @@ def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
 def explanation(judgement: Judgement, folder: Path) -> list[str]:
     """The figures before and now, and what made the difference."""
     told = batch_text(judgement)
-    lines = [f"  {told}"] if told else []
-    lines.append(f"  {'':<22}{'baseline':>13}{'now':>13}{'change':>11}  tolerated")
-    lines += [
-        _figure_line(change)
-        for change in judgement.metrics
-        if not change.before == change.after == 0
+    return [
+        *([f"  {told}"] if told else []),
+        *figure_lines(judgement, ("baseline", "now")),
+        *(printable(line) for line in _tool_lines(judgement)),
+        *reasons(judgement, folder),
     ]
-    lines += _tool_lines(judgement)
-    lines += _cause_lines(judgement, folder)
+
+
+def figure_lines(
+    judgement: Judgement, titles: tuple[str, str], *, is_judged: bool = True
+) -> list[str]:
+    """The table of figures; with what is tolerated where it `is_judged`."""
+    tolerated = "  tolerated" if is_judged else ""
+    lines = [f"  {'':<22}{titles[0]:>13}{titles[1]:>13}{'change':>11}{tolerated}"]
+    for change in judgement.metrics:
+        if not change.before == change.after == 0:
+            lines.append(_figure_line(change) + (_tolerated(change) if is_judged else ""))
+    return [printable(line) for line in lines]
+
+
+def reasons(judgement: Judgement, folder: Path) -> list[str]:
+    """What of the program made the difference, and at which lines."""
+    lines = _cause_lines(judgement, folder)
     lines += _wait_lines(judgement, folder)
     lines += _stop_lines(judgement, folder)
     lines += _kernel_lines(judgement)
@@ -69,9 +85,12 @@ def _figure_line(change: MetricChange) -> str:
     if unit.endswith("/s"):  # with so many digits there is no room for it behind each
         title = f"{title}, {unit}"
         was, now = (text.removesuffix(f" {unit}") for text in (was, now))
+    return f"  {title:<22}{was:>13}{now:>13}{change_text(change):>11}"
+
+
+def _tolerated(change: MetricChange) -> str:
     mark = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}.get(change.status, "")
-    figures = f"{title:<22}{was:>13}{now:>13}{change_text(change):>11}"
-    return f"  {figures}  {change.tolerance}{mark}"
+    return f"  {change.tolerance}{mark}"
 
 
 def _tool_lines(judgement: Judgement) -> list[str]:

@@ -1,38 +1,194 @@
-"""`neusight compare`: lays a forecast's trace beside a real profile."""
+"""`neusight compare`: two forecasts, a forecast and a profile, or two revisions of a script."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
+from neusight.integrations.program.program import Program
+from neusight.predictors.errors import OptionError
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
 
-HELP = "lay a forecast beside a real profile"
-DESCRIPTION = "Compare the trace of a forecast with the trace that torch.profiler wrote."
+__all__ = ["DESCRIPTION", "HELP", "USAGE", "add_arguments", "run"]
+
+HELP = "lay two forecasts, a forecast and a real profile, or two revisions side by side"
+USAGE = (
+    "neusight compare [options] A B\n"
+    "       neusight compare --git A..B --gpu GPU [options] SCRIPT.py|-m MODULE [args…]"
+)
+DESCRIPTION = (
+    "A and B are recordings of `neusight run --save` (or Forecast.save), or A is a forecast and B "
+    "a trace of torch.profiler. With --git a script is forecast as it is in two revisions. Says "
+    "what differs and why; judges nothing: the exit code is 0."
+)
+#: What a recording's file begins with.
+_RECORDING = '{"neusight_recording"'
 
 
 def add_arguments(compare: argparse.ArgumentParser) -> None:
     """The options of `neusight compare`."""
-    compare.add_argument("forecast", metavar="FORECAST", help="trace of `neusight run --trace`")
-    compare.add_argument("real", metavar="REAL", help="trace of torch.profiler, also gzipped")
+    compare.add_argument("first", metavar="A", nargs="?",
+                         help="what `neusight run` wrote by --save or --trace")  # fmt: skip
+    compare.add_argument("second", metavar="B", nargs="?",
+                         help="the same of another run, or a trace of torch.profiler")  # fmt: skip
+    compare.add_argument("--git", metavar="A..B",
+                         help="revisions: A..B, A...B (from where B left A), or A against the "
+                         "working tree")  # fmt: skip
+    compare.add_argument("--gpu", metavar="NAME",
+                         help="the GPU; recordings are both priced on it")  # fmt: skip
+    compare.add_argument("--link", action="append", default=[], metavar="PATH",
+                         help="with --git: files that git does not keep, such as data, to be "
+                         "found in both trees")  # fmt: skip
+    compare.add_argument("--steps", metavar="N|all",
+                         help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
+    compare.add_argument("--samples", type=int, metavar="N",
+                         help="samples a step takes in, if its shapes do not tell")  # fmt: skip
+    compare.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
+    compare.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    compare.add_argument("--host", choices=HOSTS, help="cost of the host")
     compare.add_argument("--json", metavar="FILE", help="write all figures there")
     compare.add_argument("--markdown", metavar="FILE", help="write the tables there")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Prints the tables and writes what was asked for; the exit code."""
+def run(options: argparse.Namespace, program: Program | None) -> int:
+    """Prints what differs and writes what was asked for; the exit code."""
+    if options.git is not None:
+        return _run_revisions(options, program)
+    if options.first is None or options.second is None:
+        raise OptionError(
+            "compare takes two files: neusight compare before.json.gz after.json.gz (of `neusight "
+            "run --save`), or FORECAST REAL; or --git main..HEAD --gpu H100 train.py"
+        )
+    if options.link:
+        raise OptionError("--link is for revisions: --git A..B")
+    if _is_recording(options.second):
+        _require_recording(options.first, options.second)
+        return _run_recordings(options)
+    return _run_profile(options)
+
+
+# -- a forecast and a profile --------------------------------------------------------------------
+
+
+def _run_profile(options: argparse.Namespace) -> int:
     from neusight.integrations.profiles.comparison.comparison import compare
 
-    comparison = compare(options.forecast, options.real)
+    forecast: Forecast | str = options.first
+    if _is_recording(options.first):
+        forecast = _loaded(options.first, options)
+    comparison = compare(forecast, options.second)
+    return _told(options, comparison.table(), comparison.to_json(), comparison.to_markdown)
+
+
+def _told(
+    options: argparse.Namespace, text: str, document: Any, markdown: Callable[[], str]
+) -> int:
+    """Writes what was asked for, then prints: a pipe that is closed loses no file."""
     problems: list[str] = []
-    if options.json:
-        path = options.json
-        problems += tried(lambda: write_json(path, comparison.to_json()), path)
-    if options.markdown:
-        place = options.markdown
-        problems += tried(lambda: write_text(place, comparison.to_markdown()), place)
-    print(comparison.table())
+    written = []
+    for path, write in (
+        (options.json, lambda path: write_json(path, document)),
+        (options.markdown, lambda path: write_text(path, markdown())),
+    ):
+        if path:
+            found = tried(lambda path=path, write=write: write(path), path)  # type: ignore[misc]
+            problems += found
+            written += [] if found else [f"written to  {path}"]
+    print("\n".join([text, *written]))
     tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+# -- two recordings ------------------------------------------------------------------------------
+
+
+def _is_recording(path: str) -> bool:
+    """Whether `Forecast.save` wrote it; what cannot be read is for who reads it to tell."""
+    import gzip
+
+    try:
+        with Path(path).open("rb") as file:
+            is_zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_zipped else Path(path).open("rb") as file:
+            return file.read(len(_RECORDING)).decode(errors="replace") == _RECORDING
+    except (OSError, EOFError):
+        return False
+
+
+def _require_recording(first: str, second: str) -> None:
+    if not Path(first).exists():
+        raise OptionError(f"{first}: there is no such file")
+    if not _is_recording(first):
+        raise OptionError(
+            f"{second} is a recording and {first} is none. A trace can stand second only, beside "
+            f"a forecast: neusight compare {second} {first}; two forecasts are compared by what "
+            "`neusight run --save` writes of each."
+        )
+
+
+def _loaded(path: str, options: argparse.Namespace) -> Forecast:
+    from neusight.forecast import Forecast
+
+    found = Forecast.load(path)
+    stated = {name: getattr(options, name) for name in ("predictor", "host")}
+    if options.gpu is None and not any(stated.values()):
+        return found
+    return found.on(options.gpu or found.gpu, **stated)
+
+
+def _run_recordings(options: argparse.Namespace) -> int:
+    from neusight.integrations.check.comparing.pair import Side, pair_of
+    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
+
+    here = Path.cwd()
+    first, second = (
+        Side(path, _loaded(path, options), here) for path in (options.first, options.second)
+    )
+    pair = pair_of(first, second)
+    text = "\n".join(pair_lines(pair))
+    return _told(options, text, pair.to_json(), lambda: pair_markdown(pair))
+
+
+# -- two revisions -------------------------------------------------------------------------------
+
+
+def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
+    from neusight.integrations.check.comparing.revisions import RevisionRequest, pair_of_revisions
+    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
+
+    if program is None:
+        raise OptionError(
+            "give the script to compare: neusight compare --git main..HEAD --gpu H100 train.py"
+        )
+    request = RevisionRequest(options.git, program, options.gpu, _program_options(options),
+                              tuple(options.link))  # fmt: skip
+    with pair_of_revisions(request, tell=_tell) as pair:
+        if isinstance(pair, str):
+            print(f"neusight: {pair}", file=sys.stderr)
+            return ExitCode.SCRIPT_FAILED
+        text = "\n".join(pair_lines(pair))
+        return _told(options, text, pair.to_json(), lambda: pair_markdown(pair))
+
+
+def _tell(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"neusight: {text}", file=sys.stderr, flush=True)
+
+
+def _program_options(options: argparse.Namespace) -> Any:
+    from neusight.integrations.program.options import ProgramOptions, stated_options
+
+    others = ProgramOptions(
+        quiet=True, with_stack=True, samples=options.samples, tokens=options.tokens
+    )
+    return stated_options(
+        {name: getattr(options, name) for name in ("host", "predictor", "steps")}, others
+    )

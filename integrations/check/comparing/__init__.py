@@ -1,0 +1,1 @@
+"""Two forecasts of a program side by side, explained as a check explains a regression."""

@@ -1,0 +1,1 @@
+"""A program as it stands in revisions of a git repository, each in a tree of its own."""
