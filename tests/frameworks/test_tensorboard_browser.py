@@ -7,21 +7,18 @@ NEUSIGHT_SCREENSHOTS names, else to the test's temporary one.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from browser import NEEDED, Browser, wait_for
 from torch import nn
 
 import neusight
@@ -43,80 +40,15 @@ from neusight.timeline.steps import schedule
 from places import SHARED, TESTS
 
 CHARTS = SHARED / "tools" / "google_charts_stub.js"
-#: No page takes that long, however loaded the machine: it hangs.
-HANGS_AFTER_S = 900.0
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHARTS.exists(), reason="no stand-in for the chart library is at hand"),
-    pytest.mark.skipif(
-        not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="chromium and chromedriver are not installed (Debian: chromium chromium-driver)",
-    ),
+    pytest.mark.skipif(bool(NEEDED), reason=NEEDED),
 ]
 
 
-def wait_for(what: Callable[[], Any], describe: Callable[[], str]) -> Any:
-    """The first true answer; fails with a description after a while."""
-    deadline = time.monotonic() + HANGS_AFTER_S
-    while not (answer := what()):
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.1)
-    return answer
-
-
-class Browser:
-    """Headless Chromium, driven by the WebDriver protocol."""
-
-    def __init__(self) -> None:
-        self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True,
-        )  # fmt: skip
-        assert self._driver.stdout is not None
-        port = ""
-        while not port:  # "ChromeDriver was started successfully on port 12345."
-            line = self._driver.stdout.readline()
-            assert line, "chromedriver ended"
-            if "successfully on port" in line:
-                port = line.rpartition(" ")[2].strip(". \n")
-        self._address = f"http://127.0.0.1:{port}"
-        options = {"args": ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage",
-                            "--disable-gpu", "--window-size=1500,1200"]}  # fmt: skip
-        wanted = {"browserName": "chrome", "goog:chromeOptions": options}
-        session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self._session = f"/session/{session['sessionId']}"
-
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
-        request = urllib.request.Request(
-            self._address + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=HANGS_AFTER_S) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            with error:
-                raise AssertionError(error.read().decode()[:500]) from None
-
-    def open(self, address: str) -> None:
-        self._ask("POST", f"{self._session}/url", {"url": address})
-
-    def run(self, script: str, *arguments: object) -> Any:
-        body = {"script": script, "args": arguments}
-        return self._ask("POST", f"{self._session}/execute/sync", body)
-
-    def text(self) -> str:
-        return str(self.run("return document.body.innerText"))
-
-    def wait_for_text(self, *texts: str) -> str:
-        wait_for(
-            lambda: all(text in self.text() for text in texts),
-            lambda: f"{texts} are not all in the page:\n{self.text()[:3000]}",
-        )
-        return self.text()
+class PluginBrowser(Browser):
+    """One that knows the select boxes of the plugin's pages."""
 
     def choose(self, label: str, option: str, *, nth: int = 0) -> None:
         """Picks an option of the select box below the nth label of that name."""
@@ -141,16 +73,6 @@ class Browser:
             lambda: not self.run("return document.querySelector('li[role=option]') !== null"),
             lambda: f"the list of {label} stays open",
         )
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._ask("GET", f"{self._session}/screenshot")))
-
-    def close(self) -> None:
-        try:
-            self._ask("DELETE", self._session)
-        finally:
-            self._driver.terminate()
-            self._driver.communicate()
 
 
 # -- what is shown
@@ -221,8 +143,8 @@ def address(logdir: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    browser = Browser()
+def browser() -> Iterator[PluginBrowser]:
+    browser = PluginBrowser()
     yield browser
     browser.close()
 
@@ -236,13 +158,15 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str) -> Browser:
+def page(browser: PluginBrowser, address: str) -> PluginBrowser:
     browser.open(f"{address}data/plugin/pytorch_profiler/index.html")
     browser.wait_for_text("Runs", "Views", "Configuration")
     return browser
 
 
-def test_tensorboard_offers_the_plugin(browser: Browser, address: str, screenshots: Path) -> None:
+def test_tensorboard_offers_the_plugin(
+    browser: PluginBrowser, address: str, screenshots: Path
+) -> None:
     browser.open(address)
 
     browser.wait_for_text("PYTORCH_PROFILER")
@@ -260,7 +184,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", sorted(VIEWS))
-def test_the_view_shows_the_forecast(page: Browser, view: str, screenshots: Path) -> None:
+def test_the_view_shows_the_forecast(page: PluginBrowser, view: str, screenshots: Path) -> None:
     page.choose("Runs", "forecast")
     page.wait_for_text("host_0")
     if view != "Overview":
@@ -270,7 +194,7 @@ def test_the_view_shows_the_forecast(page: Browser, view: str, screenshots: Path
     page.screenshot(screenshots / f"{view.lower().replace(' ', '-')}.png")
 
 
-def test_the_trace_is_embedded(page: Browser, screenshots: Path) -> None:
+def test_the_trace_is_embedded(page: PluginBrowser, screenshots: Path) -> None:
     page.choose("Runs", "forecast")
     page.choose("Views", "Trace")
 
@@ -280,7 +204,7 @@ def test_the_trace_is_embedded(page: Browser, screenshots: Path) -> None:
     page.screenshot(screenshots / "trace.png")
 
 
-def test_ranks_are_laid_beside_each_other(page: Browser, screenshots: Path) -> None:
+def test_ranks_are_laid_beside_each_other(page: PluginBrowser, screenshots: Path) -> None:
     page.choose("Runs", "ranks")
     page.choose("Views", "Distributed")
 
@@ -290,7 +214,7 @@ def test_ranks_are_laid_beside_each_other(page: Browser, screenshots: Path) -> N
     page.screenshot(screenshots / "distributed.png")
 
 
-def test_two_forecasts_are_laid_beside_each_other(page: Browser, screenshots: Path) -> None:
+def test_two_forecasts_are_laid_beside_each_other(page: PluginBrowser, screenshots: Path) -> None:
     page.run("[...document.querySelectorAll('[role=tab]')].pop().click()")
     page.wait_for_text("Baseline", "Experimental")
     for nth, run in enumerate(("forecast", "on-a100")):

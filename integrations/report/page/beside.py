@@ -43,10 +43,12 @@ def labels_of(forecasts: Sequence[Forecast]) -> list[str]:
 
 
 def view_of_several(
-    forecasts: Sequence[Forecast], prices: Mapping[str, float], detail: Detail
+    forecasts: Sequence[Forecast],
+    labels: Sequence[str],
+    prices: Mapping[str, float],
+    detail: Detail,
 ) -> str:
     """What differs in what was run comes first; then figures, bars, timelines and tables."""
-    labels = labels_of(forecasts)
     compared = lay_side_by_side(forecasts, prices)
     figures = _beyond_names(compared.cells())
     rows: list[list[str | Cell]] = [

@@ -34,7 +34,7 @@ DARK_KINDS = {
     "op": ("#5b7697", "#ffffff"),
     "wait": ("#8f4f48", "#ffe9e7"),
     "before": ("#5a626a", "#e6e9ec"),
-    "forward": ("#3f7fb0", "#ffffff"),
+    "forward": ("#37749f", "#ffffff"),
     "backward": ("#93577c", "#ffffff"),
 }
 KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}

@@ -1,0 +1,189 @@
+"""One forecast on a page: verdict, changes, timeline, modules, memory, where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from neusight.advice.advice import Advice
+from neusight.integrations.report.memory import MemoryReport
+from neusight.integrations.report.page.changes import advice_table, compiled_tables, remedy_table
+from neusight.integrations.report.page.lanes import lanes_of
+from neusight.integrations.report.page.memory_view import view_of_memory
+from neusight.integrations.report.page.modules import view_of_modules
+from neusight.integrations.report.page.ranks_view import view_of_ranks
+from neusight.integrations.report.page.tables import Detail
+from neusight.integrations.report.page.time_tables import view_of_times
+from neusight.integrations.report.page.timeline_view import timeline_words, view_of_timeline
+from neusight.output.ranks import slowest
+from neusight.output.summary import headline, verdict_words
+from neusight.predictors.words import bytes_text, counted, time_text
+from neusight.timeline.spans import StepSpan
+from neusight.timeline.steady import steady_step_of
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["section_of"]
+
+
+def section_of(
+    forecast: Forecast, number: int, label: str, advice: Sequence[Advice], detail: Detail
+) -> list[str]:
+    """All that a page says of one forecast. Of ranks side by side the timeline is that of the
+    slowest, whose step is theirs, and the memory that of the one that needs most."""
+    parts = [
+        f"<section><h2>{escape(label)}</h2>",
+        _headline(forecast),
+        _cards(forecast) if forecast.verdict.num_kernels and not forecast.failure else "",
+        _notes(forecast),
+    ]
+    if not forecast.needs_most.memory.fits and not forecast.failure:
+        remedies = MemoryReport(forecast.needs_most).advice
+        parts += ["<h3>What would make it fit</h3>", remedy_table(remedies)]
+    if advice:
+        parts += ["<h3>What to change</h3>", advice_table(advice)]
+    if forecast.ranks and not forecast.failure:
+        view = view_of_ranks(forecast.ranks, f"ranks-{number}", detail)
+        parts += [f"<h3>{len(forecast.ranks)} ranks side by side</h3>", view]
+    last, most = _slowest(forecast), forecast.needs_most
+    step = steady_step_of(last.timeline)
+    if step is not None:
+        parts += _of_step(last, step, number, f"{label}{_whose(forecast, last)}", detail)
+    if most.memory.events:
+        parts += [f"<h3>Memory{_whose(forecast, most)}</h3>", view_of_memory(most, detail)]
+    if forecast.compiled is not None:
+        parts += ["<h3>What torch.compile made of it</h3>", compiled_tables(forecast.compiled)]
+    if step is not None and last.verdict.num_kernels:
+        parts += ["<h3>Where the time goes</h3>", view_of_times(last, step, detail)]
+    return [*parts, "</section>"]
+
+
+def _slowest(forecast: Forecast) -> Forecast:
+    """The rank whose step is the longest; the forecast itself where it is of one."""
+    if not forecast.ranks:
+        return forecast
+    last = slowest([rank.row for rank in forecast.ranks])
+    return next(rank for rank in forecast.ranks if rank.recording.rank == last.rank)
+
+
+def _whose(forecast: Forecast, rank: Forecast) -> str:
+    return f", rank {rank.recording.rank}" if forecast.ranks else ""
+
+
+def _of_step(
+    forecast: Forecast, step: StepSpan, number: int, label: str, detail: Detail
+) -> list[str]:
+    """Timeline and modules; nothing to draw where nothing ran."""
+    drawn = lanes_of(forecast.timeline, step)
+    if not any(lane.spans for lane in drawn.lanes[1:]):
+        return []
+    latency = time_text(forecast.verdict.step_latency.median)
+    parts = [
+        "<h3>Timeline of the steady step</h3>",
+        view_of_timeline(
+            drawn,
+            f"timeline-{number}",
+            label=f"Timeline of the steady step on {label}, {latency}",
+            words=timeline_words(drawn),
+            most=detail.num_spans,
+        ),
+    ]
+    if forecast.verdict.num_kernels:
+        parts += ["<h3>Modules</h3>", view_of_modules(forecast, step, f"modules-{number}", detail)]
+    return parts
+
+
+# -- the verdict ---------------------------------------------------------------------------------
+
+
+def _headline(forecast: Forecast) -> str:
+    if forecast.failure:
+        first, *_ = forecast.summary().splitlines()
+        told = first.removeprefix(f"{forecast.gpu.name}: ")
+        return (
+            f'<p><span class="bad">{escape(told)}</span>: {escape(forecast.failure)}</p>'
+            "<p>The figures are of what was recorded until then.</p>"
+        )
+    if forecast.verdict.num_kernels == 0:
+        ops = counted(forecast.recording.num_ops, "op")
+        return (
+            f'<p><span class="bad">Nothing to forecast</span>: {ops} recorded on the GPU, and no '
+            "kernel in the steady step. Does the program move its model and data there "
+            '(.cuda(), .to("cuda"))?</p>'
+        )
+    told = forecast.memory_verdict
+    colour = {"fits": "good", "unknown": "muted"}.get(told, "bad")
+    fits = f'<span class="{colour}">{verdict_words(told)}</span>'
+    return f'<p class="verdict">{fits}, {escape(headline(forecast.verdict))}</p>'
+
+
+def _cards(forecast: Forecast) -> str:
+    return (
+        '<div class="cards">'
+        + "".join(
+            f'<div class="card"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
+            for figure, words in _figures(forecast)
+        )
+        + "</div>"
+    )
+
+
+def _figures(forecast: Forecast) -> list[tuple[str, str]]:
+    verdict, memory, gpu = forecast.verdict, forecast.needs_most.memory, forecast.gpu
+    latency, needed = verdict.step_latency, memory.needed_range
+    used = memory.peak_reserved + gpu.context_bytes
+    coverage = ", ".join(f"{s:.0%} {origin}" for origin, s in verdict.coverage.items() if s)
+    rate = verdict.whole_batch.per_second(latency.median)
+    ranks = f" on {verdict.replicas.words}" if verdict.replicas.world_size > 1 else ""
+    return [
+        (
+            time_text(latency.median),
+            f"a step; 80 % range {time_text(latency.low)} to {time_text(latency.high)}",
+        ),
+        *(
+            [(f"{rate[0]:,.0f}", f"{rate[1]} a second{ranks}; {verdict.batch.known_by}")]
+            if rate
+            else []
+        ),
+        (
+            (
+                bytes_text(used),
+                f"of {bytes_text(gpu.memory_bytes)}: reserved and context; "
+                f"{bytes_text(needed.low)} to {bytes_text(needed.high)}",
+            )
+            if forecast.memory_verdict != "unknown"
+            else ("-", f"of {bytes_text(gpu.memory_bytes)}: memory is not known")
+        ),
+        (time_text(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
+        (f"{verdict.mfu:.1%}", f"MFU, {verdict.flops / 1e12:,.2f} TFLOP a step"),
+        (
+            f"{verdict.num_kernels:,}",
+            f"{'kernel' if verdict.num_kernels == 1 else 'kernels'} a step of "
+            f"{verdict.num_ops:,} {'op' if verdict.num_ops == 1 else 'ops'}",
+        ),
+        (
+            f"{verdict.num_synchronizations}",
+            f"{'wait' if verdict.num_synchronizations == 1 else 'waits'} of the host for the GPU "
+            "a step",
+        ),
+        (coverage or "-", "how the kernel time was priced"),
+    ]
+
+
+def _notes(forecast: Forecast) -> str:
+    notes = list(forecast.warnings)
+    if forecast.unmapped:
+        notes.append(f"unmapped, priced by bytes over bandwidth: {', '.join(forecast.unmapped)}")
+    failure = forecast.needs_most.memory.out_of_memory
+    if failure is not None:
+        notes.append(
+            f"out of memory in step {failure.step} at {failure.op} in "
+            f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
+            f"{bytes_text(failure.allocated)} allocated"
+        )
+    if not notes:
+        return ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<ul class="notes">{items}</ul>'
