@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress.telling import telling_work
 from neusight.integrations.report.side_by_side import fits_cell, lay_side_by_side, text_table
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import NeusightError, OptionError
@@ -35,6 +36,9 @@ SCHEMA_VERSION = 1
 
 #: What a flag takes in turn: not given, given.
 FLAG_VALUES = ("no", "yes")
+
+#: Seconds after which a wait looks up.
+_MOMENT_S = 0.5
 
 _GIB = 2**30
 _BAR_WIDTH = 24
@@ -162,14 +166,20 @@ def swept(
     options: ProgramOptions,
     *,
     prices: Mapping[str, float],
-    tell: Callable[[str], object] = lambda text: None,
+    quiet: bool = False,
 ) -> list[SweepPoint]:
     """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
-    time where there are cores; `tell` hears when one has ended.
+    time where there are cores; unless `quiet`, standard error is told how many have ended.
     """
     at_once = max(1, min(2, os.cpu_count() or 1))
     points: list[SweepPoint] = []
-    with ExitStack() as processes:  # Ctrl-C above all: none of them goes on
+    num_done = 0
+
+    def words() -> str:
+        return f"{sweep.argument}: {num_done} of {len(sweep.values)} done"
+
+    with telling_work(words, quiet=quiet) as tell, ExitStack() as processes:
+        # Ctrl-C ends all of them: none goes on.
         running: deque[tuple[str, Program, OwnProcess]] = deque()
         waiting = deque(sweep.values)
         while waiting or running:
@@ -180,8 +190,11 @@ def swept(
                 process = processes.enter_context(OwnProcess(varied, gpus[0], options))
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
+            while not process.has_ended:
+                tell()
+                process.wait(_MOMENT_S)
             points += _points(value, _Asked(varied, gpus, options, prices), process)
-            tell(f"{sweep.argument} {value} is done")
+            num_done += 1
     return points
 
 

@@ -12,10 +12,11 @@ import ast
 import re
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from neusight.integrations.program.progress.telling import Pace, progress_words, told_at
 from neusight.predictors.errors import NeusightError
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ __all__ = [
 #: The name of the magic, and how a cell that it begins looks.
 MAGIC = "neusight"
 _BEGINS_CELL = re.compile(rf"%%{MAGIC}(?=\s|$)")
+
+#: Most cells have ended before.
+_PACE = Pace(3.0, 1.0)
 
 #: The name that the open cell has among the notebook's variables while it runs.
 _OPEN_CELL = "_neusight_cell"
@@ -98,6 +102,7 @@ class NotebookCell:
         self._shell = shell
         self._options = _options_of(line)
         self._session: Session | None = None
+        self._telling: AbstractContextManager[None] = nullcontext()
         #: What the last line of the cell gave.
         self.value: object = None
 
@@ -111,6 +116,10 @@ class NotebookCell:
         except (NeusightError, ValueError, OSError) as error:
             raise _usage_error(str(error)) from None
         self._session = session
+        if not options.quiet and hasattr(self._shell, "kernel"):  # a terminal would keep each line
+            line = _UpdatedLine()
+            self._telling = told_at(line, lambda s: progress_words(session, s), _PACE)
+            self._telling.__enter__()
         return self
 
     def __exit__(
@@ -121,8 +130,11 @@ class NotebookCell:
     ) -> bool:
         session, self._session = self._session, None
         assert session is not None
-        session.note_failure(kind, error, traceback)
-        session.close()
+        try:
+            session.note_failure(kind, error, traceback)
+            session.close()
+        finally:
+            self._telling.__exit__(None, None, None)
         self._shell.user_ns.pop(_OPEN_CELL, None)
         forecast = session.forecast
         if self._options.name:
@@ -141,6 +153,29 @@ class NotebookCell:
         self._shell.displayhook(self.value)  # as any cell's last value, but for its semicolon
         show(ShownForecast(forecast, is_quiet=self._options.quiet))
         self._shell.displayhook.update_user_ns(forecast)
+
+
+class _UpdatedLine:
+    """An output of the cell that says how far it is, and is empty at the end."""
+
+    def __init__(self) -> None:
+        self._output: Any = None
+
+    def show(self, text: str) -> None:
+        """Puts the text in place of the one before."""
+        from IPython.display import display
+
+        show: Any = display  # it has no annotations
+        data = {"text/plain": text}
+        if self._output is None:
+            self._output = show(data, raw=True, display_id=True)
+        else:
+            self._output.update(data, raw=True)
+
+    def clear(self) -> None:
+        """Takes it away."""
+        if self._output is not None:
+            self._output.update({"text/plain": ""}, raw=True)
 
 
 class ShownForecast:

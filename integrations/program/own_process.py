@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,11 @@ class OwnProcess:
     def has_ended(self) -> bool:
         """Whether it is gone."""
         return self._process.poll() is not None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is gone, but not longer."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
 
     def result(self, *, timeout_s: float | None = None) -> Recorded:
         """What it recorded, when it has; what it raised is raised here. A process that ends without

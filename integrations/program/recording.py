@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program, digest_of_files, own_files
+from neusight.integrations.program.progress.telling import telling_progress
 from neusight.integrations.program.recorded import Recorded, forecast_options_for
-from neusight.integrations.program.runner import (
-    Outcome,
-    hide_gpus,
-    run_program,
-    telling_progress,
-)
+from neusight.integrations.program.runner import Outcome, hide_gpus, run_program
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.distributed.peers.link import Link
@@ -88,12 +84,18 @@ def _recorded_side_by_side(
     last = None if chosen else template.world_size - 1
 
     def record(index: int, link: Link) -> tuple[RankEnd, Recorded]:
-        rank = replace(template, index=index)
+        rank, is_first = replace(template, index=index), index == (chosen or (template.index,))[0]
         shared = None if folder is None else Store(folder)
         if folder is not None and store is None:
             # Else what one rank has in the system's would count as left behind by another.
             tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=folder)
-        found = _recorded_here(program, gpu, replace(options, rank=rank), shared, link)
+        found = _recorded_here(
+            program,
+            gpu,
+            replace(options, rank=rank, quiet=options.quiet or not is_first),
+            shared,
+            link,
+        )
         is_early = found.outcome.stopped_early
         end: RankEnd = "failed" if found.outcome.is_failed else "early" if is_early else "well"
         return end, replace(found, was_stopped=link.was_stopped)

@@ -35,7 +35,7 @@ from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = ["Outcome", "hide_gpus", "run_program", "telling_progress"]
+__all__ = ["Outcome", "hide_gpus", "run_program"]
 
 #: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
 _OFFLINE = {
@@ -47,10 +47,6 @@ _OFFLINE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "HF_DEACTIVATE_ASYNC_LOAD": "1",
 }
-
-
-#: Seconds after which a terminal is told how far the recording is, and again: twice as long each.
-FIRST_NOTICE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -80,39 +76,6 @@ _INTERRUPTED = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
 def hide_gpus() -> None:
     """Keeps a real GPU out of it: torch must see none. Call it before torch is imported."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
-
-@contextmanager
-def telling_progress(session: Session, *, quiet: bool = False) -> Iterator[None]:
-    """While open, a long recording says on a terminal, line by line, how far it is."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    ended, stream = threading.Event(), sys.stderr  # the script may exchange its own
-
-    def tell() -> None:
-        waited = FIRST_NOTICE_SECONDS
-        # The lock's timeout is the system's: the script's virtual clock does not touch it.
-        while not ended.wait(waited):
-            print(f"neusight: {_progress_of(session)}; going on", file=stream, flush=True)
-            waited *= 2
-
-    thread = threading.Thread(target=tell, name="neusight progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _progress_of(session: Session) -> str:
-    num_ops, num_steps = session.progress
-    if session.doing:
-        return session.doing
-    if not num_ops:
-        return "the script has not reached the GPU yet"
-    return f"{num_ops:,} ops in {num_steps:,} steps recorded"
 
 
 def run_program(program: Program, session: Session, *, is_guarded: bool = False) -> Outcome:

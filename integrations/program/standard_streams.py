@@ -8,6 +8,8 @@ import os
 import sys
 from typing import TextIO
 
+from neusight.integrations.program.progress.terminal import Terminal
+
 __all__ = ["flush_standard_streams", "settle_standard_streams"]
 
 #: Name under which Python knows how text is written where the encoding lacks a character.
@@ -28,10 +30,11 @@ def settle_standard_streams() -> None:
     """From here on text that the encoding lacks is written in other words, and nobody needs to read
     to the end: a pipe that was closed (`| head`) takes what follows and drops it."""
     codecs.register_error(_PLAIN_WORDS, _in_plain_words)
+    terminal = Terminal(sys.stderr.fileno()) if _can_rewrite(sys.stderr) else None
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
-            setattr(sys, name, _settled(stream))
+            setattr(sys, name, _settled(stream, terminal if stream.isatty() else None))
 
 
 def flush_standard_streams() -> None:
@@ -47,17 +50,29 @@ def flush_standard_streams() -> None:
 
 
 class _PatientFile(io.FileIO):
-    """A descriptor whose reader may go: what is written after that is dropped."""
+    """A descriptor whose reader may go: what is written after that is dropped. Where it leads to a
+    terminal, a line at its foot makes way."""
+
+    terminal: Terminal | None = None
 
     def write(self, data: object) -> int:
         try:
+            if self.terminal is not None:
+                whole = bytes(data)  # type: ignore[call-overload]
+                return self.terminal.written(super().write, whole)  # type: ignore[return-value]
             return super().write(data)  # type: ignore[arg-type]
         except BrokenPipeError:
             _point_nowhere(self.fileno())
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def _settled(stream: io.TextIOWrapper) -> TextIO:
+def _can_rewrite(stream: TextIO | None) -> bool:
+    """Whether it is a terminal on which a line can be rewritten."""
+    is_terminal = stream is not None and not stream.closed and stream.isatty()
+    return is_terminal and os.environ.get("TERM") not in ("dumb", None)
+
+
+def _settled(stream: io.TextIOWrapper, terminal: Terminal | None) -> TextIO:
     stream.reconfigure(errors=_PLAIN_WORDS)
     is_buffered = isinstance(stream.buffer, io.BufferedWriter)
     raw = stream.buffer.raw if isinstance(stream.buffer, io.BufferedWriter) else stream.buffer
@@ -65,6 +80,7 @@ def _settled(stream: io.TextIOWrapper) -> TextIO:
         return stream
     stream.flush()
     patient = _PatientFile(raw.fileno(), "w", closefd=False)
+    patient.terminal = terminal
     return io.TextIOWrapper(
         io.BufferedWriter(patient) if is_buffered else patient,  # python -u has no buffer
         encoding=stream.encoding,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -272,6 +273,26 @@ def test_a_module_that_changed_between_cells_is_loaded_anew(kernel: Kernel) -> N
     after = kernel.run("%autoreload 0\nfirst.recording.num_ops, second.recording.num_ops")
 
     assert after.texts == ["(2, 3)"]
+
+
+def test_a_long_cell_says_how_far_it_is_until_it_ends(kernel: Kernel) -> None:
+    kernel.run(
+        "from neusight.integrations.frameworks import notebook\n"
+        "from neusight.integrations.program.progress.telling import Pace\n"
+        "usual, notebook._PACE = notebook._PACE, Pace(0.001, 0.001)\n"
+        "told, show = [], notebook._UpdatedLine.show\n"
+        "notebook._UpdatedLine.show = lambda line, text: (told.append(text), show(line, text))\n"
+    )
+
+    shown = kernel.run(
+        "%%neusight H100\n"
+        "while not told or ' ops, ' not in told[-1]:\n"
+        "    y = torch.ones(5, device='cuda') * 2\n"
+    )
+    after = kernel.run("notebook._PACE = usual\nnotebook._UpdatedLine.show = show\ntold[-1]")
+
+    assert [text.partition(",")[0] for text in shown.texts] == ["", "H100-SXM5-80GB: fits"]
+    assert re.fullmatch(r"'neusight: step \d+, [\d,]+ ops, \d+ s'", after.texts[0])
 
 
 def test_a_block_inside_a_cell_shows_its_forecast_as_a_value(kernel: Kernel) -> None:

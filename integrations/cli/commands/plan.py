@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from neusight.integrations.program.options import (
     stated_options,
 )
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress.telling import telling_work
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
@@ -120,12 +121,16 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     raises_from_here()
     points: dict[int, list[PlanPoint]] = {}
     is_interrupted = False
+    total = len(planned.candidates)
     try:
-        with closing(_points(planned)) as done:
+        with (
+            telling_work(lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet) as tell,
+            closing(_points(planned, tell)) as done,
+        ):
             for position, found in done:
                 points[position] = found
                 if not planned.is_quiet:
-                    _tell_progress(len(points), len(planned.candidates), found)
+                    _tell_progress(len(points), total, found)
     except KeyboardInterrupt:
         is_interrupted = True
     in_order = tuple(point for position in sorted(points) for point in points[position])
@@ -141,14 +146,16 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
-def _points(planned: Planned) -> Generator[tuple[int, list[PlanPoint]], None, None]:
-    """The points of each candidate as it ends."""
+def _points(
+    planned: Planned, tell: Callable[[], object]
+) -> Generator[tuple[int, list[PlanPoint]], None, None]:
+    """The points of each candidate as it ends; `tell` is called while they run."""
     work = partial(evaluated, planned.request)
     if planned.ray is not None:
-        done = on_ray(work, planned.candidates, address=planned.ray)
+        done = on_ray(work, planned.candidates, address=planned.ray, while_waiting=tell)
     else:
         _load_once()
-        done = in_processes(work, planned.candidates, at_once=planned.jobs)
+        done = in_processes(work, planned.candidates, at_once=planned.jobs, while_waiting=tell)
     for position, found in done:
         if isinstance(found, Lost):
             candidate = planned.candidates[position]

@@ -281,7 +281,7 @@ def _sweep(request: RunRequest, text: str) -> int:
         request.gpus,
         replace(request.options, quiet=True),
         prices=request.prices,
-        tell=_tell if not request.options.quiet and sys.stderr.isatty() else lambda text: None,
+        quiet=request.options.quiet,
     )
     print(coloured(sweep_table(sweep, points), sys.stdout))
     problems: list[str] = []
@@ -290,10 +290,6 @@ def _sweep(request: RunRequest, text: str) -> int:
         problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
     tell_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
-
-
-def _tell(text: str) -> None:
-    print(f"neusight: {text}", file=sys.stderr, flush=True)
 
 
 def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:

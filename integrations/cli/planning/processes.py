@@ -26,6 +26,9 @@ Result = TypeVar("Result")
 #: Seconds that a process gets to clean up when it is no longer wanted.
 _PATIENCE_S = 5.0
 
+#: Seconds after which a wait looks up.
+_MOMENT_S = 0.5
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -40,10 +43,15 @@ def num_cores() -> int:
 
 
 def in_processes(
-    work: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    at_once: int,
+    while_waiting: Callable[[], object] = lambda: None,
 ) -> Generator[tuple[int, Result | Lost], None, None]:
     """(position, result) of each item as it ends, `at_once` forked from this process at a time:
-    what is loaded here is loaded there. Left early, the others are ended."""
+    what is loaded here is loaded there. Left early, the others are ended. `while_waiting` is called
+    every moment."""
     waiting = deque(range(len(items)))
     running: dict[Connection, tuple[int, BaseProcess]] = {}
     try:
@@ -52,10 +60,11 @@ def in_processes(
                 position = waiting.popleft()
                 receiver, process = _started(work, items[position])
                 running[receiver] = position, process
-            for ready in wait(list(running)):
+            for ready in wait(list(running), _MOMENT_S):
                 assert isinstance(ready, Connection)
                 position, process = running.pop(ready)
                 yield position, _result_of(ready, process)
+            while_waiting()
     finally:
         _end(running)
 
@@ -105,7 +114,11 @@ def _end(running: dict[Connection, tuple[int, BaseProcess]]) -> None:
 
 
 def on_ray(
-    work: Callable[[Item], Result], items: Sequence[Item], *, address: str
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    address: str,
+    while_waiting: Callable[[], object] = lambda: None,
 ) -> Generator[tuple[int, Result | Lost], None, None]:
     """(position, result) of each item as it ends, on the machines of the Ray cluster at `address`
     ("auto": the one that this machine belongs to; "local": this machine alone). OptionError without
@@ -122,7 +135,11 @@ def on_ray(
         remote = ray.remote(_done)
         positions = {remote.remote(work, item): position for position, item in enumerate(items)}
         while positions:
-            [done], _ = ray.wait(list(positions), num_returns=1)
+            ended, _ = ray.wait(list(positions), num_returns=1, timeout=_MOMENT_S)
+            while_waiting()
+            if not ended:
+                continue
+            [done] = ended
             position = positions.pop(done)
             try:
                 yield position, ray.get(done)

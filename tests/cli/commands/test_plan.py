@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_is_done(
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    def interrupted(found: plan.Planned) -> Any:
+    def interrupted(found: plan.Planned, tell: object) -> Any:
         yield 1, [PlanPoint(found.candidates[1], problem="failed: in some way")]
         raise KeyboardInterrupt
 

@@ -95,7 +95,9 @@ class FakeRay:
         assert inspect.isfunction(task)  # Ray takes nothing else that can be called
         return SimpleNamespace(remote=lambda *words: (task, words))
 
-    def wait(self, tasks: Sequence[Any], *, num_returns: int) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, tasks: Sequence[Any], *, num_returns: int, timeout: float
+    ) -> tuple[list[Any], list[Any]]:
         return [tasks[-1]], list(tasks[:-1])
 
     def get(self, submitted: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
