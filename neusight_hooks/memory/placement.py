@@ -147,6 +147,8 @@ class MemoryTimeline:
     settings: AllocatorSettings
     #: What of `peak_reserved` are private pools of CUDA graphs.
     reserved_for_graphs: int = 0
+    #: The largest workspace of cuDNN that there was no room for, and that an op ran without.
+    most_left_out: int = 0
     out_of_memory: OutOfMemory | None = None
     spread: Spread = field(default_factory=Spread)
     fits_into: Callable[[int], bool] | None = field(default=None, repr=False, compare=False)
@@ -239,6 +241,8 @@ class Placement:
     def __init__(self, allocator: Allocator, workspaces: Workspaces | None = None) -> None:
         self.allocator = allocator
         self.workspaces = workspaces
+        #: The largest workspace that there was no room for, and that an op ran without.
+        self.most_left_out = 0
         #: Position of the last `Alloc` or `Free`, -1 before the first; number of the step.
         self.mark = -1
         self.step = 0
@@ -291,6 +295,9 @@ class Placement:
         for need in self.workspaces.of(signature, math):
             key = ("workspace", need.name, thread_of(phase), self._stream)
             if key in self._kept:
+                continue
+            if need.is_optional and not self.allocator.would_fit(need.num_bytes, self._stream):
+                self.most_left_out = max(self.most_left_out, need.num_bytes)
                 continue
             alloc = Alloc(
                 -1, need.num_bytes, f"({need.name})" if need.is_kept else module, signature.op,
@@ -411,6 +418,7 @@ def memory_of(
         context_bytes=context_bytes,
         settings=memory.allocator.settings,
         reserved_for_graphs=memory.allocator.reserved_for_graphs,
+        most_left_out=memory.most_left_out,
         out_of_memory=memory.out_of_memory,
     )
 

@@ -94,11 +94,14 @@ ENVIRONMENT = (
 
 
 class Need(NamedTuple):
-    """What an op takes beside its outputs; `is_kept` until the program ends, else for the op."""
+    """What an op takes beside its outputs; `is_kept` until the program ends, else for the op.
+    Without what `is_optional` the op runs all the same: where memory lacks, PyTorch takes the next
+    kernel of cuDNN, which needs less (aten/src/ATen/native/cudnn/Conv_v8.cpp, try_configs)."""
 
     name: str
     num_bytes: int
     is_kept: bool = False
+    is_optional: bool = False
 
 
 class Workspaces:
@@ -201,7 +204,7 @@ def _of_convolution(kernels: tuple[Kernel, ...], fp32: tuple[str, ...]) -> tuple
         ),
         default=0,
     )
-    workspace = (Need("cuDNN", largest),) if largest else ()
+    workspace = (Need("cuDNN", largest, is_optional=True),) if largest else ()
     return (*_temporary(operand_copies(kernels)), *workspace)
 
 

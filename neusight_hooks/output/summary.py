@@ -232,6 +232,11 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
             f"            {bytes_text(memory.reserved_for_graphs)} of what is reserved are private "
             "pools of CUDA graphs"
         )
+    if memory.most_left_out:
+        lines.append(
+            f"            no room for {bytes_text(memory.most_left_out)} of cuDNN's workspace: "
+            "other kernels run, which may be slower"
+        )
     if memory.peak_event is not None:
         source = memory.peak_event.source
         line = f", {source.stack[0]}" if source.stack else ""

@@ -18,7 +18,7 @@ from neusight.memory.placement import (
     memory_of,
     memory_on,
 )
-from neusight.memory.workspaces import CUBLAS_BYTES
+from neusight.memory.workspaces import CUBLAS_BYTES, Workspaces
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import (
     Alloc,
@@ -91,6 +91,31 @@ def test_a_passing_workspace_lies_beside_what_its_op_returns() -> None:
 
     assert [event.num_bytes for event in memory.events] == [2 * MIB, CUBLAS_BYTES, MIB, -MIB]
     assert memory.peak_allocated == 3 * MIB + CUBLAS_BYTES
+
+
+def test_a_convolution_runs_without_the_workspace_that_there_is_no_room_for() -> None:
+    """Image and result are 98 MiB each, cuDNN's copies of them in NHWC as much again."""
+    image = TensorSpec((16, 64, 224, 224), (3211264, 50176, 224, 1), "bfloat16")
+    weight = TensorSpec((64, 64, 3, 3), (576, 9, 3, 1), "bfloat16")
+    arguments = (
+        ("input", image), ("weight", weight), ("bias", None), ("stride", (1, 1)),
+        ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False), ("groups", 1),
+    )  # fmt: skip
+    signature = OpSignature("aten::convolution", "default", arguments, (image,))
+    call = OpCall(signature, MathMode(), "net", "forward")
+    result = Alloc(1, image.num_bytes, "net", "aten::convolution")
+    held = (Alloc(0, image.num_bytes, "net"), call, result)
+    gpu, room = find_gpu("H100"), 300 * MIB
+    workspaces = Workspaces(gpu, "2.13.0")
+
+    ample = memory_of(recording(held), capacity_bytes=2 * room, workspaces=workspaces)
+    scarce = memory_of(recording(held), capacity_bytes=room, workspaces=workspaces)
+
+    assert ample.peak_allocated > 4 * image.num_bytes
+    assert ample.most_left_out == 0
+    assert scarce.fits
+    assert scarce.peak_allocated == 2 * image.num_bytes
+    assert scarce.most_left_out > 2 * image.num_bytes
 
 
 def test_emptied_cache_gives_memory_back_for_good() -> None:

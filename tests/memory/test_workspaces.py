@@ -135,7 +135,7 @@ def test_winograd_workspaces_are_those_of_a_public_profile(
     for backward in (False, True):
         call = convolution(channels, size, backward=backward)
         for math in (MathMode(cudnn_tf32=False), MathMode()):  # a V100 has no TF32
-            assert found.of(call, math) == (Need("cuDNN", num_bytes),)
+            assert found.of(call, math) == (Need("cuDNN", num_bytes, is_optional=True),)
 
 
 def test_no_winograd_with_a_stride_or_on_tensor_cores() -> None:
@@ -150,7 +150,7 @@ def test_half_precision_in_nchw_is_copied_to_nhwc_and_back() -> None:
 
     needs = Workspaces(find_gpu("H100"), "2.13.0").of(convolution(256, 14, dtype="bfloat16"), MATH)
 
-    assert needs == (Need("cuDNN", image + weight + image + 512),)
+    assert needs == (Need("cuDNN", image + weight + image + 512, is_optional=True),)
 
 
 def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
@@ -166,7 +166,9 @@ def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
     )  # fmt: skip
     call = OpSignature("aten::convolution", "default", arguments, (result,))
 
-    assert Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH) == (Need("cuDNN", 7561728),)
+    assert Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH) == (
+        Need("cuDNN", 7561728, is_optional=True),
+    )
 
 
 def test_flash_backward_sums_dq_in_float() -> None:

@@ -85,14 +85,17 @@ _SCATTER = MemoryKind(issue_bytes=12.0, floor_factor=1.5, dram_share=0.6, elemen
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
 
 #: cuDNN's and MIOpen's copies between NCHW and NHWC: a CTA (row) a tile of 32 x 32 elements, full
-#: or not. data/profiled_kernels, H100: 0.185 µs an SM and tile in six copies around patches in bf16
-#: (339 clocks); of the bandwidth 0.5.
+#: or not. What an SM spends on a tile, clocks: H100 in bf16 and A100 in FP32, tiles of three
+#: channels 305-340 (data/profiled_kernels; a profile of ResNet-50's training on A100). Where tiles
+#: are full, A100 and V100 reach their whole streaming bandwidth (0.87-0.89 and 0.88 of the peak in
+#: profiles of ResNet-50), so nothing is lost there.
 #: MIOpen's choose their tile by the matrix (batched_transpose_256x4_half to 4x256), so their time
 #: goes by bytes: 4.5 a clock and CU from the caches, 0.44 of a stream's bandwidth. Fitted to every
 #: second of 88 transposes on MI300X in the order of their bytes (data/profiled_kernels): mean
 #: |log error| 22 %, on the others 24 % (31 and 31 % before).
 _TRANSPOSES = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
-_TRANSPOSE = MemoryKind(issue_bytes=18.0, row_bytes=6.04, dram_share=0.5)
+_TRANSPOSE_CLOCKS = 330.0
+_TRANSPOSE_TILE = 1024
 _AMD_TRANSPOSE = MemoryKind(issue_bytes=4.5, dram_share=0.44)
 
 #: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
@@ -162,7 +165,8 @@ def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.name in _TRANSPOSES:
-        return _TRANSPOSE
+        tile_bytes = _TRANSPOSE_TILE * DTYPE_BYTES[kernel.dtype]
+        return _STREAM._replace(row_bytes=tile_bytes / _TRANSPOSE_CLOCKS)
     if kernel.name == SERIAL_SUM:
         clocks = _SERIAL_CLOCKS[kernel.layout]
         return _STREAM._replace(row_bytes=DTYPE_BYTES[kernel.dtype] / clocks, floor_factor=1.5)
