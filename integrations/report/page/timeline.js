@@ -10,6 +10,7 @@
     const data = JSON.parse(document.getElementById(canvas.dataset.source).textContent);
     const pen = canvas.getContext("2d");
     const picked = canvas.parentElement.querySelector(".picked");
+    canvas.parentElement.querySelector(".keys").hidden = false;
     const first = data.start_us, length = data.end_us - first;
     let from = first, to = data.end_us, top = AXIS, width = 0, chosen = null, kinds = data.light;
     const lines = []; // all rows of all lanes, from above, the spans of each in order of time

@@ -48,7 +48,7 @@ def view_of_timeline(drawn: Lanes, name: str, *, label: str, words: str, most: i
             f'aria-roledescription="timeline" aria-label="{escape(label)}" '
             f'aria-describedby="keys-{name}" data-source="{name}"></canvas>',
             '<p class="picked" aria-live="polite"></p>',
-            f'<p class="muted keys" id="keys-{name}">{_KEYS}</p></div>',
+            f'<p class="muted keys" id="keys-{name}" hidden>{_KEYS}</p></div>',
             data_element(name, _data(drawn, lanes)),
             "<noscript><p>The timeline is drawn by a script of this page.</p></noscript>",
         ]
