@@ -45,12 +45,19 @@ def write_html_report(
     command: str = "",
     date: str = "",
     labels: Sequence[str] = (),
+    unlike: Sequence[str] | None = None,
 ) -> None:
     """Writes the report aside and renames it; OSError where that cannot be."""
     from neusight.predictors.files import write_atomically
 
     page = html_report(
-        forecasts, advice=advice, prices=prices, command=command, date=date, labels=labels
+        forecasts,
+        advice=advice,
+        prices=prices,
+        command=command,
+        date=date,
+        labels=labels,
+        unlike=unlike,
     )
     write_atomically(Path(path), page.encode())
 
@@ -63,17 +70,29 @@ def html_report(
     command: str = "",
     date: str = "",
     labels: Sequence[str] = (),
+    unlike: Sequence[str] | None = None,
 ) -> str:
     """A whole page for one forecast or several, `advice` for each; below a million bytes.
 
     `labels` are the names of several, as those of their files; else what tells them apart, such as
-    the GPU. `command` is the command line that it came from, `date` the day; neither is told unless
-    given, and equal arguments give equal bytes. A content security policy lets nothing be loaded
-    and no script run but the page's own, known by its hash; all names are escaped besides. The page
-    may stand in an iframe: as its `srcdoc` (escaped as an attribute), with
-    `sandbox="allow-scripts"`; it has no links, wants no height and lets the wheel scroll.
+    the GPU. `unlike` says first in what they are not alike (None: what is found here). `command` is
+    the command line that it came from, `date` the day; neither is told unless given, and equal
+    arguments give equal bytes.
+
+    A content security policy lets nothing be loaded and no script run but the page's own, known by
+    its hash; all names are escaped besides. The page may stand in an iframe: as its `srcdoc`
+    (escaped as an attribute), with `sandbox="allow-scripts"`; it has no links, wants no height and
+    lets the wheel scroll.
     """
-    whole = _Whole(forecasts, advice, prices or {}, command, date, labels or labels_of(forecasts))
+    whole = _Whole(
+        forecasts,
+        advice,
+        prices or {},
+        command,
+        date,
+        labels or labels_of(forecasts),
+        unlike,
+    )
     share = 1 / len(forecasts)
     page = _page(whole, _DETAIL.shared(share))
     while len(page.encode()) >= _MOST_BYTES and share > _LEAST_SHARE:
@@ -91,6 +110,7 @@ class _Whole(NamedTuple):
     command: str
     date: str
     labels: Sequence[str]
+    unlike: Sequence[str] | None
 
 
 def report_date() -> str:
@@ -128,7 +148,7 @@ def _page(whole: _Whole, detail: Detail) -> str:
     forecasts, labels = whole.forecasts, whole.labels
     parts = [*_head(forecasts), *_opening(forecasts[0], _title(forecasts), whole)]
     if (len(forecasts) > 1 or whole.prices) and not any(one.failure for one in forecasts):
-        view = view_of_several(forecasts, labels, whole.prices, detail)
+        view = view_of_several(forecasts, labels, whole.prices, detail, unlike=whole.unlike)
         parts += ["<section><h2>Side by side</h2>", view, "</section>"]
     for number, forecast in enumerate(forecasts[:_MOST_PARTS]):
         found = whole.advice[number] if number < len(whole.advice) else ()

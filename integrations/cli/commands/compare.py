@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.integrations.check.comparing.pair import Pair
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "add_arguments", "run"]
 
@@ -56,10 +58,15 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--host", choices=HOSTS, help="cost of the host")
     compare.add_argument("--json", metavar="FILE", help="write all figures there")
     compare.add_argument("--markdown", metavar="FILE", help="write the tables there")
+    compare.add_argument("--html", metavar="FILE",
+                         help="write both forecasts there, side by side, for browsers")  # fmt: skip
+    compare.set_defaults(own_words=())
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Prints what differs and writes what was asked for; the exit code."""
+    if options.html:
+        _date_of_report()  # what is wrong with it is said before anything is run
     if options.git is not None:
         return _run_revisions(options, program)
     if options.first is None or options.second is None:
@@ -79,6 +86,11 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 
 def _run_profile(options: argparse.Namespace) -> int:
+    if options.html:
+        raise OptionError(
+            "--html is for two forecasts: compare what `neusight run --save` writes of each; "
+            "beside a profile --markdown has the tables"
+        )
     from neusight.integrations.profiles.comparison.comparison import compare
 
     forecast: Forecast | str = options.first
@@ -88,8 +100,45 @@ def _run_profile(options: argparse.Namespace) -> int:
     return _told(options, comparison.table(), comparison.to_json(), comparison.to_markdown)
 
 
+def _told_of_pair(options: argparse.Namespace, pair: Pair, program: Program | None = None) -> int:
+    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
+
+    words = ["neusight", *options.own_words, *(program.words if program else ())]
+    return _told(
+        options,
+        "\n".join(pair_lines(pair)),
+        pair.to_json(),
+        lambda: pair_markdown(pair),
+        lambda path: _write_html(path, pair, shlex.join(words)),
+    )
+
+
+def _write_html(path: str, pair: Pair, command: str) -> None:
+    from neusight.integrations.report.html import write_html_report
+
+    sides = (pair.first, pair.second)
+    write_html_report(
+        path,
+        [side.forecast for side in sides],
+        labels=[side.title for side in sides],
+        unlike=[f"These are {warning}" for warning in pair.warnings],
+        command=command,
+        date=_date_of_report(),
+    )
+
+
+def _date_of_report() -> str:
+    from neusight.integrations.report.html import report_date
+
+    return report_date()
+
+
 def _told(
-    options: argparse.Namespace, text: str, document: Any, markdown: Callable[[], str]
+    options: argparse.Namespace,
+    text: str,
+    document: Any,
+    markdown: Callable[[], str],
+    write_html: Callable[[str], None] | None = None,
 ) -> int:
     """Writes what was asked for, then prints: a pipe that is closed loses no file."""
     problems: list[str] = []
@@ -97,6 +146,7 @@ def _told(
     for path, write in (
         (options.json, lambda path: write_json(path, document)),
         (options.markdown, lambda path: write_text(path, markdown())),
+        *([(options.html, write_html)] if write_html else []),
     ):
         if path:
             found = tried(lambda path=path, write=write: write(path), path)  # type: ignore[misc]
@@ -146,15 +196,12 @@ def _loaded(path: str, options: argparse.Namespace) -> Forecast:
 
 def _run_recordings(options: argparse.Namespace) -> int:
     from neusight.integrations.check.comparing.pair import Side, pair_of
-    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
 
     here = Path.cwd()
     first, second = (
         Side(path, _loaded(path, options), here) for path in (options.first, options.second)
     )
-    pair = pair_of(first, second)
-    text = "\n".join(pair_lines(pair))
-    return _told(options, text, pair.to_json(), lambda: pair_markdown(pair))
+    return _told_of_pair(options, pair_of(first, second))
 
 
 # -- two revisions -------------------------------------------------------------------------------
@@ -162,7 +209,6 @@ def _run_recordings(options: argparse.Namespace) -> int:
 
 def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
     from neusight.integrations.check.comparing.revisions import RevisionRequest, pair_of_revisions
-    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
 
     if program is None:
         raise OptionError(
@@ -174,8 +220,7 @@ def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
         if isinstance(pair, str):
             print(f"neusight: {pair}", file=sys.stderr)
             return ExitCode.SCRIPT_FAILED
-        text = "\n".join(pair_lines(pair))
-        return _told(options, text, pair.to_json(), lambda: pair_markdown(pair))
+        return _told_of_pair(options, pair, program)
 
 
 def _tell(text: str) -> None:

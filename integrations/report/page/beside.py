@@ -47,15 +47,18 @@ def view_of_several(
     labels: Sequence[str],
     prices: Mapping[str, float],
     detail: Detail,
+    *,
+    unlike: Sequence[str] | None = None,
 ) -> str:
     """What differs in what was run comes first; then figures, bars, timelines and tables."""
+    said = _unlike(forecasts, labels) if unlike is None else unlike
     compared = lay_side_by_side(forecasts, prices)
     figures = _beyond_names(compared.cells())
     rows: list[list[str | Cell]] = [
         [label, *cells] for label, cells in zip(labels, figures, strict=True)
     ]
     parts = [
-        *(f'<p class="bad">{escape(line)}</p>' for line in _unlike(forecasts, labels)),
+        *(f'<p class="bad">{escape(line)}</p>' for line in said),
         table(compared.header(), rows, caption=compared.words()),
     ]
     if len(forecasts) > 1:

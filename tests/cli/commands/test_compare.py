@@ -50,6 +50,27 @@ def test_two_recordings_are_compared_and_written(
     assert "a step, the same" in Path("o.md").read_text()
 
 
+def test_two_recordings_stand_side_by_side_in_a_report(
+    recording: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    with neusight.forecast_on("H100") as other:
+        for _ in range(3):
+            torch.softmax(torch.ones(512, 512, device="cuda"), -1)
+    other.save("b.json.gz")
+
+    code = main(["compare", recording, "b.json.gz", "--html", "o.html"])
+
+    assert code == 0
+    assert "written to  o.html" in capsys.readouterr().out
+    page = Path("o.html").read_text()
+    assert "<h2>a.json.gz</h2>" in page and "<h2>b.json.gz</h2>" in page
+    assert "neusight compare a.json.gz b.json.gz --html o.html" in page
+    assert "1970-01-02" in page
+    warning = page.index("These are not the same program")
+    assert warning < page.index("A step of each")
+
+
 def test_both_may_be_priced_on_another_gpu(
     recording: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +94,7 @@ def test_a_recording_stands_beside_a_trace_as_a_forecast(
         (["--link", "x", "a.json.gz", "a.json.gz"], "--link is for revisions"),
         (["--git", "main..", "--gpu", "H100"], "give the script to compare"),
         (["--git", "main..", "train.py"], "Say which GPU"),
+        (["--html", "o.html", "a.json.gz", "trace.json"], "--html is for two forecasts"),
         (["--gpu", "H101", "a.json.gz", "a.json.gz"], "Unknown GPU 'H101'"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
