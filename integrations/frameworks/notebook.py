@@ -242,7 +242,8 @@ def _session_options(options: argparse.Namespace, number: int) -> SessionOptions
 def _number_of_cell(shell: Any) -> int:
     """What stands before the cell that runs, as In[3]; when `execution_count` moves on is another
     moment in each version."""
-    return len(shell.history_manager.input_hist_parsed) - 1
+    history = shell.history_manager
+    return shell.execution_count if history is None else len(history.input_hist_parsed) - 1
 
 
 def _is_early_end(error: BaseException | None) -> bool:

@@ -63,12 +63,16 @@ def _cell_of(filename: str) -> str:
     shell = ipython.get_ipython() if ipython is not None else None
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)  # since 8.0
     told = name_of(filename) if name_of is not None else None
-    return told[1] if told else _UNNAMED_CELL
+    if told:
+        return str(told[1])
+    numbered = _SHELL_CELL.match(filename)
+    return f"In[{numbered[1]}]" if numbered else _UNNAMED_CELL
 
 
 #: How IPython and ipykernel name the code of a cell (code_name in IPython/core/compilerop.py,
 #: get_tmp_directory in ipykernel/compiler.py), and IPython's %%time and %%timeit what they run.
 _SHELL_CELLS = "<ipython-input-"
+_SHELL_CELL = re.compile(rf"{_SHELL_CELLS}(\d+)-")
 _KERNEL_FOLDER = "/ipykernel_"
 _KERNEL_CELL = re.compile(rf"{_KERNEL_FOLDER}\d+/\d+\.py$")
 _TIMED_CELLS = ("<timed ", "<magic-timeit>")

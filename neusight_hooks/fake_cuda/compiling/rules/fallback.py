@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.fake_cuda.patching import Patches
 from neusight.interrupts import runs_the_program
 from neusight.predictors.errors import NeusightError
+from neusight.recording.call_stack import file_name
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -152,4 +153,5 @@ def line_of(graph: Any) -> str:
 
 
 def _name(path: str) -> str:
-    return Path(path).name
+    """The file's name alone; a notebook's cell as its number."""
+    return Path(file_name(path, "/") or path).name

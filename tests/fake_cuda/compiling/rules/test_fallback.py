@@ -53,8 +53,12 @@ def test_a_backward_that_inductor_cannot_compile_runs_op_by_op(
     assert line.startswith("a backward graph is forecast as its ops one by one: compiled_net.py:")
 
 
+@pytest.mark.parametrize(
+    ("filename", "named"),
+    [("/home/ada/train.py", "train.py:2"), ("<ipython-input-3-0123456789ab>", "In[3]:2")],
+)
 def test_a_frame_that_dynamo_fails_on_is_named_by_its_first_line(
-    monkeypatch: pytest.MonkeyPatch,
+    filename: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -63,11 +67,17 @@ def test_a_frame_that_dynamo_fails_on_is_named_by_its_first_line(
 
     monkeypatch.setattr(InstructionTranslator, "run", fail)
     with neusight.forecast_on("H100") as forecast:
-        torch_compile(lambda x: torch.relu(x) + 1)(torch.ones(4, device="cuda"))
+        torch_compile(function_in(filename))(torch.ones(4, device="cuda"))
 
     assert "aten::relu" in ops(*forecast.recording.steps)
     [line] = forecast.warnings
-    assert line.startswith("a graph is forecast as eager: test_fallback.py:")
+    assert line.startswith(f"a graph is forecast as eager: {named} ")
+
+
+def function_in(filename: str) -> Any:
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile("\ndef shifted(x): return torch.relu(x) + 1", filename, "exec"), names)
+    return names["shifted"]
 
 
 def test_a_backend_of_the_programs_own_fails_as_it_does() -> None:
