@@ -42,7 +42,7 @@ def section_of(
     if not forecast.needs_most.memory.fits and not forecast.failure:
         remedies = MemoryReport(forecast.needs_most).advice
         parts += ["<h3>What would make it fit</h3>", remedy_table(remedies)]
-    if advice:
+    if advice and forecast.verdict.num_kernels:
         parts += ["<h3>What to change</h3>", advice_table(advice)]
     if forecast.ranks and not forecast.failure:
         view = view_of_ranks(forecast.ranks, f"ranks-{number}", detail)
@@ -107,16 +107,21 @@ def _headline(forecast: Forecast) -> str:
             "<p>The figures are of what was recorded until then.</p>"
         )
     if forecast.verdict.num_kernels == 0:
-        ops = counted(forecast.recording.num_ops, "op")
-        return (
-            f'<p><span class="bad">Nothing to forecast</span>: {ops} recorded on the GPU, and no '
-            "kernel in the steady step. Does the program move its model and data there "
-            '(.cuda(), .to("cuda"))?</p>'
-        )
+        return f'<p><span class="bad">Nothing to forecast</span>: {_without_kernels(forecast)}</p>'
     told = forecast.memory_verdict
     colour = {"fits": "good", "unknown": "muted"}.get(told, "bad")
     fits = f'<span class="{colour}">{verdict_words(told)}</span>'
     return f'<p class="verdict">{fits}, {escape(headline(forecast.verdict))}</p>'
+
+
+def _without_kernels(forecast: Forecast) -> str:
+    if not forecast.recording.num_ops:
+        return (
+            "nothing was put on the GPU. Move the model and its data there: model.cuda(), "
+            'batch.to("cuda").'
+        )
+    ops = counted(forecast.recording.num_ops, "op")
+    return f"{ops} recorded on the GPU, and none in the steady step launches a kernel."
 
 
 def _cards(forecast: Forecast) -> str:

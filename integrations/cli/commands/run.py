@@ -401,7 +401,7 @@ def _write(
         problems += write_chakra_traces(request.chakra, forecasts)
     if save:
         problems += tried(lambda: first.save(save), save)
-    if html and first.recording.num_ops:
+    if html:
         problems += tried(lambda: _write_html(html, request, forecasts, advice), html)
     if json:
         document = _document(forecasts, advice, request.prices)

@@ -198,3 +198,16 @@ def test_a_rank_that_fails_is_named_with_its_line(
     assert code == 3
     assert "the script failed: rank 1: ValueError: no such layer (train.py:10)" in printed.err
     assert "[rank 1] ValueError: no such layer" in printed.err
+
+
+def test_a_program_without_cuda_has_a_report_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text("print('on the CPU')\n")
+
+    code = main(["run", "--gpu", "H100", "--html", "r.html", "plain.py"])
+
+    assert code == 2
+    assert "  report    r.html" in capsys.readouterr().out
+    assert "nothing was put on the GPU" in (tmp_path / "r.html").read_text()
