@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neusight.advice.advice import Advice
     from neusight.forecast import Forecast
 
 __all__ = [
@@ -42,11 +43,19 @@ def write_text(path: str, text: str) -> None:
     write_atomically(Path(path), text.encode())
 
 
-def write_traces(folder: str, forecasts: Sequence[Forecast]) -> list[str]:
-    """Writes traces for TensorBoard, of several GPUs a folder each; what could not be written."""
+def write_traces(
+    folder: str, forecasts: Sequence[Forecast], advice: Sequence[Sequence[Advice]] = ()
+) -> list[str]:
+    """Writes traces for TensorBoard, of several GPUs a folder each, with the advice on each of them
+    as text; what could not be written."""
     from neusight.integrations.frameworks.tensorboard import trace_handler
 
-    return _written(folder, forecasts, lambda place, forecast: trace_handler(place)(forecast))
+    told = {id(forecast): found for forecast, found in zip(forecasts, advice, strict=False)}
+
+    def write(place: Path, forecast: Forecast) -> None:
+        trace_handler(place, advice=told.get(id(forecast), ()))(forecast)
+
+    return _written(folder, forecasts, write)
 
 
 def write_chakra_traces(folder: str, forecasts: Sequence[Forecast]) -> list[str]:

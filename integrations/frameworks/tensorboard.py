@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neusight.integrations.frameworks.tensorboard_text import (
+    advice_worth_telling,
+    forecast_markdown,
+)
 from neusight.output.trace.ranks import RankForecast, worker_of, write_rank_traces
 from neusight.predictors.errors import TraceError
 
 if TYPE_CHECKING:
+    from neusight.advice.advice import Advice
     from neusight.forecast import Forecast
 
 __all__ = ["trace_handler", "write_summary"]
@@ -23,13 +28,18 @@ _GIB = 2**30
 
 
 def trace_handler(
-    logdir: str | Path, worker_name: str | None = None, use_gzip: bool = True
+    logdir: str | Path,
+    worker_name: str | None = None,
+    use_gzip: bool = True,
+    *,
+    advice: Sequence[Advice] | None = None,
 ) -> Callable[[Forecast], Path]:
     """A handler for `forecast_on(..., on_trace_ready=...)` that writes a trace into `logdir`.
 
     Mirrors torch.profiler.tensorboard_trace_handler, and adds `write_summary`. Where several ranks
     were run, each has a trace of its own. The handler returns the path of the (first) trace;
-    TraceError where the folder cannot be written. A trace of the same worker is replaced.
+    TraceError where the folder cannot be written. A trace of the same worker is replaced. `advice`
+    is told where it is known already; None: what this finds.
     """
     folder = Path(logdir)
 
@@ -37,7 +47,7 @@ def trace_handler(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = _write_traces(folder, forecast, worker_name, use_gzip=use_gzip)
-            write_summary(forecast, folder)
+            write_summary(forecast, folder, advice=advice)
         except OSError as error:
             raise TraceError(
                 f"The trace cannot be written to {folder}: {error.strerror or error}. Choose a "
@@ -69,8 +79,11 @@ def _write_traces(
     return paths[0]
 
 
-def write_summary(forecast: Forecast, logdir: str | Path) -> None:
-    """Writes TensorBoard's scalars (step time, GPU time, memory, MFU) and the summary as text.
+def write_summary(
+    forecast: Forecast, logdir: str | Path, *, advice: Sequence[Advice] | None = None
+) -> None:
+    """Writes TensorBoard's scalars (step time, GPU time, memory, MFU), and as text the verdict,
+    what to change (`advice`; None: what this finds) and the summary.
 
     A point for each step of the timeline, of equal steps the first few; OSError where `logdir`
     cannot be written. What an earlier forecast wrote there is replaced.
@@ -86,8 +99,8 @@ def write_summary(forecast: Forecast, logdir: str | Path) -> None:
         for name, value, index in _scalars(forecast):
             add(f"forecast/{name}", value, index)
         add("forecast/MFU", forecast.mfu, index)
-        text = "".join(f"    {line}\n" for line in forecast.summary().splitlines())
-        writer.add_text("forecast", text, index)
+        told = advice_worth_telling(forecast) if advice is None else advice
+        writer.add_text("forecast", forecast_markdown(forecast, told), index)
     finally:
         writer.close()
 

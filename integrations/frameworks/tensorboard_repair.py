@@ -2,7 +2,8 @@
 
 The plugin's last release knows neither `cuda_runtime`, `fwdbwd` nor most annotations: operators get
 no device time, modules no backward, steps count twice, in real profiles as in forecasts. While a
-trace is loaded, this maps them to what the plugin knows; files stay as they are.
+trace is loaded, this maps them to what the plugin knows; files stay as they are. Its pages show
+without a network, too.
 
 TensorBoard imports entry points before it starts any plugin, so importing this module is what
 repairs; `Repair` itself shows nothing.
@@ -21,6 +22,7 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
+from neusight.integrations.frameworks.tensorboard_pages import mend_pages
 from neusight.integrations.frameworks.tensorboard_ranks import calls_of, mend_ranks, steps_of
 
 __all__ = ["Repair", "mapped_events", "repair"]
@@ -218,6 +220,7 @@ def _end(event: Event) -> float:
 def repair() -> None:
     """Wraps the plugin's parser; once, however often it is called, and not without the plugin."""
     try:
+        from torch_tb_profiler import plugin
         from torch_tb_profiler.profiler import (
             data,
             loader,
@@ -246,6 +249,7 @@ def repair() -> None:
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
     tensor_core.TC_OP_Allowlist.allowlist.extend(_TENSOR_CORE_OPERATORS)
     tensor_core.TC_Allowlist.allowlist.extend(_TENSOR_CORE_KERNELS)
+    mend_pages(plugin.TorchProfilerPlugin)
     # The plugin loads in processes that would not be repaired; threads of this one are.
     loader.Process = threading.Thread
     loader.Queue = queue.Queue

@@ -329,7 +329,8 @@ def _report(
     """Writes what was asked for and prints the first screen; returns what could not be written,
     which is told after it, so that nothing computed is lost."""
     outcome, is_quiet = first.outcome, request.options.quiet
-    needs_advice = request.html or request.json or (len(forecasts) == 1 and not is_quiet)
+    is_written = request.html or request.json or request.trace
+    needs_advice = is_written or (len(forecasts) == 1 and not is_quiet)
     needs_advice = needs_advice and not outcome.failure  # there is no step to change
     # What is gained on one rank alone is not what all of them gain.
     needs_advice = needs_advice and not first.forecast.ranks
@@ -396,7 +397,7 @@ def _write(
     first = forecasts[0]
     trace, save, html, json = request.trace, request.save, request.html, request.json
     if trace and first.recording.num_ops:
-        problems += write_traces(trace, forecasts)
+        problems += write_traces(trace, forecasts, advice)
     if request.chakra and first.recording.num_ops:
         problems += write_chakra_traces(request.chakra, forecasts)
     if save:

@@ -1,0 +1,73 @@
+"""What TensorBoard's text tab says of a forecast: verdict, what to change, the whole summary."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from neusight.advice.advice import Advice, advice_for, fitting_lines
+from neusight.integrations.report.memory import MemoryReport
+from neusight.predictors.terminal_text import printable
+from neusight.predictors.words import time_text
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["advice_worth_telling", "forecast_markdown"]
+
+#: What Markdown would take for its own, and what it leaves to HTML.
+_MARKS = re.compile(r"([\\`*_{}\[\]|#])")
+
+
+def advice_worth_telling(forecast: Forecast) -> list[Advice]:
+    """What would make the step faster; nothing of a program that failed, nor of several ranks."""
+    if forecast.failure or forecast.ranks or forecast.verdict.num_kernels == 0:
+        return []
+    return advice_for(forecast)
+
+
+def forecast_markdown(forecast: Forecast, advice: Sequence[Advice]) -> str:
+    """The forecast as Markdown; `advice` is on its step.
+
+    A program that does not fit is told what would make it fit instead.
+    """
+    verdict, *_ = summary = forecast.summary().splitlines()
+    parts = [f"### {_plain(verdict)}", *_rows_of(forecast), *_changes(forecast, advice)]
+    return "\n\n".join([*parts, "#### In full", "\n".join(f"    {line}" for line in summary)])
+
+
+def _rows_of(forecast: Forecast) -> list[str]:
+    rows = [
+        (row.name, time_text(row.time_us), f"{row.share:.1%}", f"{row.count:,}")
+        for row in forecast.verdict.by_kernel_class
+    ]
+    if not rows or forecast.failure:
+        return []
+    return ["#### Where the time goes", _table(("kernels", "a step", "share", "launches"), rows)]
+
+
+def _changes(forecast: Forecast, advice: Sequence[Advice]) -> list[str]:
+    if not forecast.fits and not forecast.failure:
+        title, *lines = fitting_lines(MemoryReport(forecast.needs_most).advice)
+        return [f"#### {_plain(title.strip())}", *(f"- {_plain(line.strip())}" for line in lines)]
+    if not advice:
+        return []
+    rows = [
+        (time_text(item.latency_us), f"{-item.gain + 0.0:.0%}", item.what, item.assumes)
+        for item in advice
+    ]
+    head = ("a step", "change", "what to change (each alone)", "assumes")
+    return ["#### What to change", _table(head, rows)]
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [[*head], *([_plain(cell) for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _plain(text: str) -> str:
+    """Text of the program's own, so that it reads as it stands."""
+    return _MARKS.sub(r"\\\1", html.escape(printable(text), quote=False))
