@@ -91,7 +91,7 @@
         series.forEach((column, nth) => {
           const amount = value(row, column), wide = stacked ? slot * 0.8 : slot * 0.8 / series.length;
           const left = x(at) + slot * 0.1 + (stacked ? 0 : nth * wide);
-          drawn += titled(`<rect x="${left}" y="${y(below + amount)}" width="${Math.max(wide, 1)}" height="` +
+          drawn += titled(`<rect data-row="${at}" data-column="${column.at}" x="${left}" y="${y(below + amount)}" width="${Math.max(wide, 1)}" height="` +
             `${Math.max(0, y(below) - y(below + amount))}" fill="${colorOf(options, nth)}"/>`, data.tooltip(at, column.at));
           if (stacked) below += amount;
         });
@@ -116,9 +116,9 @@
   }
 
   class Chart {
-    constructor(element) { this.element = element; }
+    constructor(element) { this.element = element; this.picked = []; }
     clearChart() { this.element.textContent = ""; }
-    getSelection() { return []; }
+    getSelection() { return this.picked; }
     setSelection() {}
     draw(data, options = {}) {
       const width = this.element.clientWidth || options.width || 600, height = options.height || 320;
@@ -152,13 +152,23 @@
       words(row[1]))).join("");
   }
 
+  // Of all that charts tell, a click on a column: the comparison of two runs goes deeper by it.
+  function addListener(chart, name, listener) {
+    if (name !== "select") return;
+    chart.element.addEventListener("click", ({ target: { dataset } }) => {
+      if (!dataset || dataset.row === undefined) return;
+      chart.picked = [{ row: +dataset.row, column: +dataset.column }];
+      listener();
+    });
+  }
+
   window.google = {
     charts: { load: () => Promise.resolve(), setOnLoadCallback: then => setTimeout(then, 0) },
     visualization: {
       DataTable, arrayToDataTable, Table,
       PieChart: chart(pie), LineChart: plotted("line"), ColumnChart: plotted("column"),
       SteppedAreaChart: plotted("column"), ComboChart: plotted("column"), Timeline: chart(timeline),
-      events: { addListener() {}, removeListener() {}, removeAllListeners() {}, trigger() {} },
+      events: { addListener, removeListener() {}, removeAllListeners() {}, trigger() {} },
     },
   };
 })();

@@ -34,7 +34,7 @@ def forecast_markdown(forecast: Forecast, advice: Sequence[Advice]) -> str:
     A program that does not fit is told what would make it fit instead.
     """
     verdict, *_ = summary = forecast.summary().splitlines()
-    parts = [f"### {_plain(verdict)}", *_rows_of(forecast), *_changes(forecast, advice)]
+    parts = [f"### {_plain(verdict)}", *_changes(forecast, advice), *_rows_of(forecast)]
     return "\n\n".join([*parts, "#### In full", "\n".join(f"    {line}" for line in summary)])
 
 
@@ -54,12 +54,12 @@ def _changes(forecast: Forecast, advice: Sequence[Advice]) -> list[str]:
         return [f"#### {_plain(title.strip())}", *(f"- {_plain(line.strip())}" for line in lines)]
     if not advice:
         return []
-    rows = [
-        (time_text(item.latency_us), f"{-item.gain + 0.0:.0%}", item.what, item.assumes)
+    lines = [
+        f"- **{time_text(item.latency_us)} a step ({-item.gain + 0.0:.0%})** "
+        f"{_plain(item.what)}  \n  *{_plain(item.assumes)}*"
         for item in advice
     ]
-    head = ("a step", "change", "what to change (each alone)", "assumes")
-    return ["#### What to change", _table(head, rows)]
+    return ["#### What to change (each alone)", "\n".join(lines)]
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -56,13 +56,15 @@ def test_the_verdict_is_the_heading_and_the_summary_stands_whole(
     assert "What to change" not in page
 
 
-def test_advice_is_a_table(fitting: neusight.Forecast) -> None:
+def test_advice_is_a_list_with_what_it_assumes(fitting: neusight.Forecast) -> None:
     advice = advice_worth_telling(fitting)
 
     page = shown(forecast_markdown(fitting, advice))
 
     assert advice
-    assert [item.what for item in advice if f"<td>{item.what}</td>" not in page] == []
+    assert page.count("<li>") == len(advice)
+    assert [item for item in advice if f"</strong> {item.what}" not in page] == []
+    assert [item for item in advice if f"<em>{item.assumes}</em>" not in page] == []
 
 
 def test_words_of_the_program_are_no_markdown(fitting: neusight.Forecast) -> None:
@@ -70,7 +72,7 @@ def test_words_of_the_program_are_no_markdown(fitting: neusight.Forecast) -> Non
 
     page = shown(forecast_markdown(fitting, [Advice("x", what, 1.0, 0.5, "nothing")]))
 
-    assert f"<td>{what}</td>" in page
+    assert f"</strong> {what}" in page
 
 
 def test_what_does_not_fit_is_told_what_would() -> None:
