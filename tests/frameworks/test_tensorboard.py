@@ -443,7 +443,8 @@ def test_two_forecasts_are_laid_beside_each_other(client: Client) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_every_endpoint_answers(client: Client) -> None:
-    for page in ("index.js", "index.html", "trace_viewer_full.html", "trace_embedding.html"):
+    pages = ("index.js", "index.html", "trace_viewer_full.html", "trace_embedding.html")
+    for page in (*pages, "webcomponents.min.js", "tensorboard_charts.js"):
         client.get(f"/{page}")
     client("/workers", run=RUN, view="Overview")
     client("/spans", run=RUN, worker="host_0")
