@@ -37,9 +37,6 @@ SCHEMA_VERSION = 1
 #: What a flag takes in turn: not given, given.
 FLAG_VALUES = ("no", "yes")
 
-#: Seconds after which a wait looks up.
-_MOMENT_S = 0.5
-
 _GIB = 2**30
 _BAR_WIDTH = 24
 _FULL, _EMPTY = "█", "·"
@@ -190,9 +187,7 @@ def swept(
                 process = processes.enter_context(OwnProcess(varied, gpus[0], options))
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
-            while not process.has_ended:
-                tell()
-                process.wait(_MOMENT_S)
+            process.await_end(tell)
             points += _points(value, _Asked(varied, gpus, options, prices), process)
             num_done += 1
     return points

@@ -57,7 +57,8 @@ def tried_compiling(first: ProgramForecast, forecasts: Sequence[Forecast]) -> li
 
 def _tried(first: ProgramForecast, eager: Forecast) -> Trial:
     options = replace(first.options, compiles_models=True, keep_writes=None, quiet=True)
-    found = recorded_apart(first.program, eager.gpu, options)
+    doing = "" if first.options.quiet else "trying torch.compile"
+    found = recorded_apart(first.program, eager.gpu, options, doing=doing)
     if found.outcome.failure or found.recording is None:
         return Trial(eager, problem=f"it did not run: {found.outcome.failure}")
     there = type(first).of(found, first.program, eager.gpu, options).forecast

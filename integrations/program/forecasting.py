@@ -62,7 +62,8 @@ class ProgramForecast:
             if self.outcome.is_interrupted:
                 raise
             again = replace(options, keep_writes=None, quiet=True)
-            found = recorded_apart(self.program, gpu, again)
+            doing = "" if options.quiet else f"running it again for {gpu.name}"
+            found = recorded_apart(self.program, gpu, again, doing=doing)
             if found.recording is None or not found.recording.steps:
                 why = found.outcome.failure or "it does nothing on that GPU"
                 raise ForecastStateError(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from neusight.integrations.program.guard.guarded_process import (
 )
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress.telling import telling_work
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
@@ -38,6 +39,9 @@ _START = "from neusight.integrations.program.own_process import main; raise Syst
 
 #: Seconds that a process gets to clean up when it is no longer wanted.
 _PATIENCE_S = 5.0
+
+#: Seconds after which a wait looks up.
+_MOMENT_S = 0.5
 
 
 class OwnProcess:
@@ -81,10 +85,13 @@ class OwnProcess:
         """Whether it is gone."""
         return self._process.poll() is not None
 
-    def wait(self, timeout_s: float) -> None:
-        """Until it is gone, but not longer."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
+    def await_end(self, while_waiting: Callable[[], object]) -> None:
+        """Until it is gone; calls that every moment."""
+        raises_from_here()
+        while not self.has_ended:
+            while_waiting()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_MOMENT_S)
 
     def result(self, *, timeout_s: float | None = None) -> Recorded:
         """What it recorded, when it has; what it raised is raised here. A process that ends without
@@ -134,9 +141,14 @@ def recorded_apart(
     folder: Path | None = None,
     is_shown: bool = False,
     timeout_s: float | None = None,
+    doing: str = "",
 ) -> Recorded:
-    """As `recorded`, in a fresh process: it finds nothing that another program left behind."""
+    """As `recorded`, in a fresh process: it finds nothing that another program left behind. What it
+    is for, in words, standard error is told while it takes long."""
     with OwnProcess(program, gpu, options, folder=folder, is_shown=is_shown) as process:
+        if doing:
+            with telling_work(lambda: doing) as tell:
+                process.await_end(tell)
         return process.result(timeout_s=timeout_s)
 
 

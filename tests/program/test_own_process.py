@@ -10,9 +10,12 @@ import pytest
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import OwnProcess, recorded_apart
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress import telling
+from neusight.integrations.program.progress.telling import Pace
 from neusight.integrations.program.recording import recorded
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu
+from terminal_screen import settled_terminal
 
 TRAIN = """
 import sys, torch
@@ -104,3 +107,16 @@ def test_one_that_is_no_longer_wanted_is_gone(folder: Path) -> None:
     assert late.outcome.failure == "it did not end within 0 s"
     assert process.has_ended
     assert list((folder.parent / "tmp").iterdir()) == []
+
+
+def test_who_waits_hears_what_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "REWRITTEN", Pace(0.0, 0.0))
+
+    program = Program(str(script(folder, TRAIN)), ("1024",))
+
+    with settled_terminal(monkeypatch) as screen:
+        found = recorded_apart(program, H100, QUIET, doing="trying")
+
+    assert found.recording is not None
+    assert "neusight: trying, 0 s" in screen.written
+    assert screen.lines == [""]

@@ -14,6 +14,7 @@ from neusight.integrations.program.forecasting import ProgramForecast
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress.telling import telling_work
 from neusight.integrations.program.revisions.git import repository_of
 from neusight.integrations.program.revisions.trees import Tree, checked_out, program_in
 from neusight.predictors.errors import NeusightError, OptionError
@@ -65,6 +66,9 @@ def pair_of_revisions(
                     program, gpu, request.options, folder=tree.folder, environment=tree.environment
                 )
                 running.append(processes.enter_context(own))
+            with telling_work(lambda: "running both") as wait:
+                for process in running:
+                    process.await_end(wait)
             found = [
                 _side(tree, process, program, gpu, request.options)
                 for tree, process in zip(trees, running, strict=True)
