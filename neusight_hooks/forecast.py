@@ -474,7 +474,8 @@ class Forecast:
           `peak_reserved_bytes`, `context_bytes`, `needed_memory_bytes` (the last two in all),
           `memory_capacity_bytes`; `fits`, 1 or 0
 
-        What is not known (tokens of images, say) is left out. `to_json` has the tables.
+        What is not known (tokens of images, the step of a program that failed) is left out.
+        `to_json` has the tables.
         """
         return to_dict(self.findings)
 

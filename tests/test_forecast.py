@@ -55,6 +55,17 @@ def test_a_tracker_gets_flat_figures_in_the_words_of_the_document() -> None:
     assert sum(told[f"coverage/{origin}"] for origin in document["coverage"]) == pytest.approx(1)
 
 
+def test_a_tracker_gets_no_step_of_a_program_that_failed() -> None:
+    with pytest.raises(ZeroDivisionError), neusight.forecast_on("H100") as forecast:
+        torch.ones(8, device="cuda").add_(1)
+        print(1 / 0)
+
+    told = forecast.to_dict()
+
+    assert told["failure"] == "ZeroDivisionError: division by zero"
+    assert [name for name in told if "latency" in name or "per_second" in name] == ["latency_us"]
+
+
 def test_no_figure_of_a_tracker_is_a_folder_of_others() -> None:
     names = forecast_of_training().to_dict()
 

@@ -420,6 +420,11 @@ _TRACKED_FIGURES = (
     "latency_us", "gpu_busy_us", "mfu", "flops_per_step", "num_ops", "num_kernels",
     "peak_memory_bytes", "peak_reserved_bytes", "context_bytes", "memory_capacity_bytes",
 )  # fmt: skip
+#: What nobody knows of a program that failed, or did nothing on the GPU.
+_OF_A_WHOLE_STEP = (
+    "bound", "step_latency_us", "step_latency_low_us", "step_latency_high_us", "gpu_busy_us", "mfu",
+    "samples_per_second", "tokens_per_second",
+)  # fmt: skip
 
 
 def to_dict(found: Findings) -> dict[str, Any]:
@@ -446,4 +451,6 @@ def to_dict(found: Findings) -> dict[str, Any]:
     flat |= {f"gpu_time_us/{row['name']}": row["time_us"] for row in told["by_kernel_class"]}
     held = memory.get("by_category", {})
     flat |= {f"memory_bytes/{category}": size for category, size in held.items()}
-    return {name: value for name, value in flat.items() if value is not None}
+    is_whole = not told["failure"] and told["num_kernels"] > 0
+    known = {name: value for name, value in flat.items() if value is not None}
+    return {name: known[name] for name in known if is_whole or name not in _OF_A_WHOLE_STEP}
