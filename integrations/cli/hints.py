@@ -94,9 +94,25 @@ def option_hint(
             position += 1 if equals or not _takes_value(action) else 2
             continue
         if word.startswith("-") and len(word) > 1 and not _is_number(word):
-            return _unknown_option(words, position, options, program)
+            taken = _without_its_option(words, position, parser, program)
+            return taken or _unknown_option(words, position, options, program)
         position += 1
     return None
+
+
+def _without_its_option(
+    words: Sequence[str], position: int, parser: argparse.ArgumentParser, program: Program | None
+) -> str | None:
+    """What to type where "--data DIR" is what the command takes as DIR alone."""
+    word, equals, value = words[position].partition("=")
+    named = {action.dest: action for action in parser._actions if not action.option_strings}
+    action = named.get(word.lstrip("-").replace("-", "_"))
+    if action is None:
+        return None
+    rest = [*([value] if equals else []), *words[position + 1 :]]
+    typed = [*words[:position], *rest, *([] if program is None else _command_of(program))]
+    shown = action.metavar if isinstance(action.metavar, str) else action.dest
+    return f"{words[0]} takes {shown} without {word}: {_typed(typed)}"
 
 
 def _unknown_option(

@@ -11,6 +11,12 @@ from typing import Any
 
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
 from neusight.integrations.profiles.measurements import measurements_of, told_left_out
+from neusight.integrations.profiles.reading.devices import (
+    SAME_MODEL,
+    NearestGPU,
+    nearest_gpu,
+    nearest_gpu_by_name,
+)
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
@@ -47,16 +53,14 @@ class _Evidence:
     torch_versions: set[str] = field(default_factory=set)
     about: dict[str, Any] = field(default_factory=dict)
 
-    def meet_gpu(self, name: str, source: str) -> GPU:
-        """The GPU that is calibrated, now that a source names one; CalibrationError for another."""
+    def meet_gpu(self, name: str, source: str, profile: Profile | None = None) -> GPU:
+        """The GPU that is calibrated, now that a source names one; CalibrationError for another,
+        which names the nearest for one that is not known, by what the profile says of it."""
         try:
             there = find_gpu(name)
         except UnknownGPUError:
             if self.gpu is None:
-                raise CalibrationError(
-                    f"{source} was measured on {name or 'a GPU that it does not name'}, which "
-                    "neusight does not know. Say which it was: --gpu NAME, or gpu= in Python."
-                ) from None
+                raise CalibrationError(_unknown_gpu(name, source, profile)) from None
             if name:
                 self.notes.append(f"{source}: {name!r} is taken to be {self.gpu.name}, as asked")
             return self.gpu
@@ -68,6 +72,24 @@ class _Evidence:
         if self.gpu is None:
             self.gpu = there
         return self.gpu
+
+
+def _unknown_gpu(name: str, source: str, profile: Profile | None) -> str:
+    """What is said of a GPU that is not known, with the nearest one that is."""
+    what = f"{source} was measured on {name or 'a GPU that it does not name'}, which neusight does"
+    if profile is not None:
+        found = nearest_gpu(profile)
+    else:
+        alike = nearest_gpu_by_name(name)
+        found = None if alike is None else NearestGPU(alike, SAME_MODEL)
+    if found is None:
+        return f"{what} not know. Say which it was: --gpu NAME, or gpu= in Python."
+    nearest = found.gpu.name
+    return (
+        f"{what} not know. The nearest is {nearest} ({found.likeness}): say --gpu {nearest}, or "
+        "gpu= in Python, or write a file for it (--gpu mygpu.json, with the fields that `neusight "
+        f"gpus {nearest}` shows)."
+    )
 
 
 def calibrate(
@@ -172,7 +194,7 @@ def _learn_one_of_many(found: _Evidence, path: Path) -> None:
 
 
 def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
-    gpu = found.meet_gpu(profile.device_name, name)
+    gpu = found.meet_gpu(profile.device_name, name, profile)
     heard = measurements_of(profile, gpu)
     if not profile.is_complete:
         found.notes += [f"{name}: {note}" for note in profile.notes]

@@ -158,3 +158,13 @@ def test_options_of_the_script_stay_its_own(project: Path, monkeypatch: pytest.M
 
     assert main(["run", "--gpu", "T4", "small.py", "--gpu", "3", "--html", "x"]) == 0
     assert seen[0].arguments == ("--gpu", "3", "--html", "x")
+
+
+@pytest.mark.parametrize("word", ["--data tables", "--data=tables"])
+def test_what_a_command_takes_without_an_option_is_no_misspelt_option(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", *word.split(), "--out", "w"]) == 2
+
+    said = capsys.readouterr().err
+    assert said == "neusight: fit takes DATA without --data: neusight fit tables --out w\n"

@@ -11,10 +11,11 @@ from neusight.forecast import Forecast, forecast_options
 from neusight.integrations.profiles.carrying.prices import CarriedKernel, carried_kernels
 from neusight.integrations.profiles.carrying.program import CarriedProgram
 from neusight.integrations.profiles.carrying.replay import replayed
+from neusight.integrations.profiles.reading.devices import alike_gpus, nearest_gpu_by_name
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import TraceError, UnknownGPUError
-from neusight.predictors.gpu import GPU, find_gpu, gpus
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.predictor import Predictor
 from neusight.recording.recording import MEMORY_OPTION, Recording
 
@@ -25,9 +26,6 @@ _NS_PER_US = 1000
 #: A host differs from itself by this factor (runs on one machine, a day apart, data/kernelbench
 #: v0 of L40S).
 _SAME_HOST = 1.1
-
-#: Two GPUs whose memory differs by less than this share may be the same.
-_SAME_MEMORY = 0.03
 
 #: Share of the kernel time from which on it is told that it was carried by bytes alone.
 _TOLD = 0.01
@@ -79,7 +77,7 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     stated = None if source is None else find_gpu(source)
     found = _told_gpu(profile.device_name)
     if stated is None and found is None:
-        alike = _alike(profile)
+        alike = [gpu.name for gpu in alike_gpus(profile)]
         looks = f" By its figures it is {' or '.join(alike)}." if alike else ""
         nearest = alike[0] if alike else "GPU"
         raise TraceError(
@@ -97,38 +95,13 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     return chosen
 
 
-def _alike(profile: Profile) -> list[str]:
-    """GPUs with the SMs, capability and memory that the profile tells of its own ("AMD Radeon
-    Graphics" is all that some drivers say of an MI250)."""
-    told = profile.metadata.get("deviceProperties")
-    rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
-    if not rows:
-        return []
-    first = rows[0]
-    wanted = (first.get("numSms"), first.get("computeMajor"), first.get("computeMinor"))
-    memory = first.get("totalGlobalMem")
-    return [
-        gpu.name
-        for gpu in map(find_gpu, gpus())
-        if (gpu.num_sms, *gpu.compute_capability) == wanted
-        and isinstance(memory, int)
-        and abs(memory / gpu.memory_bytes - 1.0) < _SAME_MEMORY
-    ]
-
-
 def _told_gpu(device_name: str) -> GPU | None:
     """The GPU of that name; of one that is not known (V100-DGXS) the one that shares most words
     with it, the model among them."""
     try:
         return find_gpu(device_name) if device_name else None
     except UnknownGPUError:
-        words = _words(device_name)
-        kin = [gpu for gpu in map(find_gpu, gpus()) if _words(gpu.name)[0] in words]
-        return max(
-            kin,
-            key=lambda gpu: len({*words} & {*_words(gpu.name), *_words(gpu.driver_name)}),
-            default=None,
-        )
+        return nearest_gpu_by_name(device_name)
 
 
 def _words(name: str) -> list[str]:
