@@ -109,7 +109,8 @@ class Case:
     forecast, `metrics` the figures by name (`KEPT_METRICS`), `bound` what limits the step. `tool`
     says what made the forecast; `work` is a digest of all that was recorded, prices aside, `files`
     one of the program's own files. `peak` is where memory is fullest. `compiling` and the figures
-    of `COMPILED_METRICS` are there where torch.compile compiled something.
+    of `COMPILED_METRICS` are there where torch.compile compiled something; `optimizer` is the class
+    of the one that steps, where one does.
     """
 
     gpu: str
@@ -125,6 +126,7 @@ class Case:
     memory: tuple[MemoryRow, ...]
     waits: tuple[WaitRow, ...]
     compiling: tuple[CompileRow, ...] = ()
+    optimizer: str = ""
 
     @property
     def is_compiled(self) -> bool:
@@ -260,7 +262,7 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "compiling": CompileRow,
 }
 #: Entries that a case may lack.
-_OPTIONAL = ("compiling",)
+_OPTIONAL = ("compiling", "optimizer")
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -293,6 +295,8 @@ def _case_text(case: Case) -> str:
     ]
     parts.insert(3, figures_text(case))
     parts.append(f'   "peak": {json.dumps(case.peak)}')
+    if case.optimizer:
+        parts.append(f'   "optimizer": {json.dumps(case.optimizer)}')
     rows: dict[str, list[Any]] = {
         "ops": _fold_rows(case.ops),
         "memory": _fold_rows(case.memory),
@@ -385,6 +389,7 @@ def _case_of(value: Any, where: str) -> Case:
         memory=_unfold_rows(rows["memory"], where),
         waits=tuple(rows["waits"]),
         compiling=tuple(rows["compiling"]),
+        optimizer=_text(value.get("optimizer", ""), f"{where}, optimizer"),
     )
 
 

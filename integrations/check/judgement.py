@@ -26,6 +26,7 @@ from neusight.integrations.check.figures.intake import BatchChange, batch_change
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS
 from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
 from neusight.integrations.check.observation import Observation
+from neusight.integrations.check.optimizer import optimizer_change
 
 __all__ = [
     "Judgement",
@@ -63,6 +64,7 @@ class Judgement:
     `batch` is there where a step takes in another number of samples or tokens: then figures that
     grow with it are judged of one. `time_stack` and `memory_stack` are the lines that all of the
     larger causes have in common.
+    `optimizer_change` says how parameters are updated otherwise.
     `tool_changes` names what of the tool is another one than the baseline's; `price_changes` how
     much that moved the kernels of an op which the program calls as before. `notes` is what else to
     know.
@@ -83,6 +85,7 @@ class Judgement:
     peak_moved: tuple[str, str] | None = None
     tool_changes: tuple[str, ...] = ()
     batch: BatchChange | None = None
+    optimizer_change: str = ""
     price_changes: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -147,6 +150,7 @@ def judge(
         gone_kernels=_more_of(_kernels_in(before), _kernels_in(now)),
         peak_moved=(before.peak, now.peak) if before.peak != now.peak else None,
         batch=batch,
+        optimizer_change=optimizer_change(before, now),
         tool_changes=tool_changes,
         price_changes=price_changes_of(ops),
         notes=_notes(before, after, num_moved),

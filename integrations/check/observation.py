@@ -16,6 +16,7 @@ from neusight._version import __version__
 from neusight.integrations.check.baseline import Case, CompileRow, MemoryRow, OpRow, WaitRow
 from neusight.integrations.check.figures.intake import intake_figures
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
+from neusight.integrations.check.optimizer import optimizer_names
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel, KernelClass
@@ -146,6 +147,7 @@ def observe(
         memory=memory,
         waits=waits,
         compiling=compiling,
+        optimizer=optimizer_names(step.replay.step.entries),
     )
     fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
     costs = {

@@ -53,6 +53,7 @@ def judgement_json(judgement: Judgement) -> dict[str, Any]:
     return {
         "batch": None if judgement.batch is None else judgement.batch._asdict(),
         "changes": [change._asdict() for change in judgement.metrics],
+        "optimizer_change": judgement.optimizer_change or None,
         "time_causes": [cause._asdict() for cause in judgement.time_causes],
         "memory_causes": [cause._asdict() for cause in judgement.memory_causes],
         "time_stack": list(judgement.time_stack),

@@ -19,7 +19,7 @@ from neusight.integrations.check.outputs.words import (
 )
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import amount_text
+from neusight.predictors.words import amount_text, counted
 
 __all__ = [
     "explanation",
@@ -71,7 +71,9 @@ def figure_lines(
 
 def reasons(judgement: Judgement, folder: Path) -> list[str]:
     """What of the program made the difference, and at which lines."""
-    lines = _cause_lines(judgement, folder)
+    told = judgement.optimizer_change
+    lines = [f"  {told}"] if told else []
+    lines += _cause_lines(judgement, folder)
     lines += _wait_lines(judgement, folder)
     lines += _stop_lines(judgement, folder)
     lines += _kernel_lines(judgement)
@@ -133,7 +135,7 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
             rest = sum(_total(group) for group in groups[len(shown) :])
             lines.append(
                 f"    {amount_text(rest, unit, signed=True):>11}  in "
-                f"{len(groups) - len(shown)} more modules"
+                f"{counted(len(groups) - len(shown), 'more module')}"
             )
         is_resized = any(cause.is_resized and cause.made for group in groups[:1] for cause in group)
         is_elsewhere = any(cause.stack and cause.stack[0] != stack[0] for cause in causes if stack)
@@ -168,7 +170,7 @@ def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
     if unit == "us" and not total:
         amount = f"{amount_text(host, 'us', signed=True)} host"
     module = first.module or f"(no module, {first.phase})"
-    more = f" and {len(group) - 1} more ops" if len(group) > 1 else ""
+    more = f" and {counted(len(group) - 1, 'more op')}" if len(group) > 1 else ""
     lines = [f"    {amount:>11}  {module}: {_what(first)}{more}"]
     stack = next((cause.stack for cause in (first, *group) if cause.stack), ())
     if stack:
