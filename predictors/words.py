@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["aligned", "amount_text", "bytes_text", "counted", "percent_text", "time_text"]
+__all__ = [
+    "aligned",
+    "amount_text",
+    "bytes_text",
+    "counted",
+    "milliseconds_text",
+    "percent_text",
+    "time_text",
+]
 
 #: How much of the smallest unit each larger one is, the largest first.
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
@@ -14,15 +22,29 @@ _ROUNDED_RATE = 1000
 _FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
 
 
-def time_text(microseconds: float, *, decimals: int = 2, signed: bool = False) -> str:
-    """A duration; microseconds have one decimal, the units above them `decimals`.
+def time_text(
+    microseconds: float, *, decimals: int = 2, signed: bool = False, like: float | None = None
+) -> str:
+    """A duration; microseconds have one decimal, the units above them `decimals`. `like` is
+    another one, whose unit it takes: what is compared is told in one unit.
 
     >>> time_text(12.34), time_text(1234.5), time_text(2.5e6), time_text(1234.5, decimals=3)
     ('12.3 µs', '1.23 ms', '2.50 s', '1.234 ms')
+    >>> time_text(802.9, like=1610.0), time_text(2170.0, like=802.9)
+    ('0.80 ms', '2170.0 µs')
     """
-    factor, unit = _unit(abs(microseconds), _TIMES)
+    factor, unit = _unit(abs(microseconds if like is None else like), _TIMES)
     sign = "+" if signed else ""
     return f"{microseconds / factor:{sign}.{decimals if factor > 1 else 1}f} {unit}"
+
+
+def milliseconds_text(microseconds: float) -> str:
+    """A time in a column of milliseconds; below one with as many digits as tell.
+
+    >>> milliseconds_text(34470.0), milliseconds_text(563.56)
+    ('34.47', '0.5636')
+    """
+    return f"{microseconds / 1e3:,.2f}" if microseconds >= 1e3 else f"{microseconds / 1e3:.4f}"
 
 
 def bytes_text(count: float) -> str:

@@ -17,7 +17,7 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side
-from neusight.predictors.terminal_text import printable_text
+from neusight.predictors.terminal_text import fitted, printable_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -27,7 +27,9 @@ __all__ = ["Screen", "check_command", "coloured", "print_screen"]
 
 @dataclass(frozen=True)
 class Screen:
-    """What the screen says beside the forecasts: what ran, how it ended, where things are."""
+    """What the screen says beside the forecasts: what ran, how it ended, where things are.
+
+    `others` are files beside the trace and the report: what is in each, and where it is."""
 
     program: Program
     outcome: Outcome
@@ -37,6 +39,7 @@ class Screen:
     judges_memory: bool
     trace: str | None
     html: str | None
+    others: tuple[tuple[str, str], ...] = ()
 
 
 def print_screen(screen: Screen, forecasts: list[Forecast], advice: list[list[Advice]]) -> None:
@@ -88,6 +91,7 @@ def _places(screen: Screen, first: Forecast) -> list[str]:
         lines.append(f"  open with tensorboard --logdir {screen.trace}")
     if screen.html:
         lines.append(f"  report    {screen.html}")
+    lines += [f"  {what:<9} {place}" for what, place in screen.others]
     if first.recording.num_ops:
         command = check_command(screen.program, screen.gpu_names, screen.options)
         lines.append(f"  in CI     {command}")
@@ -141,7 +145,8 @@ _COLOURS = (
 
 
 def coloured(text: str, stream: TextIO) -> str:
-    """With colours on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """As wide as a terminal is, with colours on it unless NO_COLOR is set (https://no-color.org)."""
+    text = fitted(text, stream)
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     for pattern, replacement in _COLOURS:

@@ -20,6 +20,7 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
+from neusight.predictors.words import milliseconds_text
 
 __all__ = [
     "FLAG_VALUES",
@@ -39,6 +40,10 @@ FLAG_VALUES = ("no", "yes")
 
 _GIB = 2**30
 _BAR_WIDTH = 24
+#: What steps of different sizes are compared by, the first that is known of all.
+_THROUGHPUTS = ("tokens/s", "samples/s")
+#: What a curve shows where neither is; it says nothing of which value is best.
+_STEPS = "steps/s"
 _FULL, _EMPTY = "█", "·"
 
 
@@ -92,14 +97,11 @@ class SweepPoint:
     memory_verdict: MemoryVerdict = "does not fit"
     failure: str = ""
 
-    @property
-    def rate(self) -> tuple[float, str]:
-        """What a curve shows: tokens, samples or, where neither is known, steps a second."""
-        if self.tokens_per_second is not None:
-            return self.tokens_per_second, "tokens/s"
-        if self.samples_per_second is not None:
-            return self.samples_per_second, "samples/s"
-        return (1e6 / self.latency_us if self.latency_us else 0.0), "steps/s"
+    def rate(self, unit: str) -> float | None:
+        """How many of the unit a second: "tokens/s", "samples/s" or "steps/s"; None: not known."""
+        if unit == _STEPS:
+            return 1e6 / self.latency_us if self.latency_us else 0.0
+        return self.tokens_per_second if unit == _THROUGHPUTS[0] else self.samples_per_second
 
     def to_json(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -239,27 +241,34 @@ def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return "\n\n".join(parts)
 
 
+def _unit_of(points: Sequence[SweepPoint]) -> str:
+    """What the throughput counts, where that is known of all points."""
+    known = (u for u in _THROUGHPUTS if all(point.rate(u) is not None for point in points))
+    return next(known, _STEPS)
+
+
 def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    top = max(point.rate[0] for point in points)
-    unit = points[0].rate[1]
+    unit = _unit_of(points)
+    rates = [point.rate(unit) or 0.0 for point in points]
+    top = max(rates)
     has_cost = any(point.cost_per_million_tokens is not None for point in points)
     header = [sweep.argument, "ms a step", "80 % range", "bound", "GiB", "fits", unit]
     header += ["1M tokens"] if has_cost else []
     rows = [
         [
             point.value,
-            f"{point.latency_us / 1e3:,.2f}",
-            f"{point.low_us / 1e3:,.2f} to {point.high_us / 1e3:,.2f}",
+            milliseconds_text(point.latency_us),
+            f"{milliseconds_text(point.low_us)} to {milliseconds_text(point.high_us)}",
             point.bound,
             f"{point.used_bytes / _GIB:.1f} of {point.capacity_bytes / _GIB:.0f}",
             fits_cell(point.memory_verdict),
-            f"{point.rate[0]:,.0f}" if point.rate[0] >= 10 else f"{point.rate[0]:.3g}",
+            f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}",
             *([f"{point.cost_per_million_tokens or 0.0:.3g}"] if has_cost else []),
         ]
-        for point in points
+        for point, rate in zip(points, rates, strict=True)
     ]
     lines = text_table(header, rows).splitlines()
-    bars = [_bar(point.rate[0] / top if top else 0.0) for point in points]
+    bars = [_bar(rate / top if top else 0.0) for rate in rates]
     return "\n".join(
         [lines[0], *(f"{line}  {bar}" for line, bar in zip(lines[1:], bars, strict=True))]
     )
@@ -281,8 +290,11 @@ def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fitting = [point for point in points if point.memory_verdict == "fits"]
     if not fitting:
         return f"no {sweep.argument} of these fits"
-    best = max(fitting, key=lambda point: point.rate[0])
-    said = [f"most {best.rate[1]} that fit: {sweep.argument} {best.value}"]
+    unit = _unit_of(points)
+    best = max(fitting, key=lambda point: point.rate(unit) or 0.0)
+    said = [f"most {unit} that fit: {sweep.argument} {best.value}"]
+    if unit == _STEPS:
+        said = ["what a step takes in is not known, so no value is called the best"]
     numbers = [(_number(point.value), point) for point in points]
     if all(number is not None for number, _ in numbers):
         known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)

@@ -11,7 +11,7 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import aligned
+from neusight.predictors.words import aligned, milliseconds_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -117,8 +117,8 @@ class SideBySide:
         return [
             [
                 row.gpu,
-                f"{row.latency_us / 1e3:,.2f}",
-                f"{row.low_us / 1e3:,.2f} to {row.high_us / 1e3:,.2f}",
+                milliseconds_text(row.latency_us),
+                f"{milliseconds_text(row.low_us)} to {milliseconds_text(row.high_us)}",
                 row.bound,
                 f"{row.mfu:.1%}",
                 f"{row.trained:.0%}",

@@ -20,6 +20,7 @@ from neusight.advice.what_if import (
     in_channels_last,
     odd_sizes,
     waits_by_source,
+    with_float16,
     with_low_precision,
     with_padding,
     with_tf32,
@@ -50,6 +51,8 @@ LINES_SHOWN = 3
 #: Lines of the program that are named in one piece of advice.
 _SOURCES_SHOWN = 3
 
+#: The kind of the advice to leave bfloat16, on a GPU without tensor cores for it.
+FLOAT16 = "float16"
 #: The kind of the advice to compile.
 COMPILE = "compile"
 
@@ -73,8 +76,10 @@ class Advice:
 
     @property
     def line(self) -> str:
-        """One line of the first screen."""
-        return f"    {time_text(self.latency_us):>11} {-self.gain + 0.0:>6.0%}  {self.what}"
+        """One line of the first screen, in the unit of the step that it changes."""
+        step_us = self.latency_us / (1 - self.gain) if self.gain < 1 else self.latency_us
+        latency = time_text(self.latency_us, like=step_us)
+        return f"    {latency:>11} {-self.gain + 0.0:>6.0%}  {self.what}"
 
     def to_json(self) -> dict[str, Any]:
         """The advice as plain values."""
@@ -111,7 +116,10 @@ def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> 
 
 def advice_lines(advice: Iterable[Advice]) -> list[str]:
     """The first few, for the first screen; empty where there are none."""
-    shown = list(advice)[:LINES_SHOWN]
+    found = list(advice)
+    shown = found[:LINES_SHOWN]
+    missed = [item for item in found[LINES_SHOWN:] if item.kind == FLOAT16]
+    shown = [*shown[: LINES_SHOWN - len(missed)], *missed]
     if not shown:
         return []
     heading = "  what to change (each alone, computed by pricing the recording again)"
@@ -293,6 +301,16 @@ def _of_precision(what_if: WhatIf, gpu: GPU, smallest_gain: float) -> Iterator[_
             what='TF32 products: torch.set_float32_matmul_precision("high")',
             assumes="10 bits of mantissa are enough for products; sums stay in FP32",
             entries=with_tf32(what_if.entries),
+        )
+    if times["bf16"] and not gpu.has_matrix_unit("bf16") and gpu.has_matrix_unit("fp16"):
+        yield _StepChange(
+            kind=FLOAT16,
+            what=f"float16 instead of bfloat16: {gpu.name} has tensor cores for it, for bfloat16 "
+            "it has none (with torch.amp.GradScaler where it trains)",
+            assumes="every tensor of bfloat16 is one of float16; the scaler's own work, a pass "
+            "over the gradients, is not counted",
+            entries=with_float16(what_if.entries),
+            is_always_told=True,
         )
     half = _half_of(gpu.has_matrix_unit)
     if half and times["fp32"] + times["tf32"] >= least_us:

@@ -42,6 +42,7 @@ __all__ = [
     "in_channels_last",
     "odd_sizes",
     "waits_by_source",
+    "with_float16",
     "with_low_precision",
     "with_padding",
     "with_tf32",
@@ -429,6 +430,29 @@ def with_low_precision(what_if: WhatIf, entries: Entries, dtype: str) -> Entries
         found.append(replace(entry, signature=signatures(entry.signature)))
         found.extend(cast(entry, lowered(spec), "float32") for spec in outputs)
     return tuple(found)
+
+
+def with_float16(entries: Entries) -> Entries:
+    """Every tensor of bfloat16 in float16 instead: of the same size, on other units."""
+
+    def halved(spec: TensorSpec) -> TensorSpec:
+        return spec._replace(dtype="float16") if spec.dtype == "bfloat16" else spec
+
+    def changed(signature: OpSignature) -> OpSignature:
+        made = _with_tensors(signature, halved)
+        named = tuple(
+            (name, "float16" if isinstance(value, str) and value == "bfloat16" else value)
+            for name, value in made.arguments
+        )
+        return replace(made, arguments=named)
+
+    signatures = _Signatures(changed)
+    return tuple(
+        replace(entry, signature=signatures(entry.signature))
+        if isinstance(entry, OpCall)
+        else entry
+        for entry in entries
+    )
 
 
 def _is_matrix_op(what_if: WhatIf, call: OpCall) -> bool:

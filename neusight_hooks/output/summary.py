@@ -108,7 +108,8 @@ def headline(verdict: Verdict) -> str:
     latency, low, high = verdict.step_latency
     words = (
         f"{time_text(latency)} per {_STEP_WORDS[verdict.kind]} "
-        f"({time_text(low)} to {time_text(high)}), {verdict.bound}-bound"
+        f"({time_text(low, like=latency)} to {time_text(high, like=latency)}), "
+        f"{verdict.bound}-bound"
     )
     rate = verdict.whole_batch.per_second(latency)
     if rate is None:
@@ -134,6 +135,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         *_known_memory_words(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
         _coverage_words(found.verdict, found.unmapped),
+        _setting_words(found),
         *_premises(found),
         *_bullets(found.warnings),
         *changes,
@@ -143,13 +145,14 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
 
 
 def _time_words(verdict: Verdict) -> list[str]:
-    """Where the time goes."""
+    """Where the time goes, all of it in one unit."""
+    busy_us = verdict.gpu_busy_us
     return [
         f"  where the time goes ({time_text(verdict.gpu_busy_us)} of GPU time a step, "
         f"{counted(verdict.num_kernels, 'kernel')}, {counted(verdict.num_ops, 'op')}, "
         f"MFU {verdict.mfu:.1%})",
         *(
-            f"    {row.name:<24} {time_text(row.time_us):>10}  {row.share:>5.1%}  "
+            f"    {row.name:<24} {time_text(row.time_us, like=busy_us):>10}  {row.share:>5.1%}  "
             f"{counted(row.count, 'kernel', width=6)}"
             for row in verdict.by_kernel_class[:_ROWS_SHOWN]
         ),
@@ -284,15 +287,23 @@ def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
     return words
 
 
+def _setting_words(found: Findings) -> str:
+    """What it was forecast for, and with."""
+    torch = found.recording.torch_version.partition("+")[0]
+    name, host, predictor = found.gpu.name, found.host, found.predictor
+    return f"  setting   {name}, host {host!r}, torch {torch}, predictor {predictor!r}"
+
+
 def _host_words(found: Findings) -> list[str]:
     """Which host was assumed, where the verdict hangs on it."""
     verdict = found.verdict
     if verdict.bound != "host":
         return []
+    latency = verdict.step_latency.median
     return [
         f"  host      the profile {found.host!r} makes it host-bound: "
-        f"{time_text(verdict.host_us)} of the host a step, "
-        f"{time_text(verdict.gpu_busy_us)} of the GPU"
+        f"{time_text(verdict.host_us, like=latency)} of the host a step, "
+        f"{time_text(verdict.gpu_busy_us, like=latency)} of the GPU"
     ]
 
 

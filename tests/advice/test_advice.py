@@ -108,6 +108,29 @@ def test_convolutions_in_half_precision_are_told_of_channels_last() -> None:
     assert "channels_last" not in kinds(advice_for(last))
 
 
+@pytest.mark.parametrize(("gpu", "is_told"), [("V100", True), ("T4", True), ("A100", False)])
+def test_bfloat16_without_tensor_cores_is_told_of_what_float16_gives(
+    gpu: str, is_told: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))
+    data = torch.ones(2048, 2048)
+
+    found = advice_for(train(model.bfloat16(), data.bfloat16(), gpu=gpu, fused=True))
+
+    told = [advice for advice in found if advice.kind == "float16"]
+    assert bool(told) is is_told
+    if told:
+        there = train(model.half(), data.half(), gpu=gpu, fused=True)
+        assert told[0].latency_us == pytest.approx(there.step_latency_us.median, rel=1e-3)
+        assert told[0].line in advice_lines([*found[:1] * 5, *told])
+
+
+def test_a_gain_is_told_in_the_unit_of_the_step() -> None:
+    assert Advice("a", "b", latency_us=900.0, gain=0.5, assumes="").line.split()[:2] == [
+        "0.90", "ms",
+    ]  # fmt: skip
+
+
 class Misaligned:
     """A predictor for which odd sizes cost ten times as much, as on real tensor cores."""
 

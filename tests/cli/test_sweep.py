@@ -148,3 +148,16 @@ def test_an_argument_that_the_script_does_not_take_fails(tmp_path: Path) -> None
 
     assert done.returncode == 3
     assert "unrecognized arguments: --width 2" in done.stdout
+
+
+def test_throughput_is_compared_in_what_all_points_know_or_not_at_all() -> None:
+    points = [point("1", 10, 10), point("4", 20, 40)]
+    mixed = [replace(points[0], samples_per_second=100.0, tokens_per_second=None),
+             replace(points[1], samples_per_second=200.0)]  # fmt: skip
+    unknown = [replace(item, tokens_per_second=None) for item in points]
+
+    assert "most samples/s that fit: batch 4" in sweep_table(Sweep("batch", ("1", "4")), mixed)
+    table = sweep_table(Sweep("batch", ("1", "4")), unknown)
+    assert "what a step takes in is not known, so no value is called the best" in table
+    assert "that fit:" not in table
+    assert "largest that fits: 4" in table

@@ -96,6 +96,7 @@ def test_the_first_screen_tells_verdict_time_memory_and_what_it_rests_on() -> No
         "            peak at aten::mm in net.up, train.py:7",
         "            activations 1000.0 MiB, parameters 600.0 MiB",
         "  coverage  90% trained, 10% physics",
+        "  setting   Round, host 'plain', torch 2.13, predictor 'roofline'",
         "  batch     8 samples, 4,096 tokens a step (token ids [8 x 512] in net)",
         "  step      an optimizer's step; 7 training, 2 inference, 1 setup",
         "  note      values were invented",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from neusight.integrations.profiles.comparison.tables import plain as compared_t
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.terminal_text import printable, printable_lines, printable_text
+from neusight.predictors.terminal_text import fitted, printable, printable_lines, printable_text
 
 #: Red, the title of the window, a bell, a new line, a line over the one before, text turned round,
 #: nothing wide, a byte that is no UTF-8, a line of Unicode's own.
@@ -128,3 +129,53 @@ def test_what_is_printable_stays_and_the_rest_is_named(text: str, shown: str) ->
 def test_lines_stay_lines() -> None:
     assert printable_text("a\x07\nb") == "a\\x07\nb"
     assert printable_lines(["a\nb", "c"]) == "a\\nb\nc"
+
+
+class Wide(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_line_is_broken_below_what_it_says_where_the_terminal_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    note = "  note      " + "a line of the program that is long " * 3
+    table = "GPU             ms a step  fits"
+
+    lines = fitted(f"{note}\n{table}", Wide()).split("\n")
+
+    assert [len(line) <= 60 for line in lines] == [True] * 4
+    assert lines[1].startswith(" " * 12 + "program that")
+    assert lines[-1] == table
+    assert fitted(note, io.StringIO()) == note
+
+
+def test_a_table_loses_its_blanks_first_and_then_goes_on_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    spaced = ["    gemm                        4.68 ms  85.3%       6 kernels",
+              "    softmax                     0.21 ms   3.8%      12 kernels"]  # fmt: skip
+    wide = [f"{name:<14}{'12.34 ms':>20}{'12.34 to 56.78':>20}{'compute':>14}" for name in "ab"]
+
+    assert fitted("\n".join(spaced), Wide()).split("\n") == [
+        "    gemm     4.68 ms  85.3%   6 kernels",
+        "    softmax  0.21 ms   3.8%  12 kernels",
+    ]
+    assert fitted("\n".join(wide), Wide()) == (
+        "a  12.34 ms  12.34 to 56.78  compute\nb  12.34 ms  12.34 to 56.78  compute"
+    )
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [" ".join(["word"] * 2) + "   123456789" * 4 for _ in range(2)]
+    lines = fitted("\n".join(rows), Wide()).split("\n")
+    assert lines == ["word word  123456789  123456789", "    123456789  123456789"] * 2
+
+
+def test_a_word_that_is_too_long_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    path = "/a" * 40
+
+    assert path in fitted(f"  trace     {path}", Wide()).split()

@@ -14,6 +14,8 @@ __all__ = ["MetricChange", "Status", "metric_changes"]
 Status = Literal["same", "within", "worse", "better", "tool"]
 
 _LATENCY = "step_latency"
+#: Baselines keep rates with three digits: sums of them are not exact beyond this.
+_RATE_DIGITS = 1
 _METRICS = {metric.name: metric for metric in KEPT_METRICS}
 
 
@@ -40,7 +42,8 @@ class MetricChange(NamedTuple):
     @property
     def by_program(self) -> float:
         """The part of the change that is the program's; of a step of today's batch."""
-        return round(self.after - self.expected - self.by_tool, 6)
+        digits = _RATE_DIGITS if self.unit.endswith("/s") else 6
+        return round(self.after - self.expected - self.by_tool, digits)
 
     @property
     def expected(self) -> float:

@@ -32,6 +32,7 @@ from neusight.integrations.program.forecasting import ProgramForecast, forecast_
 from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS, STATED
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
+from neusight.predictors.terminal_text import fitted
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
 
@@ -232,7 +233,7 @@ def tell(results: list[CaseResult], reports: Reports) -> int:
     """Prints the report and writes what was asked for, all of it, before any problem is told."""
     folder = Path.cwd()
     for result in results:
-        print(words_of(result, folder, quiet=reports.quiet))
+        print(fitted(words_of(result, folder, quiet=reports.quiet), sys.stdout))
     pasted = [result.case for result in results if result.kind == "regression" and result.case]
     if pasted and not reports.quiet:
         path = reports.baseline
@@ -254,7 +255,10 @@ def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[st
     problems: list[str] = []
     for path, write in writers:
         if path:
-            problems += tried(partial(write, path), path)
+            found = tried(partial(write, path), path)
+            problems += found
+            if not found:
+                print(f"written to {path}")
     return problems
 
 

@@ -14,6 +14,7 @@ from neusight.integrations.cli.files import tell_problems, tried, write_json, wr
 from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
+from neusight.predictors.terminal_text import fitted
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -152,7 +153,7 @@ def _told(
             found = tried(lambda path=path, write=write: write(path), path)  # type: ignore[misc]
             problems += found
             written += [] if found else [f"written to  {path}"]
-    print("\n".join([text, *written]))
+    print(fitted("\n".join([text, *written]), sys.stdout))
     tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 

@@ -138,6 +138,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     print(coloured(ranking.text(), sys.stdout))
     path = planned.json
     problems = tried(lambda: write_json(path, ranking.to_json()), path) if path else []
+    if path and not problems:
+        print(f"written to {path}")
     tell_problems(problems)
     if is_interrupted:
         return ExitCode.INTERRUPTED

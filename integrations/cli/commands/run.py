@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -288,6 +289,8 @@ def _sweep(request: RunRequest, text: str) -> int:
     if request.json:
         path = request.json
         problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
+        if not problems:
+            print(f"\nwritten to {path}")
     tell_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
 
@@ -343,7 +346,7 @@ def _report(
         for forecast in forecasts:
             print(forecast.summary().partition("\n")[0])
     else:
-        print_screen(_screen(request, first), forecasts, advice)
+        print_screen(_screen(request, first, problems), forecasts, advice)
     for report in reports:
         print(report.verdict if is_quiet else f"\n{report}")
     _print_trials(trials, is_quiet=is_quiet)
@@ -373,7 +376,7 @@ def _end_of(outcome: Outcome) -> list[str]:
     return []
 
 
-def _screen(request: RunRequest, first: ProgramForecast) -> Screen:
+def _screen(request: RunRequest, first: ProgramForecast, problems: list[str]) -> Screen:
     return Screen(
         program=request.program,
         outcome=first.outcome,
@@ -383,7 +386,18 @@ def _screen(request: RunRequest, first: ProgramForecast) -> Screen:
         judges_memory=request.max_memory is not None,
         trace=request.trace,
         html=request.html,
+        others=tuple(_written(request, first.forecast, problems)),
     )
+
+
+def _written(
+    request: RunRequest, first: Forecast, problems: list[str]
+) -> Iterator[tuple[str, str]]:
+    """What else was asked for and written, with its place."""
+    chakra = request.chakra if first.recording.num_ops else None
+    for what, place in (("figures", request.json), ("recording", request.save), ("chakra", chakra)):
+        if place and not any(problem.startswith(f"{place} ") for problem in problems):
+            yield what, place
 
 
 def _write(

@@ -11,6 +11,7 @@ from neusight.integrations.cli.planning.candidates import Candidate
 from neusight.integrations.cli.planning.points import PlanPoint
 from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, text_table
 from neusight.predictors.terminal_text import printable
+from neusight.predictors.words import milliseconds_text
 
 __all__ = ["SCHEMA_VERSION", "RankedBy", "Ranking", "interim_words"]
 
@@ -130,8 +131,8 @@ class Ranking:
         return [
             *(value for _, value in point.candidate.settings),
             row.gpu,
-            f"{row.latency_us / 1e3:,.2f}",
-            f"{row.low_us / 1e3:,.2f} to {row.high_us / 1e3:,.2f}",
+            milliseconds_text(row.latency_us),
+            f"{milliseconds_text(row.low_us)} to {milliseconds_text(row.high_us)}",
             f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}",
             f"{row.mfu:.1%}",
             f"{point.exposed_communication_us / 1e3:,.2f}",
