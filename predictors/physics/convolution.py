@@ -131,6 +131,8 @@ _DIRECT_FLOOR_FACTOR = 1.5
 _NHWC_OUTPUT_INSTRUCTIONS = 40.0
 _NHWC_TAP_INSTRUCTIONS = 10.0
 
+_HALVES = ("fp16", "bf16")
+
 #: Groups of more channels stored as NHWC: multiplications as a share of the lanes that integers do
 #: not share. data/kernelbench, level 3's 25 compiled, even half: 0.066 on H100, 0.068 on L40S;
 #: judged on 26.
@@ -302,10 +304,14 @@ def _is_direct(kernel: Kernel) -> bool:
 
 
 def _is_nhwc_grouped(kernel: Kernel, gpu: GPU) -> bool:
-    """Whether cuDNN runs groups in FP32 on images stored as NHWC."""
+    """Whether cuDNN runs groups on images stored as NHWC: all in FP32, depthwise ones in 16 bits
+    too (ConvUtils.h, use_cudnn_depthwise: always for channels_last), as fast as in FP32 at least.
+    """
     size = _size_of(kernel)
     is_forward = size.groups > 1 and size.direction == "forward"
-    return is_forward and kernel.layout == "channels_last" and kernel.compute == "tf32"
+    is_half = kernel.compute in _HALVES and gpu.vendor == "nvidia"
+    is_known = kernel.compute == "tf32" or (is_half and _is_direct(kernel))
+    return is_forward and is_known and kernel.layout == "channels_last"
 
 
 def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:

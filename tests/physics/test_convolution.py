@@ -157,6 +157,17 @@ def test_a_depthwise_output_takes_instructions_for_itself_and_for_each_tap() -> 
     assert time_us(size, dtype="float32", name="H100") == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_depthwise_of_channels_last_images_is_cudnns_in_16_bits_too(dtype: str) -> None:
+    size = ConvolutionSize(32, 96, 96, 96, (56, 56), (56, 56), (7, 7), (1, 1), "forward")
+    nchw = Kernel.convolution(size, dtype=dtype, layout="contiguous")
+    nhwc = Kernel.convolution(size, dtype=dtype, layout="channels_last")
+
+    [there, here] = predict([nchw, nhwc], "RTX-4090")
+
+    assert there.latency_us > 2 * here.latency_us
+
+
 def test_depthwise_is_far_from_peak() -> None:
     size = ConvolutionSize(32, 512, 512, 512, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
     kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
