@@ -2,7 +2,8 @@
 
 As published: 8 hidden layers, SMAPE as loss, one network a class, NVIDIA and AMD apart. Ours: the
 host's share is taken off each label first, so that a kernel's own duration is learnt; the layers
-are 128 wide, not 512 (`width`), and their weights are kept as bytes.
+are 128 wide, not 512 (`width`; ACCURACY.md has what that costs), and their weights are kept as
+bytes.
 """
 
 from __future__ import annotations
