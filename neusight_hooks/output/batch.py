@@ -1,9 +1,10 @@
-"""What a step takes in: samples and tokens, read off its embeddings and convolutions."""
+"""What a step takes in: samples and tokens, read off what a model looks up or multiplies first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec, stepped_optimizer
 
@@ -14,7 +15,18 @@ SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"
 
 _EMBEDDINGS = ("aten::embedding",)
 _CONVOLUTIONS = ("aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution")
+_PRODUCTS = {"aten::addmm": "mat1", "aten::mm": "self"}
 _INTEGERS = ("int64", "int32")
+
+#: What makes rows that are no samples: [batch, sequence, features] taken as [tokens, features],
+#: nodes picked for edges.
+_REGROUPING = (
+    "aten::view",
+    "aten::_unsafe_view",
+    "aten::_reshape_alias",
+    "aten::index",
+    "aten::index_select",
+)
 
 
 @dataclass(frozen=True)
@@ -64,13 +76,25 @@ def stated_batch(options: Mapping[str, str]) -> Batch:
     )
 
 
+class _Input(NamedTuple):
+    """What comes into an op: its shape, and the op's module."""
+
+    shape: tuple[int, ...]
+    module: str
+
+
 class _Intake:
-    """What one outermost forward takes in: a lookup in its largest table, its first convolution."""
+    """What one outermost forward takes in: a lookup in its largest table, the input of its first
+    convolution, and of its first product unless its rows were made by `_REGROUPING` (None).
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.indices: OpCall | None = None
-        self.image: OpCall | None = None
+        self.image: _Input | None = None
+        self.features: _Input | None = None
+        self.has_product = False
+        self.regrouped: set[tuple[int, ...]] = set()
 
 
 def batch_of(entries: Iterable[Entry]) -> Batch:
@@ -78,8 +102,9 @@ def batch_of(entries: Iterable[Entry]) -> Batch:
 
     Integer indices [batch, sequence] into the largest embedding table in the forward of the first
     model that has one: samples and tokens. Else the leading dimension of the first convolution's
-    input: samples, but not where several optimizers take turns (the discriminator of a GAN sees a
-    batch more than once). Calls of that model in the step (gradient accumulation) add up.
+    input, else of the first product's where its rows come in as they are: samples, but not where
+    several optimizers take turns (the discriminator of a GAN sees a batch more than once). Calls of
+    that model in the step (gradient accumulation) add up.
 
     >>> batch_of([])
     Batch(samples=None, tokens=None, known_by='')
@@ -89,10 +114,11 @@ def batch_of(entries: Iterable[Entry]) -> Batch:
     texts = [intake for intake in intakes if intake.indices is not None]
     if texts:
         return _of_texts([item for item in texts if item.root == texts[0].root])
-    images = [intake for intake in intakes if intake.image is not None]
-    if images and _num_optimizers(entries) <= 1:
-        return _of_images([item for item in images if item.root == images[0].root])
-    return Batch()
+    if _num_optimizers(entries) > 1:
+        return Batch()
+    images = [(intake.root, intake.image) for intake in intakes if intake.image is not None]
+    rows = [(intake.root, intake.features) for intake in intakes if intake.features is not None]
+    return _of_inputs(images or rows)
 
 
 def _intakes(entries: list[Entry]) -> Iterator[_Intake]:
@@ -127,7 +153,16 @@ def _look_at(call: OpCall, intake: _Intake) -> None:
     elif op in _CONVOLUTIONS and intake.image is None:
         image = call.signature.optional_tensor("input") or call.signature.optional_tensor("self")
         if image is not None and image.shape:
-            intake.image = call
+            intake.image = _Input(image.shape, call.module)
+    elif op in _PRODUCTS and not intake.has_product:
+        intake.has_product = True
+        shape = call.signature.tensor(_PRODUCTS[op]).shape
+        if call.module and shape not in intake.regrouped:
+            intake.features = _Input(shape, call.module)
+    elif op in _REGROUPING:
+        before, after = call.signature.input_tensors[:1], call.signature.output_tensors[:1]
+        if before and after and before[0].shape[:1] != after[0].shape[:1]:
+            intake.regrouped.add(after[0].shape)
 
 
 def _weight(call: OpCall) -> tuple[int, int]:
@@ -147,23 +182,24 @@ def _of_texts(intakes: list[_Intake]) -> Batch:
     return Batch(
         samples=sum(shape[0] for shape in shapes),
         tokens=sum(_indices(call).numel for call in calls),
-        known_by=_told("token ids", shapes, calls[0]),
+        known_by=_told("token ids", shapes, calls[0].module),
     )
 
 
-def _of_images(intakes: list[_Intake]) -> Batch:
-    calls = [intake.image for intake in intakes if intake.image is not None]
-    shapes = [call.signature.input_tensors[0].shape for call in calls]
-    return Batch(
-        samples=sum(shape[0] for shape in shapes),
-        known_by=_told("inputs", shapes, calls[0]),
-    )
+def _of_inputs(inputs: list[tuple[str, _Input]]) -> Batch:
+    """The samples of the first model's calls, which add up."""
+    calls = [item for root, item in inputs if root == inputs[0][0]]
+    if not calls:
+        return Batch()
+    shapes = [item.shape for item in calls]
+    known_by = _told("inputs", shapes, calls[0].module)
+    return Batch(samples=sum(shape[0] for shape in shapes), known_by=known_by)
 
 
-def _told(what: str, shapes: list[tuple[int, ...]], call: OpCall) -> str:
+def _told(what: str, shapes: list[tuple[int, ...]], module: str) -> str:
     shape = " x ".join(str(size) for size in shapes[0])
     times = f"{len(shapes)} times " if len(shapes) > 1 else ""
-    return f"{what} {times}[{shape}] in {call.module or 'the step'}"
+    return f"{what} {times}[{shape}] in {module or 'the step'}"
 
 
 def _num_optimizers(entries: list[Entry]) -> int:

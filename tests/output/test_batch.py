@@ -104,8 +104,28 @@ def test_nothing_is_told_of_a_discriminator_that_sees_a_batch_twice() -> None:
     assert not batch(step)
 
 
-def test_features_without_an_embedding_tell_nothing() -> None:
-    assert batch(trained(nn.Linear(8, 8), torch.randn(4, 8))) == Batch()
+def test_rows_of_features_are_samples() -> None:
+    found = batch(trained(nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8), torch.randn(6, 8)))
+
+    assert (found.samples, found.tokens) == (10, None)
+    assert found.known_by == "inputs 2 times [4 x 8] in Sequential.0"
+
+
+def test_images_made_flat_keep_their_samples() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8, bias=False))
+
+    assert batch(trained(model, torch.randn(4, 3, 2, 2))).samples == 4
+
+
+def test_features_of_a_sequence_tell_nothing() -> None:
+    """Whether [4, 16, 8] are four samples or sixteen, only the program knows."""
+    assert batch(trained(nn.Linear(8, 8), torch.randn(4, 16, 8))) == Batch()
+
+
+def test_a_product_outside_of_modules_tells_nothing() -> None:
+    weight = torch.randn(8, 8)
+
+    assert batch(lambda: torch.randn(4, 8).cuda() @ weight.cuda()) == Batch()
 
 
 def test_position_ids_alone_tell_nothing() -> None:

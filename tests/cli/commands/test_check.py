@@ -208,7 +208,7 @@ def test_every_form_of_the_report_is_written(check: Check, monkeypatch: pytest.M
     assert code == 0
     assert json.loads(Path("a.json").read_text())["exit_code"] == 0
     assert Path("a.xml").read_text().startswith("<?xml")
-    assert len(json.loads(Path("b.json").read_text())) == 8
+    assert len(json.loads(Path("b.json").read_text())) == 9
     assert Path("a.md").read_text() in Path("summary.md").read_text()
     assert Path("summary.md").read_text().startswith("before\n")
 
