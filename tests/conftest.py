@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -18,6 +19,11 @@ if importlib.util.find_spec("neusight") is None:
 
 #: No test finds what another run compiled, but those of the cache itself, which say so.
 os.environ["NEUSIGHT_COMPILE_CACHE"] = "0"
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and so all that tests start; their
+# Ctrl-C is meant.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No property fails because the machine is loaded.
 settings.register_profile(
