@@ -76,7 +76,7 @@ def stated_batch(options: Mapping[str, str]) -> Batch:
     )
 
 
-class _Input(NamedTuple):
+class _FirstInput(NamedTuple):
     """What comes into an op: its shape, and the op's module."""
 
     shape: tuple[int, ...]
@@ -91,8 +91,8 @@ class _Intake:
     def __init__(self, root: str) -> None:
         self.root = root
         self.indices: OpCall | None = None
-        self.image: _Input | None = None
-        self.features: _Input | None = None
+        self.image: _FirstInput | None = None
+        self.features: _FirstInput | None = None
         self.has_product = False
         self.regrouped: set[tuple[int, ...]] = set()
 
@@ -153,12 +153,12 @@ def _look_at(call: OpCall, intake: _Intake) -> None:
     elif op in _CONVOLUTIONS and intake.image is None:
         image = call.signature.optional_tensor("input") or call.signature.optional_tensor("self")
         if image is not None and image.shape:
-            intake.image = _Input(image.shape, call.module)
+            intake.image = _FirstInput(image.shape, call.module)
     elif op in _PRODUCTS and not intake.has_product:
         intake.has_product = True
         shape = call.signature.tensor(_PRODUCTS[op]).shape
         if call.module and shape not in intake.regrouped:
-            intake.features = _Input(shape, call.module)
+            intake.features = _FirstInput(shape, call.module)
     elif op in _REGROUPING:
         before, after = call.signature.input_tensors[:1], call.signature.output_tensors[:1]
         if before and after and before[0].shape[:1] != after[0].shape[:1]:
@@ -186,7 +186,7 @@ def _of_texts(intakes: list[_Intake]) -> Batch:
     )
 
 
-def _of_inputs(inputs: list[tuple[str, _Input]]) -> Batch:
+def _of_inputs(inputs: list[tuple[str, _FirstInput]]) -> Batch:
     """The samples of the first model's calls, which add up."""
     calls = [item for root, item in inputs if root == inputs[0][0]]
     if not calls:

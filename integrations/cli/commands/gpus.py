@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.predictors.terminal_text import printable, printable_lines
+from neusight.predictors.terminal_text import fitted, printable, printable_lines
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -31,18 +32,18 @@ def run(options: argparse.Namespace) -> int:
     from neusight.predictors.gpu import find_gpu, gpus
 
     if options.topologies:
-        print(printable_lines(_topology_lines()))
+        print(fitted(printable_lines(_topology_lines()), sys.stdout))
         return ExitCode.OK
     if options.name is not None:
         found = find_gpu(options.name)
-        for name, value in found.to_json().items():
-            print(printable(f"{name:<38} {value}"))
-        print(_what_large_work_reaches(found))
+        facts = [printable(f"{name:<38} {value}") for name, value in found.to_json().items()]
+        print(fitted("\n".join([*facts, _what_large_work_reaches(found)]), sys.stdout))
         return ExitCode.OK
     families: dict[tuple[str, str], list[GPU]] = {}
     for item in sorted(map(find_gpu, gpus()), key=_newest_first):
         families.setdefault((item.vendor, _family(item)), []).append(item)
-    print(f"{'name':<28} {'memory':>8} {'GB/s':>7} {'watts':>6} {'bf16 TFLOP/s':>13} {'fp32':>7}")
+    print(f"{'':<44}{'peak TFLOP/s':>14}")
+    print(f"{'name':<27}{'memory':>6}{'GB/s':>6}{'watts':>6}{'bf16':>6}{'fp32':>7}")
     for (_, family), members in families.items():
         print(f"\n{printable(family)}")
         for item in members:
@@ -102,7 +103,7 @@ def _family(item: GPU) -> str:
 def _row(item: GPU) -> str:
     peak = item.peak_tflops.get("bf16")
     return (
-        f"  {printable(item.name):<26} {item.memory_bytes / _GIB:>6.0f} G "
-        f"{item.bandwidth_gbps:>7.0f} {item.tdp_w:>6.0f} {f'{peak:.0f}' if peak else '-':>13} "
+        f"  {printable(item.name):<25}{item.memory_bytes / _GIB:>4.0f} G"
+        f"{item.bandwidth_gbps:>6.0f}{item.tdp_w:>6.0f}{f'{peak:.0f}' if peak else '-':>6}"
         f"{item.peak_tflops['fp32']:>7.1f}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
 from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names, require_predictor
-from neusight.predictors.terminal_text import printable, printable_lines
+from neusight.predictors.terminal_text import fitted, printable, printable_lines
 
 if TYPE_CHECKING:
     from neusight.integrations.suites.evaluation import SuiteReport
@@ -60,14 +60,16 @@ def run(options: argparse.Namespace) -> int:
         report = _score_programs(options.data, names)
     else:
         report = score_folder(options.data, predictors=names)
-    print(table_of(report.rows, every_size=options.sizes))
-    for reason in report.left_out:
-        print(printable(f"left out: {reason}"))
-    problems: list[str] = []
-    if options.json:
-        problems = tried(lambda: write_json(options.json, report.to_json()), options.json)
+    left_out = [printable(f"left out: {reason}") for reason in report.left_out]
+    _show("\n".join([table_of(report.rows, every_size=options.sizes), *left_out]))
+    problems = _written(options.json, lambda path: write_json(path, report.to_json()))
     tell_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _show(text: str) -> None:
+    """On the screen, in lines no longer than it is wide."""
+    print(fitted(text, sys.stdout))
 
 
 def _run_suite(options: argparse.Namespace) -> int:
@@ -87,27 +89,34 @@ def _run_suite(options: argparse.Namespace) -> int:
         progress=lambda text: print(printable(text), file=sys.stderr, flush=True),
     )
     for table in report.tables:
-        print(f"{text_table(table, report.predictors)}\n")
+        _show(f"{text_table(table, report.predictors)}\n")
     for line in left_out_lines(report.left_out):
-        print(line)
+        _show(line)
     problems = _write_suite(options, report)
     tell_problems(problems)
     return ExitCode.OK if report.results and not problems else ExitCode.WRONG_USE
 
 
 def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
-    """The files that were asked for; what could not be written."""
+    """The files that were asked for, which are told; what could not be written."""
     from neusight.integrations.suites.tables import csv_text, markdown
 
-    problems: list[str] = []
-    if options.json:
-        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
-    if options.csv:
-        text = csv_text(report.suite, report.results, report.left_out)
-        problems += tried(lambda: write_text(options.csv, text), options.csv)
-    if options.markdown:
-        tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
-        problems += tried(lambda: write_text(options.markdown, tables), options.markdown)
+    tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
+    rows = csv_text(report.suite, report.results, report.left_out)
+    return [
+        *_written(options.json, lambda path: write_json(path, report.to_json())),
+        *_written(options.csv, lambda path: write_text(path, rows)),
+        *_written(options.markdown, lambda path: write_text(path, tables)),
+    ]
+
+
+def _written(path: str | None, write: Callable[[str], object]) -> list[str]:
+    """Writes the file, if one was asked for, and tells it; what went wrong."""
+    if not path:
+        return []
+    problems = tried(lambda: write(path), path)
+    if not problems:
+        _show(f"written to {path}")
     return problems
 
 
@@ -123,6 +132,6 @@ def _score_programs(folder: str, names: Sequence[str]) -> Report:
 
     calls, _ = read_profiled(folder)
     for name in names:
-        print(f"Kernel time of whole programs, {name}:")
-        print(printable_lines(totals_table(calls, in_regime(name, sustained=False)).splitlines()))
+        table = totals_table(calls, in_regime(name, sustained=False))
+        _show(f"Kernel time of whole programs, {name}:\n{printable_lines(table.splitlines())}")
     return score_dataset(profiled_dataset(folder), predictors=names)
