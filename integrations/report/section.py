@@ -18,7 +18,7 @@ from neusight.integrations.report.page.time_tables import view_of_times
 from neusight.integrations.report.page.timeline_view import timeline_words, view_of_timeline
 from neusight.output.ranks import slowest
 from neusight.output.summary import headline, verdict_words
-from neusight.predictors.words import bytes_text, counted, time_text
+from neusight.predictors.words import amount_text, bytes_text, counted, time_text
 from neusight.timeline.spans import StepSpan
 from neusight.timeline.steady import steady_step_of
 
@@ -162,7 +162,7 @@ def _figures(forecast: Forecast) -> list[tuple[str, str]]:
             else ("-", f"of {bytes_text(gpu.memory_bytes)}: memory is not known")
         ),
         (time_text(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
-        (f"{verdict.mfu:.1%}", f"MFU, {verdict.flops / 1e12:,.2f} TFLOP a step"),
+        (f"{verdict.mfu:.1%}", f"MFU, {amount_text(verdict.flops, 'flops')} a step"),
         (
             f"{verdict.num_kernels:,}",
             f"{'kernel' if verdict.num_kernels == 1 else 'kernels'} a step of "
