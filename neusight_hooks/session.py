@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -467,14 +468,26 @@ class forecast_on:  # a context manager reads as a verb
 def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
     """What a C library or another program changed past the overlay; files into which standard
     output goes are meant to."""
-    streams = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
-    changed = watch.changes(expected=streams)
+    changed = watch.changes(expected=_logs())
     if changed:
         shown = ", ".join(changed[:_PATHS_SHOWN]) + (", …" if len(changed) > _PATHS_SHOWN else "")
         recorder.warn_once(
             f"past neusight's overlay, by a C library or another program, changed: {shown}; "
             "`neusight run` stops such writes where the kernel has Landlock"
         )
+
+
+def _logs() -> list[str]:
+    """Where standard output and error go, of this process and of those above it: a test runner
+    puts its own in their place, and goes on writing to the log that it was started with."""
+    found: list[str] = []
+    process = os.getpid()
+    with contextlib.suppress(OSError, ValueError):  # another user's, or none
+        while process > 1:
+            found += [os.path.realpath(f"/proc/{process}/fd/{number}") for number in (1, 2)]
+            told = Path(f"/proc/{process}/stat").read_text()
+            process = int(told.rpartition(")")[2].split()[1])
+    return found
 
 
 def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:

@@ -736,6 +736,32 @@ def test_a_caches_folder_that_is_made_is_no_change_past_the_overlay(
     assert not any("past neusight's overlay" in text for text in forecast.warnings)
 
 
+LOGGED = """
+import os, subprocess, sys
+import torch, neusight
+
+log = os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as a test runner that captures
+os.dup2(1, 2)
+with neusight.forecast_on("H100") as forecast:
+    torch.ones(4, device="cuda") * 2
+    open("beside.txt", "w").close()
+    subprocess.run(["sh", "-c", "echo more"], stdout=log, check=True)
+os.write(log, "".join(text for text in forecast.warnings if "past" in text).encode())
+"""
+
+
+def test_the_log_of_a_test_runner_above_is_no_change(tmp_path: Path) -> None:
+    """It captures what tests print, and tells its progress in the file that it was started with."""
+    (tmp_path / "logged.py").write_text(LOGGED)
+
+    command = f"'{sys.executable}' logged.py; true"  # a shell above, whose output the log is
+    with (tmp_path / "log.txt").open("w") as log:
+        subprocess.run(["sh", "-c", command], cwd=tmp_path, stdout=log, check=True)
+
+    assert (tmp_path / "log.txt").read_text() == "more\n"
+
+
 def test_what_another_program_changes_all_the_same_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
