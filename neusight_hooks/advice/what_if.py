@@ -371,6 +371,17 @@ class _Signatures:
         return known[1]
 
 
+def _with_signatures(entries: Entries, change: Callable[[OpSignature], OpSignature]) -> Entries:
+    """The entries with each op's signature changed."""
+    signatures = _Signatures(change)
+    return tuple(
+        replace(entry, signature=signatures(entry.signature))
+        if isinstance(entry, OpCall)
+        else entry
+        for entry in entries
+    )
+
+
 def _changed(value: Argument, change: TensorChange) -> Argument:
     if isinstance(value, TensorSpec):
         return change(value)
@@ -446,13 +457,7 @@ def with_float16(entries: Entries) -> Entries:
         )
         return replace(made, arguments=named)
 
-    signatures = _Signatures(changed)
-    return tuple(
-        replace(entry, signature=signatures(entry.signature))
-        if isinstance(entry, OpCall)
-        else entry
-        for entry in entries
-    )
+    return _with_signatures(entries, changed)
 
 
 def _is_matrix_op(what_if: WhatIf, call: OpCall) -> bool:
@@ -502,13 +507,7 @@ def with_padding(entries: Entries, size: int, padded: int) -> Entries:
         )
         return replace(wider, arguments=numbers)
 
-    signatures = _Signatures(changed)
-    return tuple(
-        replace(entry, signature=signatures(entry.signature))
-        if isinstance(entry, OpCall)
-        else entry
-        for entry in entries
-    )
+    return _with_signatures(entries, changed)
 
 
 def in_channels_last(entries: Entries) -> Entries:

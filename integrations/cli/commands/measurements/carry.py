@@ -17,8 +17,8 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "carry a profile of a GPU that you own over to others"
 DESCRIPTION = (
     "Read a trace of torch.profiler (best with record_shapes=True) and say what its program does "
-    "on other GPUs: each measured kernel is carried over by wave scaling and by the ratio of "
-    "prices, and the host goes on as it did in the profile."
+    "on other GPUs: each kernel takes what is forecast there, with a share of what it deviated "
+    "from the forecast of its own GPU, and the host goes on as it did in the profile."
 )
 
 
