@@ -6,7 +6,7 @@ help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 install:  ## neusight and its tools, into the Python at hand
-	python3 -m pip install 'setuptools>=77' && python -m pip install -e '.[test,data]'
+	python3 -m pip install 'setuptools>=77' && python3 -m pip install -e '.[test]'
 
 check:  ## lint, types and tests
 	scripts/check
@@ -18,7 +18,7 @@ types:  ## mypy
 	scripts/check types
 
 test:  ## pytest
-	scripts/test
+	scripts/check tests
 
 docs:  ## the reference of the Python API, into build/docs
 	scripts/docs

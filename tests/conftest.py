@@ -7,7 +7,9 @@ import importlib.util
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import pytest
@@ -38,6 +40,60 @@ FUZZ_SEED, FUZZ_MUTANTS = 1, 300
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", type=int, default=FUZZ_SEED, help="seed of malformed input")
     parser.addoption("--fuzz-mutants", type=int, default=FUZZ_MUTANTS, help="mutants a format")
+    parser.addoption("--skipped", action="store_true", help="only what the last run skipped")
+
+
+#: Where pytest's cache keeps the tests, and the files of tests, that the last run skipped.
+_SKIPPED = "neusight/skipped"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SkippedTests(config), "neusight-skipped-tests")
+
+
+class _SkippedTests:
+    """Keeps which tests were skipped, so that `--skipped` runs them where more is installed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.skipped: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self.skipped.add(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.skipped.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.config.cache is not None:
+            self.config.cache.set(_SKIPPED, sorted(self.skipped))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--skipped") or config.cache is None:
+        return
+    skipped = set(config.cache.get(_SKIPPED, []))
+    chosen = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & skipped]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """With `--durations`, also how long the tests of each folder took together."""
+    if terminalreporter.config.option.durations is None:
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = PurePosixPath(report.nodeid.partition("::")[0]).parent
+                seconds["/".join(folder.parts[:2])] += report.duration
+    terminalreporter.section("time by folder")
+    for folder_name, total in seconds.most_common():
+        terminalreporter.write_line(f"{total:8.1f} s  {folder_name}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

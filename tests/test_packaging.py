@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import contextlib
+import importlib.metadata
 import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import neusight
 from neusight._version import __version__
+from neusight.stand_ins.catalogue import CATALOGUE
 from places import ROOT
 
 FOLDERS = ("neusight_hooks", "predictors", "integrations")
@@ -163,3 +170,71 @@ def has_setuptools(*, at_least: int) -> bool:
         return int(version("setuptools").split(".")[0]) >= at_least
     except ModuleNotFoundError:
         return False
+
+
+def without_guard(path: Path) -> set[str]:
+    """Top-level names of the packages that a file of tests imports, but for those that it skips
+    without: `pytest.importorskip`, or an import in a `try`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        str(call.args[0].value).partition(".")[0]
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("importorskip")
+        and isinstance(call.args[0], ast.Constant)
+    }
+    tried = {node for block in ast.walk(tree) if isinstance(block, ast.Try)
+             for statement in block.body for node in ast.walk(statement)}  # fmt: skip
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in tried:
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node not in tried:
+            found.add(node.module.partition(".")[0])
+    return found - guarded
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """Those distributions and all that they need in turn, by their normalized names."""
+    found: set[str] = set()
+    left = [Requirement(text) for text in requirements]
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if name not in found and name != "neusight-hooks":
+            found.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                left += map(Requirement, importlib.metadata.requires(name) or ())
+    return found
+
+
+def test_the_extra_of_the_tests_brings_what_tests_import(
+    config: configparser.ConfigParser,
+) -> None:
+    extras = config["options.extras_require"]
+    brought = needed(lines(config["options"]["install_requires"] + extras["test"] + extras["data"]))
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    # hta_figures.py runs in an environment of its own, as it says.
+    own = {path.stem for path in files} | {"neusight", "hta", *CATALOGUE}
+
+    names = set().union(*map(without_guard, files))
+    homes = importlib.metadata.packages_distributions()
+    missing = {
+        name
+        for name in names - own - set(sys.stdlib_module_names)
+        if not {canonicalize_name(home) for home in homes.get(name, ())} & brought
+    }
+
+    assert "neusight-hooks[data]" in lines(extras["test"])
+    assert missing == set()
+
+
+def test_the_readme_prints_the_two_commands_that_ci_runs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    setup = re.findall(r"^    (pip install .*)$", readme, re.MULTILINE)
+
+    run, tests = setup
+    assert run.endswith("examples/train_gpt2.py")
+    assert tests.endswith("python -m pytest")
