@@ -7,7 +7,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -85,14 +85,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """With `--durations`, also how long the tests of each folder took together."""
     if terminalreporter.config.option.durations is None:
         return
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 folder = PurePosixPath(report.nodeid.partition("::")[0]).parent
                 seconds["/".join(folder.parts[:2])] += report.duration
     terminalreporter.section("time by folder")
-    for folder_name, total in seconds.most_common():
+    for folder_name, total in sorted(seconds.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"{total:8.1f} s  {folder_name}")
 
 
