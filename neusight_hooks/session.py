@@ -55,9 +55,11 @@ FILES_OPTION = "files"
 #: Changed paths that a warning names.
 _PATHS_SHOWN = 5
 
-_NO_CUDA_WORK = (
-    "no CUDA work was recorded: the block did none, or the device was chosen before it was entered "
-    '(device = "cuda" if torch.cuda.is_available() else "cpu"). Move that inside.'
+_NO_CUDA_WORK = "no CUDA work was recorded"
+#: Added for a `with` block, where the usual reason is a device that was chosen above it.
+_CHOSEN_BEFORE = (
+    "; if the block uses a device that was chosen before it "
+    '(device = "cuda" if torch.cuda.is_available() else "cpu"), move that line into the block'
 )
 
 #: Share of ops on the CPU above which a block is taken to run on the CPU by mistake.
@@ -321,6 +323,19 @@ class Session:
         recorder = self._recorder
         self.forecast.keep(None if recorder is None else self._recording_of(recorder))
 
+    def _warnings_of(self, recorder: Recorder) -> list[str]:
+        """What the user should know of the recording. A program that failed early has a better
+        reason to have no CUDA work than a wrong device."""
+        found = list(recorder.warnings)
+        hint = "" if self.options.script else _CHOSEN_BEFORE
+        tape = recorder.tape
+        num_ops = tape.cpu_ops + tape.gpu_ops
+        if tape.gpu_ops == 0:
+            found += [] if self._failure else [_NO_CUDA_WORK + hint]
+        elif tape.cpu_ops > _MOSTLY_CPU * num_ops:
+            found.append(f"{tape.cpu_ops} of {num_ops} ops ran on the CPU{hint}")
+        return found + _warnings_of(recorder)
+
     def _recording_of(self, recorder: Recorder) -> Recording:
         import torch
 
@@ -330,7 +345,7 @@ class Session:
             gpu=self.forecast.gpu.name,
             torch_version=torch.__version__,
             questions=tuple(sorted(self._questions.items())),
-            warnings=tuple(_warnings_of(recorder)),
+            warnings=tuple(self._warnings_of(recorder)),
             script=self.options.script,
             world_size=1 if rank is None else rank.world_size,
             rank=0 if rank is None else rank.index,
@@ -443,7 +458,7 @@ class forecast_on:  # a context manager reads as a verb
         session.note_failure(kind, error, traceback)
         session.close()
         if kind is None and not session.has_cuda_work:
-            python_warnings.warn(_NO_CUDA_WORK, NoCudaWorkWarning, stacklevel=2)
+            python_warnings.warn(_NO_CUDA_WORK + _CHOSEN_BEFORE, NoCudaWorkWarning, stacklevel=2)
         if self._on_trace_ready is not None and session.forecast.recording.steps:
             self._on_trace_ready(session.forecast)
 
@@ -518,15 +533,8 @@ def open_forecast() -> Forecast | None:
 
 
 def _warnings_of(recorder: Recorder) -> list[str]:
-    found = list(recorder.warnings)
-    tape = recorder.tape
-    if tape.gpu_ops == 0:
-        found.append(_NO_CUDA_WORK)
-    elif tape.cpu_ops > _MOSTLY_CPU * (tape.cpu_ops + tape.gpu_ops):
-        found.append(
-            f"{tape.cpu_ops} of {tape.cpu_ops + tape.gpu_ops} ops ran on the CPU; if "
-            "the device was chosen before the block, move that inside, or use `neusight run`."
-        )
+    """What the recording says of itself, whoever ran the program."""
+    found: list[str] = []
     if recorder.invention.sites:
         sites = sorted(recorder.invention.sites)
         shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")

@@ -112,6 +112,13 @@ def test_a_block_without_cuda_work_says_what_to_do() -> None:
     assert forecast.to_json()["num_ops"] == 0
 
 
+def test_a_block_that_fails_before_any_cuda_work_gives_no_other_reason() -> None:
+    with pytest.raises(ImportError), neusight.forecast_on("H100") as forecast:
+        import torch.not_there  # type: ignore[import-not-found]  # noqa: F401
+
+    assert "no CUDA work" not in forecast.summary()
+
+
 def test_a_block_mostly_on_the_cpu_says_so() -> None:
     with neusight.forecast_on("H100") as forecast:
         x = torch.ones(3)

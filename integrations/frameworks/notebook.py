@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "NotebookCell",
     "ShownForecast",
+    "asks_for_help",
     "load_ipython_extension",
     "open_cell",
+    "print_help",
     "register_where_it_runs",
     "unload_ipython_extension",
 ]
@@ -87,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="files that the cell writes stay")  # fmt: skip
     parser.add_argument("--keep-writes", metavar="DIR", help="keep them there")
     parser.add_argument("--quiet", action="store_true", help="show the verdict only, in a line")
-    parser.add_argument("--help", "-h", action="store_true", help="say this")
+    parser.add_argument("--help", "-h", action="store_true", help="show these options")
     return parser
 
 
@@ -206,14 +208,21 @@ def _options_of(line: str) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     options = parser.parse_args(words)
-    if options.help:
-        print(parser.format_help())
-        raise _usage_error("the cell was not run")
     if options.gpu is None:
         parser.error("name the GPU to forecast on")
     if options.name is not None and not options.name.isidentifier():
         parser.error(f"--as is {options.name!r}; it must be the name of a variable")
     return options
+
+
+def asks_for_help(line: str) -> bool:
+    """Whether the line behind `%%neusight` asks for its options, so that the cell is not run."""
+    return bool({"--help", "-h"} & set(line.split()))
+
+
+def print_help() -> None:
+    """What `%%neusight --help` prints."""
+    print(f"{_parser().format_help()}\nThe cell was not run.")
 
 
 def _session_options(options: argparse.Namespace, number: int) -> SessionOptions:
@@ -294,6 +303,8 @@ class _CellForecaster(ast.NodeTransformer):
         body = [item for item in body if not _is_future(item)]
         line = _BEGINS_CELL.sub("", text).strip()
         module.body = [*future, _with_forecast(first, line, body)]
+        if asks_for_help(line):
+            module.body = [_own_statement(first, "print_help()")]
         return module
 
 
@@ -312,15 +323,21 @@ def _is_future(statement: ast.stmt) -> bool:
 
 def _with_forecast(first: ast.stmt, line: str, body: list[ast.stmt]) -> ast.stmt:
     """The statement, in the place of the line that asks for it."""
-    opened = ast.parse(
-        f"with __import__({__name__!r}, fromlist=['open_cell']).open_cell(get_ipython(), {line!r})"
-        f" as {_OPEN_CELL}: pass"
-    ).body[0]
+    call = f"open_cell(get_ipython(), {line!r}) as {_OPEN_CELL}: pass"
+    opened = _own_statement(first, call, before="with ")
     assert isinstance(opened, ast.With)
-    for node in ast.walk(opened):
-        ast.copy_location(node, first)
     opened.body = [*body[:-1], *map(_kept_value, body[-1:])] or opened.body
     return opened
+
+
+def _own_statement(first: ast.stmt, call: str, *, before: str = "") -> ast.stmt:
+    """A statement that calls a function of this module, in the place of the line that asks for it;
+    the notebook need not have imported anything."""
+    module = f"__import__({__name__!r}, fromlist=['open_cell'])"
+    statement = ast.parse(f"{before}{module}.{call}").body[0]
+    for node in ast.walk(statement):
+        ast.copy_location(node, first)
+    return statement
 
 
 def _kept_value(statement: ast.stmt) -> ast.stmt:
@@ -344,6 +361,9 @@ def _run_magic(line: str, cell: str | None = None) -> object:
 
     if cell is None:
         raise _usage_error(f"%%{MAGIC} begins a cell, with two %; usage: {_USAGE}")
+    if asks_for_help(line):
+        print_help()
+        return None
     shell: Any = get_ipython()
     with NotebookCell(shell, line):
         below = shell.transform_cell(cell)

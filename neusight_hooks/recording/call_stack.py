@@ -30,8 +30,8 @@ def _foreign_folders() -> tuple[str, ...]:
 
 
 def call_site() -> str:
-    """The innermost line that is neither torch's nor neusight's own nor Python's, as "file.py:12";
-    in a notebook or IPython as "In[3]:12"."""
+    """The innermost line that is neither torch's nor neusight's own nor Python's, as "file.py:12",
+    in an installed package as "package/file.py:12", in a notebook or IPython as "In[3]:12"."""
     foreign = (*_foreign_folders(), "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -39,8 +39,21 @@ def call_site() -> str:
         if cell := _cell_of(filename):
             return f"{cell}:{frame.f_lineno}"
         if not filename.startswith(foreign) and not _is_of_python(filename):
-            return f"{Path(filename).name}:{frame.f_lineno}"
+            return f"{_short_name(filename)}:{frame.f_lineno}"
         frame = frame.f_back
+    return ""
+
+
+def _short_name(filename: str) -> str:
+    """The path inside the folder of packages for an installed file, the name alone for another."""
+    return _inside_packages(filename) or Path(filename).name
+
+
+def _inside_packages(filename: str) -> str:
+    for packages in _PACKAGES:
+        _, found, inside = filename.rpartition(packages)
+        if found:
+            return inside
     return ""
 
 
@@ -149,10 +162,8 @@ def file_name(filename: str, folder: str) -> str:
         return cell
     if filename.startswith((*_foreign_folders(), "<")):
         return ""
-    for packages in _PACKAGES:
-        _, found, inside = filename.rpartition(packages)
-        if found:
-            return inside
+    if inside := _inside_packages(filename):
+        return inside
     if filename.startswith(_STANDARD_LIBRARY):
         return ""
     if filename.startswith(folder) or not filename.startswith("/"):

@@ -211,7 +211,7 @@ def test_a_script_without_cuda_work_is_wrong_use(tmp_path: Path) -> None:
     done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert "no CUDA work was recorded" in done.stdout
+    assert "no CUDA work was recorded\n" in done.stdout
     assert "neusight: train.py put nothing on the GPU" in done.stderr
 
 

@@ -78,6 +78,14 @@ def test_the_call_site_is_the_innermost_line_of_the_program() -> None:
     assert call_site().startswith(f"{HERE}:")
 
 
+def test_the_call_site_in_a_package_names_the_package() -> None:
+    name = "/usr/lib/python3/site-packages/transformers/models/llama/modeling_llama.py"
+    space: dict[str, object] = {"call_site": call_site}
+    exec(compile("\n\nsite = call_site()", name, "exec"), space)
+
+    assert space["site"] == "transformers/models/llama/modeling_llama.py:3"
+
+
 def test_a_forward_op_knows_every_line_that_led_to_it() -> None:
     addmm = next(call for call in calls(recorded()) if call.signature.op == "aten::addmm")
 

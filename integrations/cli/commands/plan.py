@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from neusight.integrations.program.options import (
     stated_options,
 )
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.progress.telling import telling_work
+from neusight.integrations.program.progress.telling import seconds_words, telling_work
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
@@ -111,8 +112,11 @@ class Planned:
     is_quiet: bool
 
 
-def _tell_progress(done: int, total: int, found: list[PlanPoint]) -> None:
-    print(f"neusight: [{done}/{total}] {interim_words(found)}", file=sys.stderr, flush=True)
+def progress_line(done: int, total: int, found: list[PlanPoint], *, elapsed_s: float) -> str:
+    """What a candidate came to, and the time that the others take at the pace so far."""
+    left = total - done
+    eta = f"; about {seconds_words(elapsed_s / done * left)} left" if left else ""
+    return f"neusight: [{done}/{total}] {interim_words(found)}{eta}"
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -122,6 +126,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     points: dict[int, list[PlanPoint]] = {}
     is_interrupted = False
     total = len(planned.candidates)
+    begin_s = time.monotonic()
     try:
         with (
             telling_work(lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet) as tell,
@@ -130,7 +135,9 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
             for position, found in done:
                 points[position] = found
                 if not planned.is_quiet:
-                    _tell_progress(len(points), total, found)
+                    elapsed_s = time.monotonic() - begin_s
+                    line = progress_line(len(points), total, found, elapsed_s=elapsed_s)
+                    print(line, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         is_interrupted = True
     in_order = tuple(point for position in sorted(points) for point in points[position])

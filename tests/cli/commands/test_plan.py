@@ -80,6 +80,16 @@ def test_what_cannot_be_planned_is_told(words: list[str], problem: str) -> None:
         planned("--gpu", "H100", *words)
 
 
+def test_progress_shows_the_time_that_is_left() -> None:
+    point = PlanPoint(planned("--gpu", "H100").candidates[0], problem="failed")
+
+    first = plan.progress_line(1, 3, [point], elapsed_s=70.0)
+    last = plan.progress_line(3, 3, [point], elapsed_s=200.0)
+
+    assert first == f"neusight: [1/3] {point.title}: failed; about 2 min 20 s left"
+    assert last == f"neusight: [3/3] {point.title}: failed"
+
+
 def test_a_script_is_planned_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
