@@ -43,11 +43,24 @@
   }
 
   const colorOf = (options, at) => (options.colors || COLORS)[at % (options.colors || COLORS).length];
+  const CHARACTER = 6.6;  // mean width in pixels of one in the charts' font
+  const fitting = (text, pixels) => {
+    const most = Math.max(4, Math.floor(pixels / CHARACTER));
+    return escaped(text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  };
+  // Round values from the first to the last, at most so many steps apart: 1, 2 or 5 times a power of ten.
+  function ticks(first, last, most) {
+    const rough = (last - first) / most || 1, power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999999);
+    const found = [];
+    for (let nth = Math.ceil(first / step - 1e-6); nth * step <= last + step * 1e-6; nth++) found.push(nth * step);
+    return found;
+  }
   const titled = (tag, text) => tag.replace("/>", `><title>${escaped(text)}</title></${tag.match(/\w+/)[0]}>`);
 
   function pie(data, options, width, height) {
     const total = data.rows.reduce((sum, row) => sum + (+row[1] || 0), 0) || 1;
-    const radius = Math.min(height / 2 - 30, width / 4), x = radius + 20, y = height / 2;
+    const radius = Math.min(height / 2 - 30, width / 5), x = radius + 20, y = height / 2;
     let angle = -Math.PI / 2, drawn = "", legend = "";
     data.rows.forEach((row, at) => {
       const share = (+row[1] || 0) / total, next = angle + 2 * Math.PI * Math.min(share, 0.9999);
@@ -56,9 +69,10 @@
         `${radius} 0 ${share > 0.5 ? 1 : 0} 1 ${point(next)}Z"/>`,
         `${row[0]}: ${shown(row[1])} (${(100 * share).toFixed(1)}%)`);
       if (at < (height - 40) / 18) {
-        const top = 40 + 18 * at, left = 2 * radius + 50;
+        const top = 40 + 18 * at, left = 2 * radius + 36;
+        const label = fitting(`${(100 * share).toFixed(1)}% ${shown(row[0])}`, width - left - 18);
         legend += `<rect x="${left}" y="${top - 10}" width="12" height="12" fill="${colorOf(options, at)}"/>` +
-          `<text x="${left + 18}" y="${top}">${escaped(row[0]).slice(0, 60)} ${(100 * share).toFixed(1)}%</text>`;
+          titled(`<text x="${left + 18}" y="${top}"/>`, row[0]).replace("</text>", `${label}</text>`);
       }
       angle = next;
     });
@@ -73,15 +87,16 @@
     const tops = rows.map(row => stacked
       ? series.reduce((sum, column) => sum + value(row, column), 0)
       : Math.max(0, ...series.map(column => value(row, column))));
-    const most = tops.reduce((a, b) => Math.max(a, b), 0) || 1;
+    const levels = ticks(0, tops.reduce((a, b) => Math.max(a, b), 0) || 1, 4);
+    const most = Math.max(...levels, ...tops);
     const across = width - MARGIN.left - MARGIN.right, down = height - MARGIN.top - MARGIN.bottom;
     const first = numeric ? rows[0][0] : 0, last = numeric ? rows[rows.length - 1][0] : rows.length;
     const x = at => MARGIN.left + across * ((numeric ? rows[at][0] : at) - first) / ((last - first) || 1);
     const y = amount => MARGIN.top + down * (1 - amount / most);
     const slot = across / (rows.length || 1);
-    let drawn = [0, 0.25, 0.5, 0.75, 1].map(part =>
-      `<line x1="${MARGIN.left}" x2="${width - MARGIN.right}" y1="${y(part * most)}" y2="${y(part * most)}" stroke="#ddd"/>` +
-      `<text x="${MARGIN.left - 6}" y="${y(part * most) + 4}" text-anchor="end">${shown(+(part * most).toPrecision(3))}</text>`).join("");
+    let drawn = levels.map(level =>
+      `<line x1="${MARGIN.left}" x2="${width - MARGIN.right}" y1="${y(level)}" y2="${y(level)}" stroke="#ddd"/>` +
+      `<text x="${MARGIN.left - 6}" y="${y(level) + 4}" text-anchor="end">${shown(level)}</text>`).join("");
     if (kind === "line") {
       drawn += series.map((column, nth) => `<polyline fill="none" stroke="${colorOf(options, nth)}" points="` +
         rows.map((row, at) => `${x(at).toFixed(1)},${y(value(row, column)).toFixed(1)}`).join(" ") + '"/>').join("");
@@ -97,19 +112,25 @@
         });
       });
     }
-    const every = Math.max(1, Math.ceil(rows.length / 12));
-    rows.forEach((row, at) => {
-      if (at % every === 0) {
-        drawn += `<text x="${x(at) + (numeric ? 0 : slot / 2)}" y="${height - 26}" text-anchor="middle">` +
-          `${escaped(row[0]).slice(0, 14)}</text>`;
-      }
-    });
+    const below = (center, text) => `<text data-axis="x" x="${center}" y="${height - 26}" text-anchor="middle">${text}</text>`;
+    if (numeric) {
+      const scale = across / ((last - first) || 1);
+      drawn += ticks(first, last, 8).map(value => below(MARGIN.left + scale * (value - first), shown(value))).join("");
+    } else {
+      const names = rows.map(row => fitting(shown(row[0]), 14 * CHARACTER));
+      const widest = CHARACTER * (2 + Math.max(0, ...rows.map(row => Math.min(14, shown(row[0]).length))));
+      const every = Math.max(1, Math.ceil(widest / slot));
+      drawn += names.map((name, at) => (at % every ? "" : below(x(at) + slot / 2, name))).join("");
+    }
+    // The series' names share the line with the axis' title.
+    const titleWidth = CHARACTER * shown(options.hAxis?.title).length + 12;
+    const share = (across - titleWidth) / (series.length || 1);
     let left = MARGIN.left;
     series.forEach((column, nth) => {
-      const label = escaped(column.label || "");
+      const name = shown(column.label), label = fitting(name, share - 24);
       drawn += `<rect x="${left}" y="${height - 16}" width="10" height="10" fill="${colorOf(options, nth)}"/>` +
         `<text x="${left + 14}" y="${height - 7}">${label}</text>`;
-      left += 34 + 7 * label.length;
+      left += Math.min(share, 28 + CHARACTER * name.length);
     });
     return drawn + `<text x="${width - MARGIN.right}" y="${height - 7}" text-anchor="end">${escaped(options.hAxis?.title)}</text>` +
       `<text transform="translate(14,${height / 2}) rotate(-90)" text-anchor="middle">${escaped(options.vAxis?.title)}</text>`;

@@ -125,21 +125,19 @@ def _without_kernels(forecast: Forecast) -> str:
 
 
 def _cards(forecast: Forecast) -> str:
-    return (
-        '<div class="cards">'
-        + "".join(
-            f'<div class="card"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
-            for figure, words in _figures(forecast)
-        )
-        + "</div>"
+    """The four headline figures, and the others in a line below them."""
+    cards = "".join(
+        f'<div class="card"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
+        for figure, words in _headline_figures(forecast)
     )
+    details = " · ".join(_details(forecast))
+    return f'<div class="cards">{cards}</div><p class="muted">{escape(details)}</p>'
 
 
-def _figures(forecast: Forecast) -> list[tuple[str, str]]:
+def _headline_figures(forecast: Forecast) -> list[tuple[str, str]]:
     verdict, memory, gpu = forecast.verdict, forecast.needs_most.memory, forecast.gpu
     latency, needed = verdict.step_latency, memory.needed_range
     used = memory.peak_reserved + gpu.context_bytes
-    coverage = ", ".join(f"{s:.0%} {origin}" for origin, s in verdict.coverage.items() if s)
     rate = verdict.whole_batch.per_second(latency.median)
     ranks = f" on {verdict.replicas.words}" if verdict.replicas.world_size > 1 else ""
     return [
@@ -147,10 +145,10 @@ def _figures(forecast: Forecast) -> list[tuple[str, str]]:
             time_text(latency.median),
             f"a step; 80 % range {time_text(latency.low)} to {time_text(latency.high)}",
         ),
-        *(
-            [(f"{rate[0]:,.0f}", f"{rate[1]} a second{ranks}; {verdict.batch.known_by}")]
+        (
+            (f"{rate[0]:,.0f}", f"{rate[1]} a second{ranks}; {verdict.batch.known_by}")
             if rate
-            else []
+            else ("-", "throughput: the batch is not known (--samples, --tokens)")
         ),
         (
             (
@@ -161,19 +159,19 @@ def _figures(forecast: Forecast) -> list[tuple[str, str]]:
             if forecast.memory_verdict != "unknown"
             else ("-", f"of {bytes_text(gpu.memory_bytes)}: memory is not known")
         ),
-        (time_text(verdict.gpu_busy_us), f"GPU busy a step, {verdict.bound}-bound"),
         (f"{verdict.mfu:.1%}", f"MFU, {amount_text(verdict.flops, 'flops')} a step"),
-        (
-            f"{verdict.num_kernels:,}",
-            f"{'kernel' if verdict.num_kernels == 1 else 'kernels'} a step of "
-            f"{verdict.num_ops:,} {'op' if verdict.num_ops == 1 else 'ops'}",
-        ),
-        (
-            f"{verdict.num_synchronizations}",
-            f"{'wait' if verdict.num_synchronizations == 1 else 'waits'} of the host for the GPU "
-            "a step",
-        ),
-        (coverage or "-", "how the kernel time was priced"),
+    ]
+
+
+def _details(forecast: Forecast) -> list[str]:
+    verdict = forecast.verdict
+    coverage = ", ".join(f"{s:.0%} {origin}" for origin, s in verdict.coverage.items() if s)
+    waits = "host waits" if verdict.num_synchronizations != 1 else "host wait"
+    return [
+        f"{verdict.bound}-bound, GPU busy {time_text(verdict.gpu_busy_us)} a step",
+        f"{counted(verdict.num_kernels, 'kernel')} of {counted(verdict.num_ops, 'op')}",
+        f"{verdict.num_synchronizations:,} {waits} for the GPU",
+        f"kernel time priced: {coverage or 'none'}",
     ]
 
 

@@ -177,6 +177,26 @@ VIEWS = {
 }
 
 
+#: Labels of charts that reach out of their chart or lie over another one.
+MISPLACED_LABELS = """
+    const misplaced = [];
+    for (const chart of document.querySelectorAll("svg[font-family]")) {
+        const frame = chart.getBoundingClientRect();
+        const labels = [...chart.querySelectorAll("text")].filter(text => text.textContent.trim());
+        const boxes = labels.map(label => label.getBoundingClientRect());
+        labels.forEach((label, nth) => {
+            const box = boxes[nth];
+            const isOut = box.left < frame.left - 1 || box.right > frame.right + 1;
+            const isOver = boxes.some((other, at) => at < nth && box.left < other.right - 1
+                && other.left < box.right - 1 && box.top < other.bottom - 4
+                && other.top < box.bottom - 4);
+            if (isOut || isOver) misplaced.push(label.textContent);
+        });
+    }
+    return misplaced;
+"""
+
+
 @pytest.mark.parametrize("view", sorted(VIEWS))
 def test_the_view_shows_the_forecast(page: PluginBrowser, view: str, screenshots: Path) -> None:
     page.choose("Runs", "forecast")
@@ -185,6 +205,7 @@ def test_the_view_shows_the_forecast(page: PluginBrowser, view: str, screenshots
         page.choose("Views", view)
 
     page.wait_for_text(*VIEWS[view])
+    assert page.run(MISPLACED_LABELS) == []
     page.screenshot(screenshots / f"{view.lower().replace(' ', '-')}.png")
 
 
