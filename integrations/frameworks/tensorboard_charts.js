@@ -122,15 +122,16 @@
       const every = Math.max(1, Math.ceil(widest / slot));
       drawn += names.map((name, at) => (at % every ? "" : below(x(at) + slot / 2, name))).join("");
     }
-    // The series' names share the line with the axis' title.
-    const titleWidth = CHARACTER * shown(options.hAxis?.title).length + 12;
-    const share = (across - titleWidth) / (series.length || 1);
+    // The series' names share the line with the axis' title; they are cut only where they must be.
+    const room = across - CHARACTER * shown(options.hAxis?.title).length - 12;
+    const widths = series.map(column => 28 + CHARACTER * shown(column.label).length);
+    const fits = widths.reduce((sum, wide) => sum + wide, 0) <= room;
     let left = MARGIN.left;
     series.forEach((column, nth) => {
-      const name = shown(column.label), label = fitting(name, share - 24);
+      const wide = fits ? widths[nth] : Math.min(widths[nth], room / series.length);
       drawn += `<rect x="${left}" y="${height - 16}" width="10" height="10" fill="${colorOf(options, nth)}"/>` +
-        `<text x="${left + 14}" y="${height - 7}">${label}</text>`;
-      left += Math.min(share, 28 + CHARACTER * name.length);
+        `<text x="${left + 14}" y="${height - 7}">${fitting(shown(column.label), wide - 24)}</text>`;
+      left += wide;
     });
     return drawn + `<text x="${width - MARGIN.right}" y="${height - 7}" text-anchor="end">${escaped(options.hAxis?.title)}</text>` +
       `<text transform="translate(14,${height / 2}) rotate(-90)" text-anchor="middle">${escaped(options.vAxis?.title)}</text>`;
