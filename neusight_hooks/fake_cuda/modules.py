@@ -113,11 +113,11 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
         if recurse:
             for child in self.children():
                 child._apply(fn)
-        for parameter in self._parameters.values():
+        for name, parameter in list(self._parameters.items()):
             if is_lazy(parameter):
                 moved.lazy(parameter, fn)
             elif parameter is not None:
-                moved.parameter(parameter, fn)
+                moved.parameter(self, name, parameter, fn)
         for name, buffer in self._buffers.items():
             if is_lazy(buffer):
                 moved.lazy(buffer, fn)
@@ -148,6 +148,7 @@ class _MovedTensors:
         self._recorder = recorder
         self._swapped: list[tuple[Any, Any]] = []
         self._buffers: list[tuple[nn.Module, str, Any]] = []
+        self._replaced: list[tuple[nn.Module, str, Any]] = []
         self._meant: Any = WeakIdKeyDictionary()
 
     def lazy(self, tensor: Any, fn: Callable[[Any], Any]) -> None:
@@ -167,11 +168,17 @@ class _MovedTensors:
         """Gives a tensor that was without a shape its contents."""
         _take_over(tensor, made, self._recorder, self._swapped)
 
-    def parameter(self, parameter: Any, fn: Callable[[Any], Any]) -> None:
-        """Moves a parameter and its gradient; both stay the objects they are."""
+    def parameter(
+        self, module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]
+    ) -> None:
+        """Moves a parameter and its gradient; both stay the objects they are. On the device "meta"
+        the module has a new parameter, as without a forecast (nn.Module._apply)."""
         gradient = parameter.grad
         with torch.no_grad():
             moved = fn(parameter)
+            if moved is not parameter and moved.device.type == "meta":
+                self._replace(module, name, parameter, moved)
+                return
             moved_gradient = None if gradient is None else fn(gradient)
         _take_over(parameter, moved, self._recorder, self._swapped)
         self._recorder.storages.mark(parameter, "parameter")
@@ -182,6 +189,12 @@ class _MovedTensors:
         else:
             _take_over(gradient, moved_gradient, self._recorder, self._swapped)
         self._recorder.storages.mark(parameter.grad, "gradient")
+
+    def _replace(self, module: nn.Module, name: str, parameter: Any, moved: Any) -> None:
+        is_from_before = not isinstance(parameter, ForecastTensor)
+        if is_from_before or any(tensor is parameter for tensor, _ in self._swapped):
+            self._replaced.append((module, name, parameter))
+        module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
 
     def buffer(self, module: Any, name: str, buffer: Any, fn: Callable[[Any], Any]) -> None:
         """Moves a buffer; the module holds the new tensor."""
@@ -197,6 +210,8 @@ class _MovedTensors:
             _swap(tensor, real)
         for module, name, buffer in reversed(self._buffers):
             module._buffers[name] = buffer
+        for module, name, parameter in reversed(self._replaced):
+            module._parameters[name] = parameter
 
 
 def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[Any, Any]]) -> None:

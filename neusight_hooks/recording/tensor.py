@@ -220,6 +220,11 @@ class ForecastTensor(FakeTensor):
     @data.setter
     def data(self, value: Any) -> None:
         if not isinstance(value, FakeTensor):
+            if value.device.type == "meta":
+                raise RuntimeError(
+                    "Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` "
+                    "have incompatible tensor type."
+                )
             value = self.fake_mode.listener.without_data(value)
         _plain_data.__set__(self, value)
         self._fake_device = value._fake_device  # C++ exchanges the storage only

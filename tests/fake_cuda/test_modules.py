@@ -236,3 +236,36 @@ def test_lazy_modules_are_made_where_they_were_moved_to() -> None:
     assert shapes == [(8, 3, 3, 3), (8,), (8,), (8,), (5, 288), (5,)]
     assert on_the_cpu.device.type == "cpu"
     assert forecast.unmapped == []
+
+
+def test_modules_and_tensors_move_to_the_device_meta() -> None:
+    before = nn.Linear(4, 4)
+    weight = before.weight
+    with neusight.forecast_on("H100"):
+        moved = nn.Linear(4, 4).cuda().to("meta")
+        tensor = torch.ones(3, 4, device="cuda").to("meta", torch.bfloat16)
+        before.cuda().to("meta")
+        devices = [p.device.type for m in (moved, before, nn.Linear(4, 4).to("meta"))
+                   for p in m.parameters()]  # fmt: skip
+        again = moved.to_empty(device="cuda")
+        again.load_state_dict(nn.Linear(4, 4).cuda().state_dict(), assign=True)
+        out = again(torch.ones(3, 4, device="cuda"))
+
+    assert devices == ["meta"] * 6
+    assert (tensor.device.type, tensor.dtype, tuple(tensor.shape)) == (
+        "meta", torch.bfloat16, (3, 4),
+    )  # fmt: skip
+    assert out.device.type == "cuda"
+    assert before.weight is weight
+    assert torch.equal(before(torch.ones(4)), before(torch.ones(4)))
+
+
+def test_nothing_is_copied_out_of_the_device_meta() -> None:
+    with neusight.forecast_on("H100"):
+        on_meta, on_gpu = torch.ones(3, device="meta"), torch.ones(3, device="cuda")
+        assert on_meta.copy_(on_gpu) is on_meta
+        for copy in (lambda: on_meta.to("cuda"), lambda: on_gpu.copy_(on_meta)):
+            with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+                copy()
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            on_gpu.data = on_meta

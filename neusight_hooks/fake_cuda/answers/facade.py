@@ -681,7 +681,7 @@ TENSOR_TYPES = {
 def _install_tensor_types(patches: Patches) -> None:
     """torch.cuda.FloatTensor and its like, which a CPU build refuses to call."""
 
-    def constructor(dtype: torch.dtype) -> Any:
+    def constructor(name: str, dtype: torch.dtype) -> Any:
         class Constructor(type):
             def __instancecheck__(cls, instance: object) -> bool:
                 return (
@@ -694,12 +694,27 @@ def _install_tensor_types(patches: Patches) -> None:
             held_dtype = dtype  # as `Tensor.type(...)` asks
 
             def __new__(cls, *args: Any) -> Any:
-                if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
-                    return torch.tensor(args[0], dtype=dtype, device="cuda")
-                sizes = args[0] if args and isinstance(args[0], torch.Size) else args
-                return torch.empty(sizes, dtype=dtype, device="cuda")
+                return legacy_tensor(dtype, *args)
 
+        LegacyTensor.__module__ = "torch.cuda"
+        LegacyTensor.__name__ = LegacyTensor.__qualname__ = name
         return LegacyTensor
 
     for name, dtype in TENSOR_TYPES.items():
-        patches.set(torch.cuda, name, constructor(dtype))
+        patches.set(torch.cuda, name, constructor(name, dtype))
+
+
+def legacy_tensor(dtype: torch.dtype, *args: Any) -> torch.Tensor:
+    """What `torch.cuda.FloatTensor(*args)` makes on the GPU: of sizes an uninitialised tensor, of
+    a tensor another view of it, else a tensor of these values
+    (torch/csrc/utils/tensor_new.cpp, legacy_tensor_generic_ctor_new)."""
+    if len(args) == 1 and isinstance(args[0], torch.Tensor):
+        if args[0].dtype is not dtype or not args[0].is_cuda:
+            raise TypeError(
+                f"expected a CUDA tensor of {dtype} (got {args[0].dtype} on {args[0].device})"
+            )
+        return args[0].detach()
+    if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+        return torch.tensor(args[0], dtype=dtype, device="cuda")
+    sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+    return torch.empty(sizes, dtype=dtype, device="cuda")

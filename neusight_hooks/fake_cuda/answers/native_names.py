@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.fake_cuda.answers.facade import TENSOR_TYPES
+from neusight.fake_cuda.answers.facade import TENSOR_TYPES, legacy_tensor
 from neusight.fake_cuda.answers.native.attention_questions import install_attention_questions
 from neusight.fake_cuda.answers.native.legacy_types import install_legacy_types
 from neusight.fake_cuda.answers.native.pools import install_pools
@@ -112,11 +112,24 @@ def _broadcast_coalesced(
 
 
 def _install_default_type(patches: Patches) -> None:
-    """torch.set_default_tensor_type("torch.cuda.HalfTensor"): a default dtype and device."""
+    """torch.set_default_tensor_type("torch.cuda.HalfTensor"): a default dtype and device, of
+    `torch.Tensor(...)` too, which knows no default device."""
     original: Any = torch.set_default_tensor_type
     changed: list[torch.dtype] = []
 
+    def make_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.Tensor and not kwargs:
+            return legacy_tensor(torch.get_default_dtype(), *args)
+        return torch._C.TensorBase.__new__(cls, *args, **kwargs)
+
+    def make_on(device: str) -> None:
+        if device == "cuda":
+            torch.Tensor.__new__ = staticmethod(make_on_gpu)  # type: ignore[method-assign]
+        elif "__new__" in vars(torch.Tensor):  # else inherited from torch._C.TensorBase
+            del torch.Tensor.__new__
+
     def put_back() -> None:
+        make_on("cpu")
         if changed:
             torch.set_default_device(None)
             torch.set_default_dtype(changed[0])
@@ -127,8 +140,10 @@ def _install_default_type(patches: Patches) -> None:
         if ".cuda." in f".{name}":
             torch.set_default_dtype(TENSOR_TYPES.get(name.rpartition(".")[2], torch.float32))
             torch.set_default_device("cuda")
+            make_on("cuda")
         else:
             torch.set_default_device(None)
+            make_on("cpu")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # "is deprecated": the GPU's as well
                 original(kind)

@@ -12,6 +12,7 @@ from neusight.recording.handlers.sparse.making import copied_to_gpu
 from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, is_small
+from neusight.recording.values.lazy import without_data_on_meta
 from neusight.recording.values.values import MAX_COPIED_ELEMENTS
 
 aten = torch.ops.aten
@@ -23,6 +24,9 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     target = kwargs.get("device")
     target = None if target is None else torch.device(target)
     from_cuda = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
+    _refuse_meta(source)
+    if target is not None and target.type == "meta":
+        return without_data_on_meta(source, kwargs)
     if target is None or (target.type == "cuda") == from_cuda:
         return recorder.run_known(func, args, kwargs)
     if source.is_nested and recorder.move_nested is not None:
@@ -60,6 +64,11 @@ def _to_copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     )
 
 
+def _refuse_meta(source: Any) -> None:
+    if isinstance(source, torch.Tensor) and source.device.type == "meta":
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+
+
 def _keep_ragged_size(offsets: Any) -> None:
     """torch.nested gives a copy of offsets the ragged size of these (to_copy_default in
     nested/_internal/ops.py, 2.13): it looks for it at the copy's kind of tensor, real or not."""
@@ -78,6 +87,9 @@ def _keep_ragged_size(offsets: Any) -> None:
 def _copy(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     target, source = args[0], args[1]
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    _refuse_meta(source)
+    if target.device.type == "meta":
+        return target
     target_on_gpu = isinstance(target, ForecastTensor) and target._fake_device.type == "cuda"
     source_on_gpu = isinstance(source, ForecastTensor) and source._fake_device.type == "cuda"
     if target_on_gpu and source_on_gpu:

@@ -11,7 +11,7 @@ from neusight.recording.dispatch.fake_kernels import FakeKernels
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 from neusight.recording.values.known import KnownValues, tensors_in
 
-__all__ = ["LazyParameters"]
+__all__ = ["LazyParameters", "without_data_on_meta"]
 
 #: Standard deviation of parameters that are filled when CPU code computes on them.
 PARAMETER_STD = 0.02
@@ -55,6 +55,8 @@ class LazyParameters:
         """Runs an op on CPU parameters that hold no data: without data where it initialises, copies
         or views them, else for real, filling them first."""
         tensors = tensors_in((*args, *kwargs.values()))
+        if func is aten._to_copy.default and _is_meta(kwargs.get("device")):
+            return without_data_on_meta(args[0], kwargs)
         if func is aten.detach.default:
             return self._fake_kernels.view(func, args, kwargs)
         if getattr(func, "is_view", False):
@@ -95,6 +97,20 @@ class LazyParameters:
                 self._known.whole(tensor).normal_(0.0, PARAMETER_STD, generator=generator)
         self.materialised_bytes += num_bytes
         return view
+
+
+def _is_meta(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "meta"
+
+
+def without_data_on_meta(source: torch.Tensor, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """What `_to_copy` to the device "meta" returns: no kernel runs, nothing is read."""
+    like: Any = torch.empty_strided(
+        tuple(source.shape), source.stride(), dtype=source.dtype, device="meta"
+    )
+    return torch.empty_like(
+        like, dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
+    )
 
 
 def _needs_no_data(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> bool:

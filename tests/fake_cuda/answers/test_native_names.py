@@ -66,6 +66,23 @@ def test_a_legacy_default_type_says_dtype_and_device(kind: str, dtype: torch.dty
     assert (made.dtype, made.device.type) == (torch.float32, "cpu")
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_the_legacy_constructor_follows_the_default_type(is_named: bool) -> None:
+    with neusight.forecast_on("H100"):
+        legacy: Any = torch.cuda
+        torch.set_default_tensor_type("torch.cuda.HalfTensor" if is_named else legacy.HalfTensor)
+        values, sizes, none = torch.Tensor([1.0, 2.0]), torch.Tensor(2, 3), torch.Tensor()
+        torch.set_default_tensor_type("torch.FloatTensor")
+        on_cpu = torch.Tensor([1.0])
+        torch.set_default_tensor_type(legacy.FloatTensor)
+
+    made = [(t.dtype, t.device.type, tuple(t.shape)) for t in (values, sizes, none)]
+    assert made == [(torch.float16, "cuda", shape) for shape in ((2,), (2, 3), (0,))]
+    assert (on_cpu.dtype, on_cpu.device.type) == (torch.float32, "cpu")
+    assert torch.Tensor([1.0]).device.type == "cpu"
+    assert "__new__" not in vars(torch.Tensor)
+
+
 def test_a_legacy_type_brings_a_tensor_to_the_gpu() -> None:
     with neusight.forecast_on("H100"):
         legacy: Any = torch.cuda
