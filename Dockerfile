@@ -1,6 +1,6 @@
 # Forecasts on macOS, Windows and whatever else runs containers of Linux x86-64:
 #
-#     docker build -t neusight --platform linux/amd64 .
+#     docker build --platform linux/amd64 -t neusight .
 #     docker run --rm --platform linux/amd64 -v "${PWD}:/work" neusight run --gpu H100 train.py
 #
 # The script's own packages: FROM neusight, then RUN pip install what it imports.

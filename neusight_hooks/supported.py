@@ -9,7 +9,8 @@ import sys
 from neusight.predictors.errors import UnsupportedTorchError
 
 __all__ = [
-    "CONTAINER_COMMAND",
+    "CONTAINER_BUILD",
+    "CONTAINER_RUN",
     "TESTED_TORCH",
     "nearest_torch",
     "python_problem",
@@ -32,11 +33,11 @@ _PYTHONS = ((3, 10), (3, 13))
 #: Stands above any release.
 _UNKNOWN = (99, 0)
 
-#: What forecasts the script of this folder where torch cannot be patched: macOS, Windows, arm64.
-CONTAINER_COMMAND = (
-    'docker run --rm --platform linux/amd64 -v "${PWD}:/work" '
-    "$(docker build -q --platform linux/amd64 https://github.com/neusight/neusight.git) "
-    "run --gpu H100 train.py"
+#: Where torch cannot be patched (macOS, Windows, arm64): builds a container in a clone of neusight,
+#: and forecasts the script of the working directory in it.
+CONTAINER_BUILD = "docker build --platform linux/amd64 -t neusight ."
+CONTAINER_RUN = (
+    'docker run --rm --platform linux/amd64 -v "${PWD}:/work" neusight run --gpu H100 train.py'
 )
 
 
@@ -47,8 +48,8 @@ def refuse_platform() -> None:
         return
     raise UnsupportedTorchError(
         f"neusight cannot forecast on {system} {machine}: taking the CUDA path without CUDA is "
-        "proven on Linux x86-64 only. Docker has one; in the folder of train.py (a terminal of "
-        f"macOS or Linux, or PowerShell): {CONTAINER_COMMAND}"
+        "proven on Linux x86-64 only. Docker provides one. In a clone of neusight: "
+        f"{CONTAINER_BUILD}; then in the folder of train.py: {CONTAINER_RUN}"
     )
 
 

@@ -109,23 +109,6 @@ def test_the_changelog_ends_at_the_version() -> None:
     assert versions[0] == __version__
 
 
-def test_the_readme_reads_the_same_on_a_package_index(
-    config: configparser.ConfigParser,
-) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    home = config["metadata"]["url"]
-    raw = home.replace("github.com", "raw.githubusercontent.com")
-
-    inline = re.findall(r"\]\(([^)#]+)\)", text)
-    labelled = re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
-
-    assert labelled
-    for link in (*inline, *labelled):
-        path = link.removeprefix(f"{home}/blob/main/").removeprefix(f"{raw}/main/")
-        assert path != link, f"{link} leads nowhere from a package index"
-        assert (ROOT / path).is_file(), link
-
-
 def test_the_installed_package_is_this_one() -> None:
     assert neusight.__file__ is not None
     home = Path(neusight.__file__).parent

@@ -80,4 +80,7 @@ def test_the_examples_use_what_is_offered() -> None:
     assert workflow["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in text
     assert "secrets." not in text
-    assert hooks["repos"][0]["hooks"] == [{"id": "neusight-check"}]
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    del hook["description"]
+    assert hooks["repos"] == [{"repo": "local", "hooks": [hook]}]
+    assert step["uses"].startswith("./")

@@ -20,7 +20,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.program.guard.landlock import guard_words, is_available
 from neusight.predictors.terminal_text import printable_text
-from neusight.supported import CONTAINER_COMMAND, python_problem
+from neusight.supported import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 
 __all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
 
@@ -110,7 +110,8 @@ def _platform(name: str) -> Finding:
     text = f"{platform.system()} {platform.machine()}"
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         return Finding(name, "ok", f"{text}, {os.cpu_count()} cores")
-    return Finding(name, "problem", text, f"Proven on Linux x86-64 only: {CONTAINER_COMMAND}")
+    remedy = f"Proven on Linux x86-64 only. In a clone: {CONTAINER_BUILD}; then: {CONTAINER_RUN}"
+    return Finding(name, "problem", text, remedy)
 
 
 def _torch(name: str) -> Finding:
