@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,22 +19,6 @@ _IN_BLOCK = re.compile(r"^(?:    |\t)?(?:\$ )?(?:.*&& )?(neusight [^#\n]*)$", re
 _IN_LINE = re.compile(r"`(neusight [a-z][^`]*)`")
 #: What stands for the reader's own: `neusight run --gpu GPU …`, `--steps N`.
 _PLACEHOLDER = re.compile(r"\b(GPU|FORECAST|REAL|FILE|DIR|NAME|DATA|SCRIPT|N)\b|…|\.\.\.")
-
-TRAIN = """
-import argparse, torch
-from torch import nn
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch", type=int, default=4)
-parser.add_argument("--config")
-parser.add_argument("--device")
-arguments = parser.parse_args()
-model = nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(8):
-    model(torch.randn(arguments.batch, 64, device="cuda")).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 def found_in(path: Path, pattern: re.Pattern[str]) -> list[str]:
@@ -75,43 +57,6 @@ def test_every_command_and_option_that_is_mentioned_exists(document: str, mentio
 
     own, _ = _split([name, *words])
     assert [word for word in own if word.startswith("--") and word not in known] == []
-
-
-def runnable() -> list[str]:
-    """The commands of TROUBLESHOOTING.md that need no profile of a real GPU: those are tested with
-    `compare` and `calibrate`."""
-    text = (ROOT / "TROUBLESHOOTING.md").read_text()
-    found = dict.fromkeys(command.strip() for command in _IN_BLOCK.findall(text))
-    needs_profile = ("measured.pt.trace", "--calibration")
-    return [command for command in found if not any(word in command for word in needs_profile)]
-
-
-#: Runs commands one after the other in one process, which loads torch once; prints what failed.
-RUN_ALL = """
-import json, sys
-from neusight.integrations.cli.main import main
-failed = [words for words in json.loads(sys.argv[1]) if main(words) != 0]
-sys.exit(f"failed: {failed}" if failed else 0)
-"""
-
-
-def test_every_command_of_troubleshooting_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    small = ["--batch", "1", "--seq", "64"]
-    commands = [shlex.split(command)[1:] for command in runnable()]
-    commands = [[*c, *small] if c[-1].startswith("examples/") else c for c in commands]
-
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL, json.dumps(commands)],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert len(commands) > 10
-    assert {"out.json", "report.html", "runs", "recording.json.gz"} <= {
-        path.name for path in tmp_path.iterdir()
-    }
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

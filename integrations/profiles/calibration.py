@@ -22,7 +22,7 @@ from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import CalibrationError, TraceError, UnknownGPUError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.calibration import Calibration, Measurement
-from neusight.predictors.measuring.folder import Sample, read_measured
+from neusight.predictors.measuring.folder import Sample, read_measured, rehearsed_gpu
 from neusight.predictors.predictor import Predictor
 
 __all__ = ["Source", "calibrate"]
@@ -56,6 +56,12 @@ class _Evidence:
     def meet_gpu(self, name: str, source: str, profile: Profile | None = None) -> GPU:
         """The GPU that is calibrated, now that a source names one; CalibrationError for another,
         which names the nearest for one that is not known, by what the profile says of it."""
+        if target := rehearsed_gpu(name):
+            self.notes.append(
+                f"{source} is a rehearsal: its times are forecasts for {target}, and so this "
+                "calibration says nothing of a real GPU"
+            )
+            name = target
         try:
             there = find_gpu(name)
         except UnknownGPUError:

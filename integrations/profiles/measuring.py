@@ -29,6 +29,7 @@ from neusight.predictors.measuring.folder import (
     append_sample,
     compact,
     read_measured,
+    rehearsed_gpu,
     sample_from_json,
     write_environment,
     write_gpus,
@@ -399,7 +400,7 @@ class _Run:
 
 def _known_gpu(name: str) -> GPU | None:
     try:
-        return find_gpu(name.removeprefix("forecast of "))
+        return find_gpu(rehearsed_gpu(name) or name)
     except UnknownGPUError:
         return None
 

@@ -29,7 +29,12 @@ from neusight._version import __version__
 from neusight.predictors.errors import DataError, NeusightError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.measuring.folder import Environment, Workload, sample_to_json
+from neusight.predictors.measuring.folder import (
+    REHEARSAL_PREFIX,
+    Environment,
+    Workload,
+    sample_to_json,
+)
 from neusight.predictors.measuring.probes import Probe
 from neusight.predictors.measuring.stopwatch import (
     Call,
@@ -327,7 +332,7 @@ class Rehearsal:
 
         target = self._gpu
         return Environment(
-            gpu=f"forecast of {target.name}",
+            gpu=f"{REHEARSAL_PREFIX}{target.name}",
             compute_capability=".".join(map(str, target.compute_capability)),
             num_sms=target.num_sms,
             memory_bytes=target.memory_bytes,

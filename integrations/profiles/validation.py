@@ -204,6 +204,7 @@ class _Task:
     is_host_bound: bool
     trace: Path | None
     torch: str = ""
+    is_rehearsal: bool = False
 
 
 def validate(
@@ -299,7 +300,7 @@ def _is_workload(path: Path) -> bool:
 
 
 def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Task:
-    from neusight.predictors.measuring.folder import read_workload
+    from neusight.predictors.measuring.folder import read_workload, rehearsed_gpu
 
     workload = read_workload(path)
     if not workload.command:
@@ -310,9 +311,11 @@ def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Tas
             f"its script {workload.command[0]} is not to be found. Give its folder: --scripts DIR"
         )
     trace = path.parent / workload.trace
+    named = _gpu_of(workload, path)
     return _Task(
         name=workload.workload,
-        gpu=find_gpu(gpu or _gpu_of(workload, path)).name,
+        gpu=find_gpu(gpu or rehearsed_gpu(named) or named).name,
+        is_rehearsal=bool(rehearsed_gpu(named)),
         script=script,
         arguments=workload.command[1:],
         host=None,
@@ -418,6 +421,8 @@ def _operator_error(row: ComparisonRow) -> OperatorError:
 def _notes(tasks: Sequence[_Task], *, seen: bool) -> Iterator[str]:
     from importlib.metadata import version
 
+    if any(task.is_rehearsal for task in tasks):
+        yield "a rehearsal: its times are forecasts, so these errors say nothing of a real GPU"
     if seen:
         yield "the calibration was learnt from this folder: these errors are of what it has seen"
 

@@ -44,6 +44,7 @@ from neusight.predictors.kernel import (
 from neusight.predictors.measuring.kernel_rows import kernel_from_row, row_of_kernel
 
 __all__ = [
+    "REHEARSAL_PREFIX",
     "SCHEMA_VERSION",
     "Environment",
     "Measured",
@@ -56,6 +57,7 @@ __all__ = [
     "read_environment",
     "read_measured",
     "read_workload",
+    "rehearsed_gpu",
     "sample_from_json",
     "sample_to_json",
     "short_dtype",
@@ -71,6 +73,19 @@ SCHEMA_VERSION = 1
 
 #: Fields that must agree for measurements to share a folder.
 _IDENTITY = ("gpu", "driver", "torch", "cuda")
+
+
+#: How the GPU of a rehearsal is named (`neusight measure --rehearse`): nothing of it was measured.
+REHEARSAL_PREFIX = "forecast of "
+
+
+def rehearsed_gpu(name: str) -> str:
+    """The GPU whose forecasts stand where a folder should have measurements; "" for a real one.
+
+    >>> rehearsed_gpu("forecast of L4"), rehearsed_gpu("NVIDIA L4")
+    ('L4', '')
+    """
+    return name.removeprefix(REHEARSAL_PREFIX) if name.startswith(REHEARSAL_PREFIX) else ""
 
 
 @dataclass(frozen=True)

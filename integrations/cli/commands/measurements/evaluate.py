@@ -23,13 +23,22 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "score predictors on measured kernels, or on whole programs (--suite)"
 DESCRIPTION = ""
 
-#: The suites, as `suites/evaluation.py` names them, which needs torch to load.
-_SUITES = ("paper", "published")
+#: The suites, as `suites/evaluation.py` names them, which needs torch to load, and the files that
+#: `--data` holds for each.
+_SUITES = {
+    "paper": "e2e_labels.csv (gpu, model, mode, seq_len, batch, option, step_ms) and "
+    "model_configs.json, as the artifact of the NeuSight paper (arXiv 2407.13853) has them, and "
+    "gpus.csv for GPUs that neusight does not know",
+    "published": "e2e_published_dev.csv, a row for each published figure (case_id, source, "
+    "gpu_key, n_gpus, model, batch, seq_or_res, dtype, mode, compile, optimizer, metric, value, "
+    "notes)",
+}
 
 
 def add_arguments(evaluate: argparse.ArgumentParser) -> None:
     """The options of `neusight evaluate`."""
-    evaluate.add_argument("--data", required=True, metavar="DIR", help="folder with the tables")
+    evaluate.add_argument("--data", metavar="DIR", help="folder with the tables; neusight brings "
+                          "no measurements of others along")  # fmt: skip
     evaluate.add_argument("--predictor", action="append", metavar="NAME",
                           help="who prices, also several (tiled; of suites all)")  # fmt: skip
     evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
@@ -48,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.profiles.profiled_kernels import is_profiled
     from neusight.predictors.training.evaluate import score_folder, table_of
 
+    _require_data(options)
     if options.suite is not None:
         return _run_suite(options)
     for option in ("only", "csv", "markdown", "recordings"):
@@ -72,10 +82,25 @@ def _show(text: str) -> None:
     print(fitted(text, sys.stdout))
 
 
+def _require_data(options: argparse.Namespace) -> None:
+    """OptionError for an unknown suite, or where no folder is named: it says what one holds."""
+    if options.suite is not None and options.suite not in _SUITES:
+        raise OptionError(f"There is no suite {options.suite!r}; known are {', '.join(_SUITES)}.")
+    if options.data is not None:
+        return
+    if options.suite is not None:
+        raise OptionError(
+            f"--suite {options.suite} scores measurements of others, which neusight does not bring "
+            f"along: name their folder with --data DIR. It holds {_SUITES[options.suite]}."
+        )
+    raise OptionError(
+        "Name the folder of measured kernels with --data DIR: what `neusight measure` wrote, or "
+        "tables with their columns."
+    )
+
+
 def _run_suite(options: argparse.Namespace) -> int:
     """Prints the tables of a suite and writes what was asked; the exit code."""
-    if options.suite not in _SUITES:
-        raise OptionError(f"There is no suite {options.suite!r}; known are {', '.join(_SUITES)}.")
     from neusight.integrations.suites.evaluation import evaluate_suite
     from neusight.integrations.suites.tables import left_out_lines, text_table
 

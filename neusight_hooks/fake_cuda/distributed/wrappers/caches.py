@@ -21,6 +21,8 @@ _FORGETTING = (
         "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear",
     ),
     ("torch.distributed.tensor._collective_utils", "MeshTopoInfo.build_from_mesh.cache_clear"),
+    # DTensor's shapes: "cuda" without an index is kept as the GPU of the rank that asked first.
+    ("torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear"),
 )
 
 
