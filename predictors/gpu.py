@@ -18,9 +18,14 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.files import is_count, is_number, read_json_document, shown
 
-__all__ = ["GPU", "find_gpu", "gpus", "register_gpu"]
+__all__ = ["GPU", "UsualHost", "find_gpu", "gpus", "known_figures", "register_gpu"]
 
 Vendor = Literal["nvidia", "amd"]
+
+#: Kinds of machines that a GPU is mostly found in, by how fast their processors are
+#: (`neusight.timeline.host` has their costs).
+UsualHost = Literal["plain", "cloud", "older"]
+_USUAL_HOSTS = ("plain", "cloud", "older")
 
 #: What a missing compute unit is emulated with, if anything: TF32 is FP32 where there is no TF32
 #: unit; PyTorch computes BF16 (and FP16 without a fast FP16 unit) through FP32.
@@ -40,7 +45,9 @@ class GPU:
     tensor (matrix) cores compute; left out, it follows from the architecture and the peaks
     (`matrix_units_of_architecture`), and an empty list says that there are none. `link_gbps` is
     one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link. `topology` is
-    the system that it is in (None: its reference system).
+    the system that it is in (None: its reference system). `usual_host` is the kind of machine that
+    it is mostly found in: "plain" (a workstation, a desktop, a server of today), "cloud" (virtual
+    or shared), "older".
 
     `max_clock_mhz` is what the SMs run at where power allows, if that is above the datasheet's
     boost clock (0: it is not).
@@ -96,19 +103,34 @@ class GPU:
     unverified: tuple[str, ...] = ()
     matrix_units: tuple[str, ...] | None = None
     topology: Topology | None = None
+    usual_host: UsualHost = "plain"
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits that change when any figure changes; for caches and files.
+        """Twelve hex digits that change when any figure of the GPU itself changes; for caches and
+        files.
 
         >>> len(find_gpu("H100").fingerprint)
         12
         """
-        text = json.dumps(self.to_json(), sort_keys=True)
+        figures = {name: value for name, value in self.to_json().items() if name != "usual_host"}
+        text = json.dumps(figures, sort_keys=True)
         return sha256(text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def model(self) -> str:
+        """The name of the packaged GPU with these figures, whatever this one is called; else its
+        own. What was measured of a GPU is found by it.
+
+        >>> from dataclasses import replace
+        >>> replace(find_gpu("L4"), name="Mine", aliases=()).model
+        'L4'
+        """
+        alike = _packaged_by_figures().get(_figures_of(self), ())
+        return self.name if self.name in alike or not alike else alike[0]
 
     def peak_flops(self, compute: str, *, matrix: bool = False) -> float:
         """FLOP/s of a compute unit at datasheet peak; `matrix` for GEMMs, where the matrix unit's
@@ -200,6 +222,29 @@ class GPU:
         made = cls(**plain)
         _check(made)
         return made
+
+
+#: Figures of which 0 says that nobody measured them, or that they do not differ from another one.
+_ZERO_IS_UNKNOWN = frozenset(
+    {
+        *("gemm_utilization", "fp32_gemm_utilization", "sustained_factor", "stream_utilization"),
+        *("gemm_floor_us", "max_clock_mhz", "link_gbps", "pcie_gbps"),
+    }
+)
+
+
+def known_figures(described: GPU) -> dict[str, Any]:
+    """What is known of a GPU, by field: neither placeholders for figures that nobody measured nor
+    empty fields.
+
+    >>> "gemm_utilization" in known_figures(find_gpu("RTX 4090"))
+    False
+    """
+    return {
+        name: value
+        for name, value in described.to_json().items()
+        if not (value == 0 and name in _ZERO_IS_UNKNOWN) and value not in ("", [], {})
+    }
 
 
 def matrix_units_of_architecture(described: GPU) -> tuple[str, ...]:
@@ -322,6 +367,8 @@ def _check(candidate: GPU) -> None:
             refuse(name, value, "a mapping of texts")
     if candidate.vendor not in ("nvidia", "amd"):
         refuse("vendor", candidate.vendor, "'nvidia' or 'amd'")
+    if candidate.usual_host not in _USUAL_HOSTS:
+        refuse("usual_host", candidate.usual_host, f"one of {', '.join(_USUAL_HOSTS)}")
     capability: object = candidate.compute_capability
     if (
         not isinstance(capability, tuple)
@@ -445,6 +492,30 @@ def _packaged() -> tuple[GPU, ...]:
         key=lambda item: item.name,
     )
     return tuple(GPU.from_json(json.loads(item.read_text(encoding="utf-8"))) for item in entries)
+
+
+#: Fields that say how a GPU is called, where its figures come from, and what it stands in.
+_NO_FIGURES = frozenset(
+    {
+        *("name", "driver_name", "aliases", "sources", "unverified", "constants_origin"),
+        *("topology", "usual_host"),
+    }
+)
+
+
+def _figures_of(described: GPU) -> str:
+    figures = {n: value for n, value in described.to_json().items() if n not in _NO_FIGURES}
+    return json.dumps(figures, sort_keys=True)
+
+
+@cache
+def _packaged_by_figures() -> dict[str, tuple[str, ...]]:
+    """Names of the packaged GPUs by their figures, which some share."""
+    found: dict[str, tuple[str, ...]] = {}
+    for item in _packaged():
+        key = _figures_of(item)
+        found[key] = (*found.get(key, ()), item.name)
+    return found
 
 
 @cache

@@ -286,11 +286,8 @@ OLDER_HOST_FACTOR = 2.9
 #: A program that nobody profiles, on a host as V100 and T4 machines have.
 OLDER = _slower(OLDER_HOST_FACTOR, name="older")
 
-#: Compute capabilities whose data-centre GPUs come with these hosts; workstations and desktops
-#: (RTX, GeForce) have fast processors of their own.
-_OLDER_MACHINES = {(7, 0), (7, 5)}
-_CLOUD_MACHINES = {(8, 0), (8, 6), (8, 9)}
-_DESKTOPS = ("RTX", "GTX", "TITAN", "GeForce", "Quadro", "DGX-Spark", "GB10", "Jetson")
+#: By `GPU.usual_host`.
+_USUAL: dict[str, HostProfile] = {"plain": PLAIN, "cloud": CLOUD, "older": OLDER}
 
 #: A profiled dispatch on V100 and A100 machines over one on the H100's: aten::add takes 4.6 times
 #: as long on A100 and 3.9 on V100. Over ResNet-50's training step on V100 (torch 1.9, stacks
@@ -308,11 +305,7 @@ PROFILED_OLDER = replace(
 
 def host_of(gpu: GPU) -> HostProfile:
     """The host that machines with this GPU usually have; pass another where you know better."""
-    if gpu.name.startswith(_DESKTOPS) or gpu.vendor == "amd":
-        return PLAIN
-    if gpu.compute_capability in _CLOUD_MACHINES:
-        return CLOUD
-    return OLDER if gpu.compute_capability in _OLDER_MACHINES else PLAIN
+    return _USUAL[gpu.usual_host]
 
 
 def profiled_host_of(gpu: GPU) -> HostProfile:

@@ -242,7 +242,7 @@ def knowledge_of(gpu: GPU, network: Network) -> int:
     the network saw the architecture, 2 where not, and one more where the GPU's constants are a
     prior."""
     if network.gpus:
-        return network.gpus.index(gpu.name)
+        return network.gpus.index(gpu.model)
     is_new = architecture_of(gpu) not in network.architectures
     return 2 * is_new + (not gpu.constants_origin.startswith("fitted"))
 
@@ -311,7 +311,7 @@ class Trained:
 
     def _network_for(self, family: str, gpu: GPU) -> Network | None:
         known = self._networks.get(family)
-        if known is not None and gpu.name in known.gpus:
+        if known is not None and gpu.model in known.gpus:
             return known
         return self._networks.get(family + UNSEEN)
 

@@ -140,7 +140,7 @@ class Habitat:
             inputs = features_of([kernels[index] for index in indices], gpu)
             times = exp_of(np.clip(network.network.run(inputs)[:, 0], *LOG_RANGE))
             for index, time_us in zip(indices, times.tolist(), strict=True):
-                known = gpu.name in network.gpus
+                known = gpu.model in network.gpus
                 found[index] = estimate_of(
                     kernels[index],
                     gpu,

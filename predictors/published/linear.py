@@ -75,7 +75,7 @@ class LinearClass:
 
     def on(self, gpu: GPU) -> FlopLine:
         """The GPU's own line, else one by its bandwidth with the mean start of the others."""
-        own = self.lines.get(gpu.name)
+        own = self.lines.get(gpu.model)
         if own is not None:
             return own
         slowest = min(line.flops_per_us for line in self.lines.values())
@@ -143,7 +143,7 @@ class Linear:
             predictor=self.name,
             origin=origin,
             spread=_SPREAD,
-            in_range=trained is not None and gpu.name in trained.lines,
+            in_range=trained is not None and gpu.model in trained.lines,
         )
 
 

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
+from neusight.predictors import predict
 from neusight.predictors.errors import RegistrationError, UnknownGPUError, UnsupportedKernelError
-from neusight.predictors.gpu import GPU, _index, _registered, find_gpu, gpus, register_gpu
+from neusight.predictors.gpu import (
+    GPU,
+    _index,
+    _registered,
+    find_gpu,
+    gpus,
+    known_figures,
+    register_gpu,
+)
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.tiled import Tiled
 
@@ -111,7 +120,40 @@ MATRIX_FLOPS = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 7): 
                 (12, 1): 1024}  # fmt: skip
 
 #: Cards whose tensor cores run 16-bit products with FP32 accumulation at half rate.
-HALF_RATE = ("RTX-2080", "RTX-30", "RTX-40", "RTX-50", "A10G", "L40", "L20")
+HALF_RATE = {
+    "A10G",
+    "L20",
+    "L40",
+    "RTX-2080-Ti",
+    "RTX-3060",
+    "RTX-3060-Ti",
+    "RTX-3070",
+    "RTX-3070-Ti",
+    "RTX-3080",
+    "RTX-3080-12GB",
+    "RTX-3080-Ti",
+    "RTX-3090",
+    "RTX-3090-Ti",
+    "RTX-4060",
+    "RTX-4060-Ti",
+    "RTX-4060-Ti-16GB",
+    "RTX-4070",
+    "RTX-4070-SUPER",
+    "RTX-4070-Ti",
+    "RTX-4070-Ti-SUPER",
+    "RTX-4080",
+    "RTX-4080-SUPER",
+    "RTX-4090",
+    "RTX-4090-D",
+    "RTX-5060-Ti",
+    "RTX-5060-Ti-16GB",
+    "RTX-5070",
+    "RTX-5070-Ti",
+    "RTX-5080",
+    "RTX-5090",
+}
+#: Cards whose tensor cores are cut down to less than their SMs and clock give.
+CUT_DOWN = {"H20-3e-141GB", "H20-SXM5-96GB"}
 
 
 @pytest.mark.parametrize(
@@ -121,16 +163,15 @@ HALF_RATE = ("RTX-2080", "RTX-30", "RTX-40", "RTX-50", "A10G", "L40", "L20")
         for one in gpus()
         if find_gpu(one).has_matrix_unit("fp16")
         and find_gpu(one).vendor == "nvidia"
-        and not one.startswith("H20-")  # tensor cores cut down
+        and one not in CUT_DOWN
     ],
 )
 def test_the_matrix_peak_follows_from_sms_and_clock(name: str) -> None:
     gpu = find_gpu(name)
     flops = MATRIX_FLOPS[gpu.compute_capability] * gpu.num_sms * gpu.clock_hz
-    is_half = name.startswith(HALF_RATE) and name not in ("L40S", "RTX-5000-Ada")
 
     # H100 PCIe and NVL state their peak below their boost clock
-    assert 0.85 < gpu.peak_flops("fp16") / (flops / 2 if is_half else flops) < 1.02
+    assert 0.85 < gpu.peak_flops("fp16") / (flops / 2 if name in HALF_RATE else flops) < 1.02
 
 
 #: Width of the memory bus in bits and rate of a pin in Gbit/s, of cards with GDDR or LPDDR memory:
@@ -404,3 +445,33 @@ def test_every_field_of_a_gpu_is_checked() -> None:
         changes: dict[str, Any] = {item.name: object()}
         with pytest.raises(RegistrationError, match=item.name):
             register_gpu(replace(find_gpu("H100"), **changes))
+
+
+@pytest.mark.parametrize("name", gpus())
+def test_a_gpu_called_otherwise_has_the_same_prices(name: str) -> None:
+    known = find_gpu(name)
+    renamed = replace(known, name=f"Gigabyte-{name}", driver_name="Other", aliases=())
+    kernels = [
+        Kernel.gemm(512, 512, 512, dtype="float16"),
+        Kernel.gemm(4096, 1024, 4096, dtype="float32"),
+        Kernel.elementwise("add", 2**24, dtype="float32"),
+        Kernel.collective("all_reduce", 2**24, 8),
+    ]
+
+    assert renamed.model == name
+    for predictor in ("tiled", "linear", "habitat"):
+        told = [estimate.latency_us for estimate in predict(kernels, renamed, predictor)]
+        assert told == [estimate.latency_us for estimate in predict(kernels, known, predictor)]
+
+
+def test_what_nobody_measured_is_not_shown_as_a_figure() -> None:
+    assert find_gpu("RTX 4090").gemm_utilization == 0.0
+    assert not {"gemm_utilization", "gemm_floor_us", "link_gbps"} & set(
+        known_figures(find_gpu("RTX 4090"))
+    )
+    assert "gemm_utilization" in known_figures(find_gpu("H100"))
+
+
+def test_a_kind_of_host_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="'usual_host' is 'fast'; it must be one of plain"):
+        GPU.from_json({**find_gpu("L4").to_json(), "usual_host": "fast"})

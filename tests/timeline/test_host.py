@@ -113,6 +113,7 @@ def test_a_gpu_comes_with_the_host_that_it_is_mostly_found_in(
     name: str, expected: HostProfile
 ) -> None:
     assert host_of(find_gpu(name)) is expected
+    assert host_of(replace(find_gpu(name), name="Gigabyte", aliases=())) is expected
 
 
 @pytest.mark.parametrize(

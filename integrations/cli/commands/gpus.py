@@ -29,14 +29,14 @@ def add_arguments(gpus: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table, or all that is known of one GPU."""
-    from neusight.predictors.gpu import find_gpu, gpus
+    from neusight.predictors.gpu import find_gpu, gpus, known_figures
 
     if options.topologies:
         print(fitted(printable_lines(_topology_lines()), sys.stdout))
         return ExitCode.OK
     if options.name is not None:
         found = find_gpu(options.name)
-        facts = [printable(f"{name:<38} {value}") for name, value in found.to_json().items()]
+        facts = [printable(f"{name:<38} {value}") for name, value in known_figures(found).items()]
         print(fitted("\n".join([*facts, _what_large_work_reaches(found)]), sys.stdout))
         return ExitCode.OK
     families: dict[tuple[str, str], list[GPU]] = {}

@@ -56,7 +56,7 @@ def system_of(gpu: GPU) -> Topology:
 
 @cache
 def _reference_of(gpu: GPU) -> Topology:
-    known = reference_by_name(gpu.name)
+    known = reference_by_name(gpu.model)
     base = known or Topology(f"usual of {gpu.name}", _GPUS_PER_NODE, _inside(gpu))
     cards = base.gpus_per_node
     card_gbps = _AMPERE_CARD_GBPS if gpu.compute_capability == _AMPERE else _CARD_GBPS
