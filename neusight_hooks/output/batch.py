@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from neusight.recording.recording import Entry, Mark, OpCall, TensorSpec, stepped_optimizer
 
-__all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "batch_of", "stated_batch"]
+__all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "BatchSource", "batch_of", "stated_batch"]
+
+#: How a batch is known: the user stated it, a loader yielded it, it is the input of the outermost
+#: module or compiled function; "" where it is not known.
+BatchSource = Literal["", "stated", "loader", "input"]
 
 #: Names in `Recording.options` of what the user says a step takes in.
 SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"
@@ -31,11 +35,13 @@ _REGROUPING = (
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples and tokens of one step (None: not known), and the sentence that says how known."""
+    """Samples and tokens of one step (None: not known), the sentence that says how known, and
+    its source."""
 
     samples: int | None = None
     tokens: int | None = None
     known_by: str = ""
+    source: BatchSource = ""
 
     def __bool__(self) -> bool:
         return self.samples is not None or self.tokens is not None
@@ -53,7 +59,7 @@ class Batch:
         """What so many take in together.
 
         >>> Batch(samples=8, tokens=8192).times(4)
-        Batch(samples=32, tokens=32768, known_by='')
+        Batch(samples=32, tokens=32768, known_by='', source='')
         """
         return replace(
             self,
@@ -73,6 +79,7 @@ def stated_batch(options: Mapping[str, str]) -> Batch:
         samples=None if samples is None else int(samples),
         tokens=None if tokens is None else int(tokens),
         known_by="as stated",
+        source="" if samples is None and tokens is None else "stated",
     )
 
 
@@ -107,7 +114,7 @@ def batch_of(entries: Iterable[Entry]) -> Batch:
     that model in the step (gradient accumulation) add up.
 
     >>> batch_of([])
-    Batch(samples=None, tokens=None, known_by='')
+    Batch(samples=None, tokens=None, known_by='', source='')
     """
     entries = list(entries)
     intakes = list(_intakes(entries))
@@ -183,6 +190,7 @@ def _of_texts(intakes: list[_Intake]) -> Batch:
         samples=sum(shape[0] for shape in shapes),
         tokens=sum(_indices(call).numel for call in calls),
         known_by=_told("token ids", shapes, calls[0].module),
+        source="input",
     )
 
 
@@ -193,7 +201,7 @@ def _of_inputs(inputs: list[tuple[str, _FirstInput]]) -> Batch:
         return Batch()
     shapes = [item.shape for item in calls]
     known_by = _told("inputs", shapes, calls[0].module)
-    return Batch(samples=sum(shape[0] for shape in shapes), known_by=known_by)
+    return Batch(samples=sum(shape[0] for shape in shapes), known_by=known_by, source="input")
 
 
 def _told(what: str, shapes: list[tuple[int, ...]], module: str) -> str:

@@ -366,6 +366,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "samples_per_step": verdict.batch.samples,
         "tokens_per_step": verdict.batch.tokens,
         "batch_known_by": verdict.batch.known_by,
+        "batch_source": verdict.batch.source,
         "all_ranks": _all_ranks_json(verdict),
         "ranks": ranks_json(found.ranks),
         "trace": found.trace_path,

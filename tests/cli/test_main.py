@@ -369,6 +369,7 @@ def test_several_gpus_are_one_table_with_costs(tmp_path: Path) -> None:
     assert document["side_by_side"][0]["cost_per_million_samples"] > 0
     assert document["side_by_side"][1]["cost_per_million_samples"] is None
     assert document["forecasts"][0]["batch_known_by"] == "as stated"
+    assert document["forecasts"][0]["batch_source"] == "stated"
 
 
 def test_quiet_prints_the_verdict_alone(tmp_path: Path) -> None:
