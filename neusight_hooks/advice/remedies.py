@@ -20,8 +20,7 @@ from neusight.advice.tensors import parameter_shapes, tensors_of
 from neusight.memory.allocator_settings import AllocatorSettings
 from neusight.memory.placement import allocator_settings
 from neusight.ops.optimizer import FUSED_OPTIMIZERS
-from neusight.output.batch import Batch, batch_of
-from neusight.recording.recording import Alloc, Entry, Recording
+from neusight.recording.recording import Alloc, Batch, Entry, Recording
 
 __all__ = ["Saving", "recorded_batch", "savings_of", "together", "with_batch"]
 
@@ -82,11 +81,11 @@ def together(savings: Sequence[Saving]) -> Saving:
 
 
 def recorded_batch(recording: Recording) -> Batch:
-    """What the first step that trains (else the first that infers) takes in."""
+    """What the first step consumes that trains (else infers) and whose batch is known."""
     for kind in ("train", "eval"):
         for step in recording.steps:
-            if step.kind == kind:
-                return batch_of(step.entries)
+            if step.kind == kind and step.batch:
+                return step.batch
     return Batch()
 
 

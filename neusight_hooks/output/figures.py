@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neusight.output.batch import Batch, batch_of, stated_batch
+from neusight.output.batch import Batch, batch_of
 from neusight.output.replicas import Replicas, replicas_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
@@ -66,7 +66,7 @@ class Row:
 @dataclass(frozen=True)
 class Verdict:
     """The steady step in figures; times in microseconds. Without arguments: of nothing. `batch` is
-    what this rank takes in, `replicas` says how many others take in as much."""
+    what this rank consumes, `replicas` says how many others consume as much."""
 
     kind: str = "setup"
     step_latency: StepLatency = _NO_LATENCY
@@ -90,7 +90,7 @@ class Verdict:
 
     @property
     def whole_batch(self) -> Batch:
-        """What all ranks take in; nothing where that is not known."""
+        """What all ranks consume; nothing where that is not known."""
         count = self.replicas.count
         return Batch() if count is None else self.batch.times(count)
 
@@ -117,7 +117,7 @@ def verdict_of(recording: Recording, timeline: Timeline, gpu: GPU, host: HostPro
         num_kernels=len(kernels),
         num_synchronizations=sum(isinstance(entry, Synchronize) for entry in entries),
         num_steps=sum(s.represents for s in steady_steps_of(timeline)),
-        batch=stated_batch(recording.options) or batch_of(entries),
+        batch=batch_of(recording, step.replay.step),
         replicas=replicas_of(recording, entries),
         by_kernel_class=_rows((s.kernel.kernel_class.value, s) for s in kernels),
         by_module=_rows((s.call.module or f"({s.call.phase})", s) for s in kernels),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from neusight.recording.recording import RANK_OPTION, Entry, OpCall, Recording
+from neusight.recording.recording import RANK_OPTION, Entry, Mark, OpCall, Recording
 from neusight.timeline.ranks.likeness import peers_of
 
 __all__ = ["Replicas", "replicas_of", "replicas_together"]
@@ -50,8 +50,9 @@ def replicas_of(recording: Recording, entries: Iterable[Entry]) -> Replicas:
     """The replicas among the ranks, by the entries of one rank's step.
 
     Ranks that sum activations in a forward (all-reduce, reduce-scatter) share a layer, and so
-    their samples; all others have samples of their own. Ranks that share a sequence (context
-    parallel) count as replicas, each with its tokens.
+    their samples; all others have samples of their own. What a program sums outside of its modules
+    is gradients or parameters: activations only where it has no modules, up to its first backward.
+    Ranks that share a sequence (context parallel) count as replicas, each with its tokens.
     """
     found = _WORLD_SIZE.match(recording.options.get(RANK_OPTION, ""))
     world_size = int(found.group(1)) if found else 1
@@ -88,11 +89,20 @@ def replicas_together(recordings: Sequence[Recording], alone: Sequence[Replicas]
 
 def _activations(entries: Iterable[Entry]) -> Iterator[OpCall]:
     """What a forward sends of activations."""
+    entries = list(entries)
+    has_modules = any(isinstance(e, Mark) and e.kind == "module_begin" for e in entries)
+    is_before_backward = True
     for entry in entries:
-        if not isinstance(entry, OpCall) or "c10d" not in entry.signature.op:
+        if not isinstance(entry, OpCall):
+            continue
+        is_before_backward = is_before_backward and entry.phase == "forward"
+        if entry.phase != "forward" or "c10d" not in entry.signature.op:
+            continue
+        is_sum = any(word in entry.signature.op for word in _SUMS)
+        if is_sum and not entry.module and (has_modules or not is_before_backward):
             continue
         shapes = (spec.shape for spec in entry.signature.input_tensors)
-        if entry.phase == "forward" and any(len(s) >= _ACTIVATION_DIMENSIONS for s in shapes):
+        if any(len(shape) >= _ACTIVATION_DIMENSIONS for shape in shapes):
             yield entry
 
 

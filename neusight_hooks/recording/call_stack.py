@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["CallStack", "CallStacks", "call_site", "file_name"]
+__all__ = ["CallStack", "CallStacks", "call_site", "file_name", "program_line"]
 
 #: The program's lines that led somewhere, innermost first, each as "file.py:12".
 CallStack = tuple[str, ...]
@@ -54,6 +54,23 @@ def _inside_packages(filename: str) -> str:
         _, found, inside = filename.rpartition(packages)
         if found:
             return inside
+    return ""
+
+
+def program_line() -> str:
+    """The innermost line of the program itself, as `call_site` gives it: neither torch's nor
+    neusight's nor that of an installed package; "" where there is none."""
+    foreign = (*_foreign_folders(), "<")
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if cell := _cell_of(filename):
+            return f"{cell}:{frame.f_lineno}"
+        if not filename.startswith((*foreign, _STANDARD_LIBRARY)) and not any(
+            packages in filename for packages in _PACKAGES
+        ):
+            return f"{Path(filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -24,6 +25,8 @@ from torch.utils.hooks import RemovableHandle
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
+from neusight.recording.inputs.inputs import StepInputs
+from neusight.recording.inputs.loaders import follow_loaders
 from neusight.recording.recording import stepped_optimizer
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
@@ -40,6 +43,8 @@ _PROFILER_STEP = "ProfilerStep#"
 
 #: Where torch.fx defines the classes of its graphs, and what lies between one and its caller.
 _GRAPHS = "torch.fx.graph_module"
+#: Where torch calls modules.
+_MODULE = "torch.nn.modules.module"
 _CALLING = (_GRAPHS, "torch.nn.modules.", "neusight.")
 
 
@@ -54,9 +59,12 @@ class ProgramHooks:
         attribution: Attribution,
         storages: StorageWatch,
         cutter: StepCutter,
+        inputs: StepInputs,
     ) -> None:
         #: Where in the program each module was made, by its path; only with call stacks.
         self.made: dict[str, CallStack] = {}
+        #: What enters the program's steps.
+        self.inputs = inputs
         self._mode = mode
         self._tape = tape
         self._attribution = attribution
@@ -82,6 +90,7 @@ class ProgramHooks:
         ]
         for handle in self._handles:
             undo.callback(handle.remove)
+        follow_loaders(undo, self.inputs, lambda: self.is_elsewhere)
         if self._tape.stacks is not None:
             undo.callback(register_module_module_registration_hook(self._note_made).remove)
 
@@ -101,7 +110,7 @@ class ProgramHooks:
                 hooks[number] = hook
 
     @property
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether this is another thread than the program's main one, or neusight's own work."""
         return threading.get_ident() != self._main or self._mode.is_inside
 
@@ -113,22 +122,47 @@ class ProgramHooks:
         def run(*args: Any, **kwargs: Any) -> Any:
             is_heard = self._tape.is_open
             if is_heard:
-                self._enter_module(module, args)
+                self._enter_module(module, args, kwargs)
+            result = None
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
+                return result
             finally:
                 if is_heard:
-                    self._leave_module(module, args, None)
+                    self._leave_module(module, args, result)
 
         return run
 
-    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        if self._is_elsewhere:
+    def around_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled function, whose inputs are recorded where the program calls it from outside of
+        any module."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._tape.is_open or self.is_elsewhere:
+                return function(*args, **kwargs)
+            is_outermost = self.inputs.function_begins(function, run.__name__, args, kwargs)
+            result = None
+            try:
+                result = function(*args, **kwargs)
+                return result
+            finally:
+                if is_outermost:
+                    self.inputs.call_ends(result)
+
+        return run
+
+    def _enter_module(
+        self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any] | None = None
+    ) -> None:
+        if self.is_elsewhere:
             return
         if self._attribution.is_outside():
             self._is_of_torch = _is_called_by_torch(module)
             if not self._is_of_torch:
                 self._cutter.outermost_forward_begins()
+                kwargs = _arguments_by_keyword() if kwargs is None else kwargs
+                self.inputs.module_begins(module, _class_name(module), args, kwargs)
             self._name_all(module)
         path = self._paths.get(module)
         if path is None:
@@ -137,11 +171,12 @@ class ProgramHooks:
         self._tape.mark("module_begin", path, type(module).__name__)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if self._is_elsewhere or self._attribution.is_outside():
+        if self.is_elsewhere or self._attribution.is_outside():
             return
         path = self._attribution.leave_module()
         self._tape.mark("module_end", path, type(module).__name__)
         if self._attribution.is_outside() and not self._is_of_torch:
+            self.inputs.call_ends(output)
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:
@@ -167,19 +202,19 @@ class ProgramHooks:
     def _note_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
         """A module becomes part of another one, for the first time on the line that made it."""
         stacks = self._tape.stacks
-        if stacks is not None and module is not None and not self._is_elsewhere:
+        if stacks is not None and module is not None and not self.is_elsewhere:
             self._made.setdefault(module, stacks.here())
 
     # -- annotations and optimizers, whose steps torch annotates ----------------------------------
 
     def enter_annotation(self, name: str) -> None:
         """A record_function begins."""
-        if not self._is_elsewhere and not name.startswith(_PROFILER_STEP):
+        if not self.is_elsewhere and not name.startswith(_PROFILER_STEP):
             self._tape.mark("annotation_begin", name)
 
     def leave_annotation(self, name: str, *, failed: bool) -> None:
         """It ends, by an exception where `failed`."""
-        if self._is_elsewhere or name.startswith(_PROFILER_STEP):
+        if self.is_elsewhere or name.startswith(_PROFILER_STEP):
             return
         self._tape.mark("annotation_end", name)
         if stepped_optimizer(name) and self._optimizers:
@@ -189,7 +224,7 @@ class ProgramHooks:
                 self._cutter.optimizer_ends(optimizer)
 
     def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if self._is_elsewhere:
+        if self.is_elsewhere:
             return None
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -229,6 +264,16 @@ def _is_called_by_torch(module: torch.nn.Module) -> bool:
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_CALLING):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
+
+
+def _arguments_by_keyword() -> dict[str, Any]:
+    """Those of the module's call that runs hooks now: torch passes them to no hook of all modules
+    (`inner` in nn/modules/module.py, 2.13); none where its names have moved."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != _MODULE:
+        frame = frame.f_back
+    found = None if frame is None else frame.f_locals.get("kwargs")
+    return found if isinstance(found, dict) else {}
 
 
 def _class_name(module: torch.nn.Module) -> str:

@@ -22,6 +22,7 @@ from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
 from neusight.recording.hooks import ProgramHooks
+from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
@@ -86,8 +87,9 @@ class Recorder:
         self.attribution = Attribution()
         self.storages = StorageWatch(self.tape, self.attribution)
         self.cutter = StepCutter(self.tape, self.attribution, self.storages, steady_steps)
+        self.inputs = StepInputs(self.tape, self.attribution, self.storages)
         self.hooks = ProgramHooks(
-            self.mode, self.tape, self.attribution, self.storages, self.cutter
+            self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs
         )
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
@@ -292,6 +294,8 @@ class Recorder:
         cutter = self.cutter
         if op.node:
             cutter.backward_seen = True
+            if op.sequence_nr is not None:
+                self.inputs.used_in_backward(op.sequence_nr)
         elif cutter.backward_seen and op.sequence_nr is not None and not op.module:
             cutter.round_ends()
         stacks = self.tape.stacks

@@ -20,6 +20,8 @@ __all__ = [
     "STEP_OPTION",
     "TRIAL_OPTION",
     "Alloc",
+    "Batch",
+    "BatchSource",
     "CompiledFrame",
     "EmptyCache",
     "Entry",
@@ -329,13 +331,54 @@ class HostWork:
 Entry = Alloc | EmptyCache | EventRecord | EventWait | Free | HostWork | Mark | OpCall | Synchronize
 
 
+#: How a batch is known: the user states it, a loader yields it, or it is the input of the outermost
+#: module or compiled function; "" where it is not known.
+BatchSource = Literal["", "stated", "loader", "input"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples and tokens of one step (None: not known), the sentence that says how known, and
+    its source."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    known_by: str = ""
+    source: BatchSource = ""
+
+    def __bool__(self) -> bool:
+        return self.samples is not None or self.tokens is not None
+
+    def per_second(self, latency_us: float) -> tuple[float, str] | None:
+        """(rate, "tokens" or "samples"), tokens where both are known; None where neither is.
+
+        >>> Batch(samples=8, tokens=8192).per_second(4096.0)
+        (2000000.0, 'tokens')
+        """
+        count, unit = (self.samples, "samples") if self.tokens is None else (self.tokens, "tokens")
+        return None if count is None or latency_us <= 0 else (count / latency_us * 1e6, unit)
+
+    def times(self, count: int) -> Batch:
+        """What so many ranks consume together.
+
+        >>> Batch(samples=8, tokens=8192).times(4)
+        Batch(samples=32, tokens=32768, known_by='', source='')
+        """
+        return replace(
+            self,
+            samples=None if self.samples is None else self.samples * count,
+            tokens=None if self.tokens is None else self.tokens * count,
+        )
+
+
 @dataclass(frozen=True)
 class Step:
-    """`count` equal steps in a row, kept once."""
+    """`count` equal steps in a row, kept once, and the batch that entered each."""
 
     kind: StepKind
     entries: tuple[Entry, ...]
     count: int = 1
+    batch: Batch = field(default_factory=Batch)
 
 
 class GraphBreak(NamedTuple):

@@ -23,6 +23,8 @@ from neusight.predictors.files import (
 from neusight.recording.recording import (
     Alloc,
     Argument,
+    Batch,
+    BatchSource,
     CompiledFrame,
     EmptyCache,
     Entry,
@@ -203,6 +205,11 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "compiled": [_encode_frame(frame) for frame in recording.compiled],
         "calls": calls.rows,
         "steps": steps,
+        "batches": [
+            [at, *(getattr(step.batch, field.name) for field in fields(Batch))]
+            for at, step in enumerate(recording.steps)
+            if step.batch
+        ],
     }
 
 
@@ -286,6 +293,8 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "host_work": (_is_text, _is_text, _is_duration, is_count),
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
+    "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
+              _is_one_of(BatchSource)),
     "question": (_is_text, _is_text),
     "frame": (_is_text, _is_text, _is_text, is_count, _is_text, _is_text,
               lambda value: isinstance(value, list)),
@@ -425,6 +434,9 @@ def _decode_steps(
         entries = tuple(_decode_entries(rows, calls, stacks))
         _require_short_replay(entries, count)
         steps.append(Step(kind, entries, count))
+    for row in document.items("batches", default=[]):  # older files have none
+        at, *batch = _row("batch", row)
+        steps[at] = replace(_at(steps, at), batch=Batch(*batch))
     return tuple(steps)
 
 

@@ -178,6 +178,10 @@ class StorageWatch:
         """Whether the storage of that number still exists."""
         return number in self._alive
 
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage; None where it is not followed."""
+        return self._numbers.get(tensor.untyped_storage()._cdata)
+
     def kind_of(self, number: int) -> str | None:
         """What the storage is for, where somebody said so."""
         return self._kinds.get(number)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
 from neusight.recording.recording import (
+    BatchSource,
     EmptyCache,
     EventRecord,
     EventWait,
@@ -31,6 +32,7 @@ __all__ = [
     "TapeEntry",
     "TapedAlloc",
     "TapedFree",
+    "TapedInput",
     "TapedOp",
 ]
 
@@ -85,10 +87,46 @@ class TapedFree:
     number: int
 
 
+@dataclass(slots=True, eq=False)
+class TapedInput:
+    """A loader yielded a batch here, or the program called an outermost module or compiled
+    function, by its input: `what` the tensor is, its shape, samples and tokens where they are
+    known. No entry of a step: what they say together is the step's `Batch`.
+
+    `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
+    same values, None where that is not known. `origin` is the call whose output is the input.
+    Autograd's numbers of what the call computed begin with `first_sequence` and end before
+    `last_sequence`; `backward` is the first backward pass that came to one of them.
+    """
+
+    source: BatchSource
+    owner: object
+    name: str
+    line: str
+    what: str
+    shape: tuple[int, ...]
+    samples: int | None = None
+    tokens: int | None = None
+    is_decode: bool = False
+    tensor: object = None
+    origin: TapedInput | None = None
+    first_sequence: int = 0
+    last_sequence: int = 0
+    backward: int | None = None
+
+    def is_used_by(self, backward: int) -> None:
+        """A backward pass came to what the call computed, and so to what its input is made of."""
+        call: TapedInput | None = self
+        while call is not None and call.backward is None:
+            call.backward = backward
+            call = call.origin
+
+
 TapeEntry = (
     TapedOp
     | TapedAlloc
     | TapedFree
+    | TapedInput
     | EmptyCache
     | EventRecord
     | EventWait
@@ -100,8 +138,8 @@ TapeEntry = (
 #: Reads what is new on the tape while the program runs.
 Follower = Callable[[Sequence[TapeEntry]], None]
 
-#: What a captured CUDA graph launches again; the host's part happened once.
-Launched = TapedOp | EventRecord | EventWait
+#: What a captured CUDA graph launches again, with what enters it; the host's part happened once.
+Launched = TapedOp | TapedInput | EventRecord | EventWait
 
 
 class Tape:

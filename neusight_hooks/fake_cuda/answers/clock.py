@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
+from neusight.recording.tape import TapedAlloc, TapedFree, TapedInput, TapedOp, TapeEntry
 from neusight.timeline.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -41,9 +41,11 @@ class LiveClock:
         recorder.tape.followers.append(self._follow)
 
     def _follow(self, fresh: Sequence[TapeEntry]) -> None:
-        self._scheduler.feed(map(self._as_entry, fresh))
+        self._scheduler.feed(
+            self._as_entry(taped) for taped in fresh if not isinstance(taped, TapedInput)
+        )
 
-    def _as_entry(self, taped: TapeEntry) -> Entry:
+    def _as_entry(self, taped: Entry | TapedAlloc | TapedFree | TapedOp) -> Entry:
         """The entry of a step, as far as time depends on it."""
         if isinstance(taped, TapedOp):
             return self._recorder.cutter.writer.call_of(taped)

@@ -19,7 +19,7 @@ from neusight.fake_cuda.answers.native.rocm import (
 )
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import EventRecord, EventWait, Phase
-from neusight.recording.tape import Launched, TapedOp
+from neusight.recording.tape import Launched, TapedInput, TapedOp
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
@@ -334,7 +334,12 @@ class _CUDAGraph:
         """What was captured, on the stream that launches it now, with events of its own."""
         numbers: dict[int, int] = {}
         launched: list[Launched] = []
+        is_called = self._context.recorder.attribution.is_outside()
         for entry in self._captured:
+            if isinstance(entry, TapedInput):
+                if is_called:  # else the module that launches it has recorded its own input
+                    launched.append(entry)
+                continue
             on = stream if entry.stream == self._stream else entry.stream
             if isinstance(entry, TapedOp):  # no autograd graph runs it
                 launched.append(replace(entry, stream=on, sequence_nr=None))

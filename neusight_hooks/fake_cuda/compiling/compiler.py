@@ -65,7 +65,9 @@ def install_compiler(
     def compile(model: Any = None, **kwargs: Any) -> Any:
         if not compiler.is_ready() or not compiler.knows(kwargs.get("backend", "inductor")):
             return model if model is not None else lambda function: function
-        return real_compile(model, **kwargs)
+        compiled = real_compile(model, **kwargs)
+        is_function = model is not None and not isinstance(model, nn.Module)
+        return recorder.hooks.around_function(compiled) if is_function else compiled
 
     def compile_module(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         compiled = compile(self._call_impl, *args, **kwargs)

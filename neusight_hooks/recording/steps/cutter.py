@@ -8,13 +8,14 @@ from typing import cast
 import torch
 
 from neusight.recording.attribution import Attribution
+from neusight.recording.inputs.batch import batch_of_step
 from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
 from neusight.recording.steps.folding import FoldedSteps
 from neusight.recording.steps.optimizers import Optimizers
 from neusight.recording.steps.turns import Patience, TurnNames, Turns, repetition
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import EnoughSteps, Tape, TapedFree, TapedOp, TapeEntry
+from neusight.recording.tape import EnoughSteps, Tape, TapedFree, TapedInput, TapedOp, TapeEntry
 
 __all__ = ["StepCutter"]
 
@@ -229,7 +230,7 @@ class StepCutter:
         if not self._explicit and all(step.kind == "setup" for step in self.steps):
             self._cut_repeated()
         entries = self._tape.entries
-        if any(type(entry) is not TapedFree for entry in entries):
+        if any(type(entry) not in (TapedFree, TapedInput) for entry in entries):
             is_round = self._num_rounds > 0 and _kind_of(entries) == "train"
             works = is_round or _has_forward(self._tape.entries) or not self.steps
             self._close(kind=None if works else "setup")
@@ -308,8 +309,10 @@ class StepCutter:
         self.patience.begin(self._tape.gpu_ops)
         self._forward_ends = []
         self.backward_seen = False
-        if taped:
-            self._folded.add(Step(kind or _kind_of(taped), self.writer.write(taped)))
+        if any(type(entry) is not TapedInput for entry in taped):
+            kind = kind or _kind_of(taped)
+            batch = batch_of_step(taped, trains=kind == "train")
+            self._folded.add(Step(kind, self.writer.write(taped), batch=batch))
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:

@@ -74,11 +74,11 @@ def _corrected(entry: Entry, kinds: Mapping[int, StorageKind]) -> Entry:
 
 def _are_equal(first: Step, second: Step) -> bool:
     """The same work; what the CPU does in between is an estimate and need not be the same."""
-    if first.kind != second.kind or len(first.entries) != len(second.entries):
+    if first.kind != second.kind or first.batch != second.batch:
         return False
-    if first.entries == second.entries:
-        return True
-    return all(
+    if len(first.entries) != len(second.entries):
+        return False
+    return first.entries == second.entries or all(
         one is other
         or one == other
         or (isinstance(one, HostWork) and isinstance(other, HostWork) and _is_same_work(one, other))

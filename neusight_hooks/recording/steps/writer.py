@@ -18,7 +18,7 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
+from neusight.recording.tape import TapedAlloc, TapedFree, TapedInput, TapedOp, TapeEntry
 
 __all__ = ["Home", "StepWriter"]
 
@@ -70,7 +70,7 @@ class StepWriter:
                 ordinal += 1
             elif isinstance(entry, TapedFree):
                 freed += self._free_of(entry.number)
-            else:
+            elif not isinstance(entry, TapedInput):
                 entries.append(self._with_relative_event(entry, first_event))
         freed.sort(key=_storage_of)
         self.index += 1

@@ -1,0 +1,197 @@
+"""Writes on the tape what enters the program's steps, where it happens."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from neusight.recording.attribution import Attribution
+from neusight.recording.call_stack import program_line
+from neusight.recording.inputs.sizes import size_of, size_of_loaded, tensors_in
+from neusight.recording.storages import StorageWatch
+from neusight.recording.tape import Tape, TapedInput
+from neusight.recording.tensor import ForecastTensor
+
+__all__ = ["StepInputs"]
+
+#: Calls that a backward pass may still come to, and calls whose outputs are known as such.
+_MAX_RECENT = 256
+
+#: Autograd nodes looked at to find which call an input was computed from.
+_MAX_NODES = 32
+
+_sequence_nr = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+_graph_task = torch._C._current_graph_task_id
+
+
+class StepInputs:
+    """Batches that loaders yield, and calls of outermost modules and compiled functions."""
+
+    def __init__(self, tape: Tape, attribution: Attribution, storages: StorageWatch) -> None:
+        self._tape = tape
+        self._attribution = attribution
+        self._storages = storages
+        self._open: TapedInput | None = None
+        self._recent: deque[TapedInput] = deque(maxlen=_MAX_RECENT)
+        #: Calls by the storages of their outputs.
+        self._made_by: dict[int, TapedInput] = {}
+        #: The last call of token ids of each owner.
+        self._last_ids: dict[object, TapedInput] = {}
+        #: What the last op in backward was about: its pass, and the numbers of its call.
+        self._last_use = (-1, 0, 0)
+        self._batch_first: weakref.WeakKeyDictionary[torch.nn.Module, bool] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    # -- loaders ----------------------------------------------------------------------------------
+
+    def loaded(self, data: Any, *, dataset: object, num_items: int | None) -> None:
+        """A loader yielded `data`, made of so many items of its data set, to the program."""
+        if not self._tape.is_open:
+            return
+        size = size_of_loaded(tensors_in(data), num_items=num_items)
+        if size is not None:
+            line = program_line()
+            owner = ("loader", id(dataset), line)
+            self._tape.add(TapedInput("loader", owner, "the DataLoader", line, *size))
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def module_begins(
+        self, module: torch.nn.Module, name: str, args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        """The program calls a module from outside of any other."""
+        if self._open is None and self._attribution.phase == "forward":
+            named = _in_order_of_forward(module, kwargs) if kwargs else ()
+            is_batch_first = self._batch_first.get(module)
+            if is_batch_first is None:
+                is_batch_first = self._batch_first[module] = _is_batch_first(module)
+            self._begin(id(module), name, tensors_in(args, *named), is_batch_first)
+
+    def function_begins(
+        self, function: object, name: str, args: Any, kwargs: Mapping[str, Any]
+    ) -> bool:
+        """The program calls a compiled function; whether it is the outermost and has an input."""
+        is_outermost = self._open is None and self._attribution.is_outside()
+        if not is_outermost or self._attribution.phase != "forward":
+            return False
+        self._begin(id(function), name, tensors_in(args, *kwargs.values()))
+        return self._open is not None
+
+    def _begin(
+        self, owner: object, name: str, tensors: Sequence[torch.Tensor], batch_first: bool = True
+    ) -> None:
+        size = size_of(tensors, batch_first=batch_first)
+        if size is None or not self._tape.is_open:
+            return
+        data = next(tensor for tensor in tensors if tensor.dim() > 1)
+        call = TapedInput(
+            "input", owner, name, program_line(), *size, first_sequence=_sequence_nr(),
+            last_sequence=sys.maxsize, tensor=self._identity(data), origin=self._origin(data),
+        )  # fmt: skip
+        if call.what == "token ids" and not torch.is_grad_enabled():
+            call.is_decode = _goes_on(self._last_ids.get(owner), call)
+            self._last_ids[owner] = call
+        self._open = call
+        self._recent.append(call)
+        self._tape.add(call)
+
+    def call_ends(self, output: Any) -> None:
+        """The outermost module or function that was called returned."""
+        call, self._open = self._open, None
+        if call is None:
+            return
+        call.last_sequence = _sequence_nr()
+        if len(self._made_by) > _MAX_RECENT:
+            self._made_by.clear()
+        for tensor in tensors_in(output):
+            number = self._storage(tensor)
+            if number is not None:
+                self._made_by[number] = call
+
+    def used_in_backward(self, sequence_nr: int) -> None:
+        """An op of a backward pass belongs to what autograd gave this number in the forward."""
+        backward, first, last = self._last_use
+        task = _graph_task()
+        if task == backward and first <= sequence_nr < last:
+            return
+        for call in reversed(self._recent):
+            if sequence_nr >= call.last_sequence:
+                return
+            if sequence_nr >= call.first_sequence:
+                call.is_used_by(task)
+                if call is not self._open:
+                    self._last_use = (task, call.first_sequence, call.last_sequence)
+                return
+
+    # -- tensors ----------------------------------------------------------------------------------
+
+    def _storage(self, tensor: torch.Tensor) -> int | None:
+        return self._storages.number_of(tensor) if isinstance(tensor, ForecastTensor) else None
+
+    def _identity(self, tensor: torch.Tensor) -> object:
+        """Equal for tensors with the same values; None where that is not known."""
+        number = self._storage(tensor)
+        if number is None:
+            return None
+        version = 0 if tensor.is_inference() else tensor._version
+        return number, tensor.storage_offset(), tuple(tensor.shape), version
+
+    def _origin(self, tensor: torch.Tensor) -> TapedInput | None:
+        """The call that computed a tensor, or what it was computed from."""
+        number = self._storage(tensor)
+        call = None if number is None else self._made_by.get(number)
+        if call is not None or tensor.grad_fn is None:
+            return call
+        nodes: deque[Any] = deque([tensor.grad_fn])
+        for _ in range(_MAX_NODES):
+            if not nodes:
+                return None
+            node = nodes.popleft()
+            for recent in reversed(self._recent):
+                if recent.first_sequence <= node._sequence_nr() < recent.last_sequence:
+                    return recent
+            nodes.extend(following for following, _ in node.next_functions if following)
+        return None
+
+
+def _goes_on(last: TapedInput | None, call: TapedInput) -> bool:
+    """Whether a call without gradients decodes: it has one new token for each sequence, after those
+    that the call before it had (all of them, where there is no cache)."""
+    length = call.shape[1]
+    if last is None or last.shape[0] != call.shape[0]:
+        return False
+    return length in (1, last.shape[1] + 1) or (last.is_decode and length == last.shape[1])
+
+
+def _in_order_of_forward(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> list[Any]:
+    """Arguments by keyword, in the order of the parameters of what a module wraps."""
+    while True:
+        wrapped = next(
+            (found for name in _WRAPPED if (found := module._modules.get(name)) is not None), None
+        )
+        if wrapped is None:
+            break
+        module = wrapped
+    try:
+        parameters = list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    places = {name: at for at, name in enumerate(parameters)}
+    return [kwargs[name] for name in sorted(kwargs, key=lambda name: places.get(name, len(places)))]
+
+
+#: Names under which wrappers (DistributedDataParallel, torch.compile, FSDP) hold the module.
+_WRAPPED = ("_orig_mod", "module", "_fsdp_wrapped_module")
+
+
+def _is_batch_first(module: torch.nn.Module) -> bool:
+    """Whether no part of it takes [sequence, batch, ...], as torch's recurrent layers and attention
+    do unless the program says otherwise."""
+    return all(getattr(part, "batch_first", True) for part in module.modules())
