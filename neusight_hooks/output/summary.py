@@ -167,6 +167,8 @@ def _premises(found: Findings) -> Iterator[str]:
     if found.verdict.batch:
         yield f"  batch     {_batch_words(found.verdict.batch)}"
         yield from _replica_words(found.verdict)
+    elif found.verdict.kind != "setup":
+        yield "  batch     not known; --samples N or --tokens N of a step gives the throughput"
     rank = found.recording.options.get(RANK_OPTION)
     if rank and not found.ranks:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"

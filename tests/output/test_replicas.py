@@ -113,8 +113,26 @@ def test_a_program_of_one_rank_is_one_replica() -> None:
         nn.Embedding(10, 8).cuda()(torch.zeros(2, 4, dtype=torch.long, device="cuda"))
 
     assert made.verdict.replicas == Replicas()
-    assert "replica" not in made.summary()
+    assert " ranks" not in made.summary()
     assert made.to_json()["all_ranks"]["tokens_per_step"] == 8
+
+
+def test_gradients_that_a_program_sums_itself_leave_each_rank_its_samples() -> None:
+    with neusight.forecast_on("H100", world_size=WORLD) as made:
+        join()
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.zeros(SEQUENCES, 8, device="cuda")).mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+        dist.destroy_process_group()
+
+    assert made.verdict.replicas == Replicas(WORLD, WORLD)
+    assert made.to_json()["all_ranks"]["samples_per_step"] == SEQUENCES * WORLD
 
 
 def test_a_stage_of_a_pipeline_does_not_tell() -> None:
