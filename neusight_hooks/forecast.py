@@ -12,6 +12,7 @@ from typing import Any
 from neusight.failure import failure_of, ran_out
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
+from neusight.output.batch import rate_notes
 from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.ranks import RankRow, rank_row, slowest
@@ -522,6 +523,10 @@ def _notes_of(forecast: Forecast) -> tuple[str, ...]:
         notes.append(unstated_network(kernels, forecast.gpu))
     if not forecast.ranks:
         notes.append(peers_note(forecast.recording))
+    if forecast.gpu.name == forecast.recording.gpu:  # under whose clock the program ran
+        verdict = forecast.verdict
+        options, us = forecast.recording.options, verdict.step_latency.median
+        notes += rate_notes(options, verdict.batch, verdict.whole_batch, us)
     return tuple(note for note in notes if note)
 
 

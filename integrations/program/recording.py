@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.printed_rates import PrintedRates
 from neusight.integrations.program.program import Program, digest_of_files, own_files
 from neusight.integrations.program.progress.telling import telling_progress
 from neusight.integrations.program.recorded import Recorded, forecast_options_for
@@ -60,9 +61,10 @@ def _recorded_here(
     formulas_before, modules_before = formulas(), set(sys.modules)
     is_own = store is not None or link is not None
     session = Session(_session_options(program, gpu, options, link), store=store)
-    with telling_progress(session, quiet=options.quiet):
+    rates = PrintedRates(session)
+    with telling_progress(session, quiet=options.quiet), rates.reading():
         outcome = run_program(program, session, is_guarded=is_own)
-    recording = session.forecast.recording
+    recording = rates.added_to(session.forecast.recording)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
         files.add(Path(program.target).resolve())

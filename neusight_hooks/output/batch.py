@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 
 from neusight.recording.recording import Batch, BatchSource, Recording, Step
 
-__all__ = ["SAMPLES_OPTION", "TOKENS_OPTION", "Batch", "BatchSource", "batch_of", "stated_batch"]
+__all__ = [
+    "RATES_OPTION",
+    "SAMPLES_OPTION",
+    "TOKENS_OPTION",
+    "Batch",
+    "BatchSource",
+    "Rate",
+    "batch_of",
+    "rate_notes",
+    "stated_batch",
+]
 
 #: Names in `Recording.options` of what the user says a step consumes.
 SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"
+
+#: The name there of the rates that the program itself printed: JSON, a `Rate` for each unit.
+RATES_OPTION = "printed_rates"
+
+#: Units a second, and the line of output that says so.
+Rate = tuple[float, str]
+
+#: How far a printed rate may be from the forecast's before a note says so.
+_ALIKE = 0.2
+
+#: From here on rates have no decimals.
+_WHOLE = 100.0
 
 
 def batch_of(recording: Recording, step: Step) -> Batch:
@@ -30,3 +53,41 @@ def stated_batch(options: Mapping[str, str]) -> Batch:
         known_by="as stated",
         source="" if samples is None and tokens is None else "stated",
     )
+
+
+def rate_notes(options: Mapping[str, str], batch: Batch, whole: Batch, us: float) -> Iterator[str]:
+    """A line for each rate that the program printed and that is not the forecast's, of this rank
+    (`batch`) or of all (`whole`) in steps of so many microseconds.
+
+    >>> printed = {RATES_OPTION: '{"tokens": [100.0, "100 tok/s"]}'}
+    >>> batch = Batch(samples=1, tokens=1000)
+    >>> [*rate_notes(printed, batch, batch, us=1e6)]
+    ['the program printed "100 tok/s": 100 tokens/s, where the forecast has 1,000 tokens/s']
+    """
+    if us <= 0:
+        return
+    for unit, (rate, line) in _printed_rates(options).items():
+        counts = {
+            "samples": (batch.samples, whole.samples),
+            "tokens": (batch.tokens, whole.tokens),
+            "steps": (1,),
+        }.get(unit, ())
+        own = [count / us * 1e6 for count in counts if count is not None]
+        if own and not any(abs(rate / each - 1) <= _ALIKE for each in own):
+            yield (
+                f'the program printed "{line}": {_words(rate)} {unit}/s, where the forecast has '
+                f"{_words(own[0])} {unit}/s"
+            )
+
+
+def _words(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= _WHOLE else f"{rate:.3g}"
+
+
+def _printed_rates(options: Mapping[str, str]) -> dict[str, Rate]:
+    """What the option says; nothing where a file's is damaged."""
+    try:
+        found = json.loads(options.get(RATES_OPTION, "{}"))
+        return {str(unit): (float(rate), str(line)) for unit, (rate, line) in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
