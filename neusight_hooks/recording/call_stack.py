@@ -59,19 +59,19 @@ def _inside_packages(filename: str) -> str:
 
 def program_line() -> str:
     """The innermost line of the program itself, as `call_site` gives it: neither torch's nor
-    neusight's nor that of an installed package; "" where there is none."""
-    foreign = (*_foreign_folders(), "<")
+    neusight's nor that of an installed package, unless there is no other."""
+    foreign = (*_foreign_folders(), _STANDARD_LIBRARY, "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         if cell := _cell_of(filename):
             return f"{cell}:{frame.f_lineno}"
-        if not filename.startswith((*foreign, _STANDARD_LIBRARY)) and not any(
-            packages in filename for packages in _PACKAGES
-        ):
+        is_installed = any(packages in filename for packages in _PACKAGES)
+        is_ours = str(frame.f_globals.get("__name__")).startswith("neusight.")
+        if not (is_installed or is_ours or filename.startswith(foreign)):
             return f"{Path(filename).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return call_site()
 
 
 def _is_of_python(filename: str) -> bool:

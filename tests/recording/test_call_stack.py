@@ -16,7 +16,7 @@ import neusight
 from neusight.forecast import Forecast, forecast_options
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import run_program
-from neusight.recording.call_stack import CallStacks, call_site
+from neusight.recording.call_stack import CallStacks, call_site, program_line
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
 from neusight.session import Session, SessionOptions
 from places import ROOT
@@ -219,3 +219,13 @@ def test_ipython_tells_lines_of_its_cells() -> None:
     )
 
     assert "invented at: In[2]:9" in done.stdout
+
+
+def test_the_program_s_line_is_not_that_of_a_package_it_uses() -> None:
+    source = "def where(line): return line()\n"
+    package: dict[str, Any] = {"__name__": "loader"}
+    exec(compile(source, "/lib/site-packages/loader.py", "exec"), package)
+
+    line = package["where"](program_line)  # here
+
+    assert line == line_of('package["where"](program_line)  # here')

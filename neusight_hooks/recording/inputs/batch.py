@@ -150,7 +150,8 @@ def _together(items: Sequence[TapedInput], preposition: str) -> Batch:
     shape = f"[{' x '.join(map(str, first.shape))}]" if first.shape else ""
     times = f"{len(items)} times" if len(items) > 1 else ""
     line = f"at {first.line}" if first.line else ""
-    words = [times, first.what, shape, preposition, first.name, line]
+    what = f"{first.samples} items" if first.what == "items" else first.what
+    words = [times, what, shape, preposition, first.name, line]
     return Batch(
         samples=sum(samples) if len(samples) == len(items) else None,
         tokens=sum(tokens) if len(tokens) == len(items) else None,

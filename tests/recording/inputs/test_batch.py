@@ -180,7 +180,7 @@ def test_items_of_a_data_set_count_where_a_loader_makes_other_objects_of_them() 
     found = batch_of(program)
 
     assert (found.samples, found.source) == (10, "loader")
-    assert found.known_by.startswith("items from the DataLoader at ")
+    assert found.known_by.startswith("10 items from the DataLoader at ")
 
 
 def test_a_loader_of_another_thread_is_as_one_that_is_not_there() -> None:
