@@ -411,3 +411,23 @@ def test_every_file_opens_with_a_sentence_and_has_a_noun_for_a_name(source: Sour
 
     assert docstring.split("\n\n")[0].rstrip().endswith((".", ":"))
     assert source.module.split(".")[-1] not in VAGUE_NAMES
+
+
+@each()
+def test_sums_shown_to_users_take_no_argument_of_an_op_for_granted(source: Source) -> None:
+    """Sparse and packed forms of an op have other arguments; `optional_tensor` and `get` do."""
+    shown = ("neusight.output", "neusight.advice", "neusight.integrations")
+    taken = [
+        ast.unparse(node)
+        for node in ast.walk(source.tree)
+        if source.module.startswith(shown) and takes_for_granted(node)
+    ]
+
+    assert taken == []
+
+
+def takes_for_granted(node: ast.AST) -> bool:
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "by_name"
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and ast.unparse(called).endswith("signature.tensor")

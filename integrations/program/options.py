@@ -63,7 +63,7 @@ class ProgramOptions:
 
     `steps` is after how many steady steps it is ended (None: never), `calibration` the file of
     what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have).
-    `samples` and `tokens` are what a step takes in, where its shapes do not tell. `is_guarded`
+    `samples` and `tokens` state what enters a step, in place of what is recorded. `is_guarded`
     lets it write only where nothing is the user's, in a process of its own. `compiles_models`
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
     where it is one, `topology` how those are joined (None: as in the GPU's reference system), and

@@ -105,7 +105,7 @@ def with_fused_kernels(entries: Entries) -> tuple[Entries, str]:
 
 
 def _fused_update(call: OpCall, name: str) -> OpCall:
-    return replace(call, signature=FUSED_OPTIMIZERS[name].step(call.signature.by_name["self"]))
+    return replace(call, signature=FUSED_OPTIMIZERS[name].step(call.signature.by_name.get("self")))
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -60,18 +60,23 @@ def _inside_packages(filename: str) -> str:
 def program_line() -> str:
     """The innermost line of the program itself, as `call_site` gives it: neither torch's nor
     neusight's nor that of an installed package, unless there is no other."""
-    foreign = (*_foreign_folders(), _STANDARD_LIBRARY, "<")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        if cell := _cell_of(filename):
-            return f"{cell}:{frame.f_lineno}"
-        is_installed = any(packages in filename for packages in _PACKAGES)
-        is_ours = str(frame.f_globals.get("__name__")).startswith("neusight.")
-        if not (is_installed or is_ours or filename.startswith(foreign)):
-            return f"{Path(filename).name}:{frame.f_lineno}"
+        name = _name_in_program(frame.f_code.co_filename)
+        if name and not str(frame.f_globals.get("__name__")).startswith("neusight."):
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return call_site()
+
+
+@cache
+def _name_in_program(filename: str) -> str:
+    """How a file of the program, or a cell, is named; "" for all others."""
+    if cell := _cell_of(filename):
+        return cell
+    foreign = (*_foreign_folders(), _STANDARD_LIBRARY, "<")
+    is_installed = any(packages in filename for packages in _PACKAGES)
+    return "" if is_installed or filename.startswith(foreign) else Path(filename).name
 
 
 def _is_of_python(filename: str) -> bool:

@@ -94,8 +94,8 @@ class TapedInput:
     known. No entry of a step: what they say together is the step's `Batch`.
 
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
-    same values, None where that is not known. `origin` is the call whose output is the input.
-    Autograd's numbers of what the call computed begin with `first_sequence` and end before
+    same values, None where that is not known. `origin` is the call whose output the input is made
+    of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
     `last_sequence`; `backward` is the first backward pass that came to one of them.
     """
 
@@ -116,10 +116,9 @@ class TapedInput:
 
     def is_used_by(self, backward: int) -> None:
         """A backward pass came to what the call computed, and so to what its input is made of."""
-        call: TapedInput | None = self
-        while call is not None and call.backward is None:
-            call.backward = backward
-            call = call.origin
+        for call in (self, self.origin):
+            if call is not None and call.backward is None:
+                call.backward = backward
 
 
 TapeEntry = (

@@ -60,8 +60,8 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--steps", metavar="N|all",
                        help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
     check.add_argument("--samples", type=int, metavar="N",
-                       help="samples a step takes in, of many ranks each, if its shapes do not "
-                       "tell: of another batch, a sample is judged")  # fmt: skip
+                       help="samples that enter a step of each rank, instead of those found in "
+                       "the program: of another batch, a sample is judged")  # fmt: skip
     check.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     check.add_argument("--calibration", metavar="FILE",

@@ -53,7 +53,8 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--steps", metavar="N|all",
                          help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
     compare.add_argument("--samples", type=int, metavar="N",
-                         help="samples a step takes in, if its shapes do not tell")  # fmt: skip
+                         help="samples that enter a step, instead of those found in the "
+                         "program")  # fmt: skip
     compare.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     compare.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     compare.add_argument("--host", choices=HOSTS, help="cost of the host")

@@ -88,8 +88,8 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
                       help=f"steady steps until a script is ended ({DEFAULT_STEPS})")  # fmt: skip
     plan.add_argument("--samples", type=int, metavar="N",
-                      help="samples that each rank takes in a step, if its shapes do not "
-                      "tell")  # fmt: skip
+                      help="samples that enter a step of each rank, instead of those found in "
+                      "the program")  # fmt: skip
     plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,

@@ -86,8 +86,8 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="run the script again, its models compiled by torch.compile, and show "
                      "both")  # fmt: skip
     run.add_argument("--samples", type=int, metavar="N",
-                     help="samples a step takes in, of many ranks each, if its shapes do not "
-                     "tell")  # fmt: skip
+                     help="samples that enter a step of each rank, instead of those found in "
+                     "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,

@@ -41,8 +41,23 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool) -> Batch:
     calls = [item for item in found if item.taped.source == "input"]
     if learns:
         calls = [item for item in calls if item.taped.backward is not None]
-    called = _of_calls(calls, learns=learns)
+    called = Batch() if _is_of_graphs(calls, taped) else _of_calls(calls, learns=learns)
     return _of_loaders([item.taped for item in found], called, learns=learns) or called
+
+
+def _is_of_graphs(calls: Sequence[_CountedInput], taped: Iterable[TapeEntry]) -> bool:
+    """Whether rows of features may be nodes of a graph: something beside them says which are
+    joined, or the program multiplies them by a sparse matrix."""
+    found = {item.taped.what for item in calls}
+    return "graph" in found or (
+        found == {"input"}
+        and any(
+            type(entry) is TapedOp
+            and entry.phase == "forward"
+            and entry.signature.overload == "sparse"
+            for entry in taped
+        )
+    )
 
 
 def _inputs_in(taped: Iterable[TapeEntry]) -> list[_CountedInput]:
@@ -91,8 +106,6 @@ def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
     by_owner: dict[object, list[_CountedInput]] = defaultdict(list)
     for item in _without_computed(calls):
         by_owner[item.taped.owner].append(item)
-    if any(item.taped.what == "graph" for items in by_owner.values() for item in items):
-        return Batch()
     if learns:
         return _largest([_together(_passes(items), "into") for items in by_owner.values()])
     decoding = [items for items in by_owner.values() if any(i.taped.is_decode for i in items)]

@@ -55,7 +55,8 @@ class StepInputs:
         """A loader yielded `data`, made of so many items of its data set, to the program."""
         if not self._tape.is_open:
             return
-        size = size_of_loaded(tensors_in(data), num_items=num_items)
+        with torch._C.DisableTorchFunctionSubclass():
+            size = size_of_loaded(tensors_in(data), num_items=num_items)
         if size is not None:
             line = program_line()
             owner = ("loader", id(dataset), line)
@@ -87,13 +88,15 @@ class StepInputs:
     def _begin(
         self, owner: object, name: str, tensors: Sequence[torch.Tensor], batch_first: bool = True
     ) -> None:
-        size = size_of(tensors, batch_first=batch_first)
-        if size is None or not self._tape.is_open:
-            return
-        data = next(tensor for tensor in tensors if tensor.dim() > 1)
+        with torch._C.DisableTorchFunctionSubclass():  # nothing here is the program's work
+            size = size_of(tensors, batch_first=batch_first)
+            if size is None or not self._tape.is_open:
+                return
+            data = next(tensor for tensor in tensors if tensor.dim() > 1)
+            identity, origin = self._identity(data), self._origin(data)
         call = TapedInput(
             "input", owner, name, program_line(), *size, first_sequence=_sequence_nr(),
-            last_sequence=sys.maxsize, tensor=self._identity(data), origin=self._origin(data),
+            last_sequence=sys.maxsize, tensor=identity, origin=origin,
         )  # fmt: skip
         if call.what == "token ids" and not torch.is_grad_enabled():
             call.is_decode = _goes_on(self._last_ids.get(owner), call)
@@ -121,14 +124,20 @@ class StepInputs:
         task = _graph_task()
         if task == backward and first <= sequence_nr < last:
             return
+        call = self._call_of(sequence_nr)
+        if call is not None:
+            call.is_used_by(task)
+            if call is not self._open:
+                self._last_use = (task, call.first_sequence, call.last_sequence)
+
+    def _call_of(self, sequence_nr: int) -> TapedInput | None:
+        """The call in which autograd gave that number."""
         for call in reversed(self._recent):
             if sequence_nr >= call.last_sequence:
-                return
+                return None
             if sequence_nr >= call.first_sequence:
-                call.is_used_by(task)
-                if call is not self._open:
-                    self._last_use = (task, call.first_sequence, call.last_sequence)
-                return
+                return call
+        return None
 
     # -- tensors ----------------------------------------------------------------------------------
 
@@ -144,7 +153,11 @@ class StepInputs:
         return number, tensor.storage_offset(), tuple(tensor.shape), version
 
     def _origin(self, tensor: torch.Tensor) -> TapedInput | None:
-        """The call that computed a tensor, or what it was computed from."""
+        """The call that computed a tensor, or what it was computed from; of a chain the first."""
+        call = self._maker(tensor)
+        return call if call is None or call.origin is None else call.origin
+
+    def _maker(self, tensor: torch.Tensor) -> TapedInput | None:
         number = self._storage(tensor)
         call = None if number is None else self._made_by.get(number)
         if call is not None or tensor.grad_fn is None:
@@ -154,9 +167,9 @@ class StepInputs:
             if not nodes:
                 return None
             node = nodes.popleft()
-            for recent in reversed(self._recent):
-                if recent.first_sequence <= node._sequence_nr() < recent.last_sequence:
-                    return recent
+            found = self._call_of(node._sequence_nr())
+            if found is not None:
+                return found
             nodes.extend(following for following, _ in node.next_functions if following)
         return None
 

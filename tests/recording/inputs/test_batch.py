@@ -455,6 +455,23 @@ def test_a_sparse_matrix_beside_the_nodes_fails_no_summary() -> None:
     assert "per training step" in forecast.summary()
 
 
+def test_rows_that_a_sparse_matrix_multiplies_are_no_samples() -> None:
+    def program() -> Callable[[], object]:
+        linear = nn.Linear(16, 4).cuda()
+        optimizer = sgd(linear)
+        nodes, joined = torch.randn(100, 16).cuda(), torch.eye(100).to_sparse().cuda()
+
+        def step() -> None:
+            torch.sparse.mm(joined, linear(nodes)).mean().backward()
+            optimizer.step()
+
+        return step
+
+    summary = forecast_of(program).summary()
+
+    assert "batch     not known; --samples N or --tokens N of a step gives" in summary
+
+
 def test_of_a_recurrent_network_only_tokens_are_known() -> None:
     """torch's recurrent layers have the sequence first unless the program says otherwise."""
 
