@@ -22,6 +22,10 @@ __all__ = ["PrintedRates", "rates_in"]
 #: Steps, the setup among them, after which a rate that is printed is one of steps.
 _FIRST_STEPS = 2
 
+#: How far two rates of steps in a row may be apart: a progress bar averages over the first step,
+#: which takes longer, until it has shown many.
+_SETTLED = 0.2
+
 #: Characters of a line that are kept.
 _LINE_LENGTH = 80
 
@@ -68,6 +72,7 @@ class PrintedRates:
         self._session = session
         self._last: dict[str, Rate] = {}
         self._begun: dict[str, str] = {}
+        self._step_rate = 0.0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -109,8 +114,15 @@ class PrintedRates:
         self._begun[name] = begun[-1000:]
         for line in lines:
             if ("/" in line or "per" in line or "SPS" in line) and self._is_steady():
-                shown = printable(line.strip())[:_LINE_LENGTH]
-                self._last.update({unit: (rate, shown) for unit, rate in rates_in(line).items()})
+                self._keep(rates_in(line), printable(line.strip())[:_LINE_LENGTH])
+
+    def _keep(self, rates: dict[str, float], line: str) -> None:
+        for unit, rate in rates.items():
+            before = self._step_rate
+            if unit == "steps":
+                self._step_rate = rate
+            if unit != "steps" or (before and abs(rate / before - 1) <= _SETTLED):
+                self._last[unit] = (rate, line)
 
     def _is_steady(self) -> bool:
         return self._session.progress[1] >= _FIRST_STEPS

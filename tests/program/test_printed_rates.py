@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.printed_rates import rates_in
+from neusight.integrations.program.printed_rates import PrintedRates, rates_in
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.recording import recorded
 from neusight.output.batch import RATES_OPTION, rate_notes
 from neusight.predictors.gpu import find_gpu
-from neusight.recording.recording import Batch
+from neusight.recording.recording import Batch, Recording
+from neusight.session import Session
 
 _PROGRAM = """
 import time, torch
@@ -64,6 +68,25 @@ def test_the_forecast_s_own_rate_is_not_told(tmp_path: Path) -> None:
 )
 def test_rates_are_read_by_their_units(line: str, found: dict[str, float]) -> None:
     assert rates_in(line) == found
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_kept"), [([2.0, 3.9, 5.7], False), ([9.5, 9.8], True), ([9.5], False)]
+)
+def test_steps_of_a_progress_bar_count_once_their_rate_has_settled(
+    shown: list[float], is_kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady = SimpleNamespace(progress=(1000, 3))
+    rates = PrintedRates(cast("Session", steady))
+
+    with rates.reading():
+        for rate in shown:
+            print(f"\r5/20 [00:00<00:01, {rate}it/s]", end="")
+        print()
+
+    recording = rates.added_to(Recording((), "H100", "2.13.0"))
+    assert (RATES_OPTION in recording.options) == is_kept
+    assert "write" not in vars(sys.stdout)
 
 
 def test_rates_of_all_ranks_are_the_forecast_s_too() -> None:

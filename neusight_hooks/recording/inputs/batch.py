@@ -144,7 +144,7 @@ def _inferred(items: Sequence[_CountedInput]) -> Batch:
         return _together([largest], "into")
     batch = _together([next(call for call in calls if call.is_decode)], "into")
     tokens = sum(call.samples or 0 for call in calls)
-    times = f"{tokens // largest.samples} times " if largest.samples else ""
+    times = f"{len(calls)} times " if len(calls) > 1 else ""
     return replace(batch, tokens=tokens, known_by=f"a token decoded, {times}{batch.known_by}")
 
 
