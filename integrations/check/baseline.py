@@ -110,7 +110,8 @@ class Case:
     says what made the forecast; `work` is a digest of all that was recorded, prices aside, `files`
     one of the program's own files. `peak` is where memory is fullest. `compiling` and the figures
     of `COMPILED_METRICS` are there where torch.compile compiled something; `optimizer` is the class
-    of the one that steps, where one does.
+    of the one that steps, where one does. `batch_source` says by which means the batch is known
+    (`Batch.source`; empty in baselines that do not say).
     """
 
     gpu: str
@@ -127,6 +128,7 @@ class Case:
     waits: tuple[WaitRow, ...]
     compiling: tuple[CompileRow, ...] = ()
     optimizer: str = ""
+    batch_source: str = ""
 
     @property
     def is_compiled(self) -> bool:
@@ -262,7 +264,7 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "compiling": CompileRow,
 }
 #: Entries that a case may lack.
-_OPTIONAL = ("compiling", "optimizer")
+_OPTIONAL = ("compiling", "optimizer", "batch_source")
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -297,6 +299,8 @@ def _case_text(case: Case) -> str:
     parts.append(f'   "peak": {json.dumps(case.peak)}')
     if case.optimizer:
         parts.append(f'   "optimizer": {json.dumps(case.optimizer)}')
+    if case.batch_source:
+        parts.append(f'   "batch_source": {json.dumps(case.batch_source)}')
     rows: dict[str, list[Any]] = {
         "ops": _fold_rows(case.ops),
         "memory": _fold_rows(case.memory),
@@ -390,6 +394,7 @@ def _case_of(value: Any, where: str) -> Case:
         waits=tuple(rows["waits"]),
         compiling=tuple(rows["compiling"]),
         optimizer=_text(value.get("optimizer", ""), f"{where}, optimizer"),
+        batch_source=_text(value.get("batch_source", ""), f"{where}, batch_source"),
     )
 
 

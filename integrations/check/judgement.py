@@ -22,7 +22,12 @@ from neusight.integrations.check.difference import (
     with_todays_names,
 )
 from neusight.integrations.check.figures.change import MetricChange, metric_changes
-from neusight.integrations.check.figures.intake import BatchChange, batch_change_of, rate_of
+from neusight.integrations.check.figures.intake import (
+    BatchChange,
+    are_batches_comparable,
+    batch_change_of,
+    rate_of,
+)
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS
 from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
 from neusight.integrations.check.observation import Observation
@@ -120,25 +125,39 @@ def judge(
 
     Where the tool is the baseline's, every change is the program's. Where it is another one and
     the program's files or its work did not change, every change is the tool's. Else the prices of
-    ops that are called as before are the tool's doing, and the rest is the program's.
+    ops that are called as before are taken to be the tool's doing. That is an estimate: nothing is
+    called better then, and no line is blamed.
+
+    Figures are judged per sample only where both batches are known by the same means.
     """
     now = after.case
     tool_changes = _tool_changes(before.tool, now.tool)
     is_same_program = bool(tool_changes) and (
         before.work == now.work or before.files == now.files != ""
     )
-    batch = batch_change_of(before.metrics, now.metrics)
+    is_comparable = are_batches_comparable(before.batch_source, now.batch_source)
+    batch = batch_change_of(before.metrics, now.metrics) if is_comparable else None
     before, num_moved = with_todays_names(before, now)
     ops = Difference(before.ops, now.ops)
     by_tool = changes_by_tool(before, now, ops, is_same_program=is_same_program)
-    time_causes = time_causes_of(ops, after) if not is_same_program else ()
-    memory_causes = memory_causes_of(before, after) if not is_same_program else ()
+    time_causes = () if tool_changes else time_causes_of(ops, after)
+    memory_causes = () if tool_changes else memory_causes_of(before, after)
     if before.bound == "host" or now.bound == "host":
         time_causes = tuple(sorted(time_causes, key=lambda cause: -abs(cause.host_us)))
     return Judgement(
         name=name,
         case=now,
-        metrics=tuple(metric_changes(before.metrics, now.metrics, by_tool, tolerances, batch)),
+        metrics=tuple(
+            metric_changes(
+                before.metrics,
+                now.metrics,
+                by_tool,
+                tolerances,
+                batch,
+                compares_rates=is_comparable,
+                may_improve=not tool_changes,
+            )
+        ),
         time_causes=time_causes,
         memory_causes=memory_causes,
         time_stack=common_stack(time_causes),
@@ -153,10 +172,18 @@ def judge(
         optimizer_change=optimizer_change(before, now),
         tool_changes=tool_changes,
         price_changes=price_changes_of(ops),
-        notes=_notes(before, after, num_moved),
+        notes=(
+            *([_TOOL_NOTE] if tool_changes and not is_same_program else []),
+            *_notes(before, after, num_moved),
+        ),
     )
 
 
+_TOOL_NOTE = (
+    "the baseline was written by another version of the tool, so changes of the program are "
+    "estimated: `neusight compare --git BASE..HEAD` forecasts both revisions with this one, and "
+    "--update on the base revision renews the baseline"
+)
 _TOOL_WORDS = {
     "code": "neusight's code",
     "weights": "its trained weights",
@@ -262,6 +289,11 @@ def _intake_notes(before: Case, now: Case) -> list[str]:
         return [
             "what a step takes in is not known, so another batch would be judged as other work; "
             "--samples N or --tokens N says it"
+        ]
+    if not are_batches_comparable(before.batch_source, now.batch_source):
+        return [
+            f"the batch is known by other means ({before.batch_source or 'not said'}, now "
+            f"{now.batch_source or 'not said'}), so whole steps are compared, not samples"
         ]
     if rate_of(before.metrics) is None:
         return [

@@ -148,6 +148,7 @@ def observe(
         waits=waits,
         compiling=compiling,
         optimizer=optimizer_names(step.replay.step.entries),
+        batch_source=verdict.batch.source,
     )
     fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
     costs = {

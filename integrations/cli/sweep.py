@@ -95,6 +95,7 @@ class SweepPoint:
     cost_per_million_samples: float | None = None
     cost_per_million_tokens: float | None = None
     memory_verdict: MemoryVerdict = "does not fit"
+    batch_source: str = ""
     failure: str = ""
 
     def rate(self, unit: str) -> float | None:
@@ -242,7 +243,9 @@ def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
 
 
 def _unit_of(points: Sequence[SweepPoint]) -> str:
-    """What the throughput counts, where that is known of all points."""
+    """What the throughput counts, where that is known of all points by the same means."""
+    if len({point.batch_source for point in points}) > 1:
+        return _STEPS
     known = (u for u in _THROUGHPUTS if all(point.rate(u) is not None for point in points))
     return next(known, _STEPS)
 

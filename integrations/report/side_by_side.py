@@ -58,6 +58,8 @@ class SideBySideRow:
     cost_per_million_tokens: float | None
     memory_verdict: MemoryVerdict
     world_size: int
+    #: By which means the batch is known (`Batch.source`).
+    batch_source: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
         cost_per_million_tokens=_cost_of_a_million(cost, batch.tokens),
         memory_verdict=forecast.memory_verdict,
         world_size=world_size,
+        batch_source=batch.source,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import neusight
 from neusight.integrations.check.baseline import Case, OpRow
+from neusight.integrations.check.figures.intake import BatchChange
 from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation, observe
 
@@ -262,6 +264,42 @@ def test_a_regression_is_found_beside_other_prices(before: Case) -> None:
     assert latency.by_program == pytest.approx(
         latency.after - before.metrics["step_latency_us"], rel=0.02
     )
+
+
+def test_nothing_is_better_and_no_line_blamed_while_the_tool_differs(before: Case) -> None:
+    for prices, hidden in ((1.3, (4096, 4096, 4096, 2048)), (0.8, (5120,) * 4)):
+        judgement = judged(with_prices(before, prices), partial(train, hidden))
+
+        assert not judgement.is_improved
+        assert (judgement.time_causes, judgement.memory_causes) == ((), ())
+        assert "neusight compare --git BASE..HEAD" in judgement.notes[0]
+
+
+def with_batch(case: Case, samples: int, source: str) -> Case:
+    return replace(case, metrics={**case.metrics, "samples_per_step": samples}, batch_source=source)
+
+
+@pytest.mark.parametrize("source", ["loader", ""])
+def test_batches_known_by_other_means_are_not_judged_per_sample(source: str) -> None:
+    now = seen(lambda: train(rows=4096))
+    was = with_batch(seen().case, 8, "input")
+
+    other = judge("train", was, replace(now, case=with_batch(now.case, 4, source)))
+    same = judge("train", was, replace(now, case=with_batch(now.case, 4, "input")))
+
+    assert (other.batch, same.batch) == (None, BatchChange("sample", 8, 4))
+    assert not any(change.per for change in other.metrics)
+    assert "the batch is known by other means" in other.notes[0]
+
+
+def test_a_batch_that_the_flops_contradict_is_not_judged_per_sample() -> None:
+    now = seen()
+    was = with_batch(now.case, 8, "input")
+
+    judgement = judge("train", was, replace(now, case=with_batch(now.case, 2048, "input")))
+
+    assert judgement.batch is None
+    assert status(judgement, "step_latency_us") == "same"
 
 
 def test_lower_prices_do_not_hide_a_regression(before: Case) -> None:

@@ -74,8 +74,26 @@ def metric_changes(
     by_tool: Mapping[str, float],
     tolerances: Mapping[str, Tolerance],
     batch: BatchChange | None = None,
+    *,
+    compares_rates: bool = True,
+    may_improve: bool = True,
 ) -> Iterator[MetricChange]:
-    """The change of each figure that has a tolerance, and of the throughput where both know it."""
+    """The change of each figure that has a tolerance, and of the throughput where both know it and
+    `compares_rates`. Unless `may_improve`, nothing is called better."""
+    for change in _changes(before, now, by_tool, tolerances, batch, compares_rates=compares_rates):
+        is_better = change.status == "better" and not may_improve
+        yield change._replace(status="within") if is_better else change
+
+
+def _changes(
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+    by_tool: Mapping[str, float],
+    tolerances: Mapping[str, Tolerance],
+    batch: BatchChange | None,
+    *,
+    compares_rates: bool,
+) -> Iterator[MetricChange]:
     latency: MetricChange | None = None
     for short, tolerance in tolerances.items():
         name = METRIC_OF.get(short, "")
@@ -85,7 +103,7 @@ def metric_changes(
         latency = change if short == _LATENCY else latency
         yield change
     metric = next((item for item in RATE_METRICS if item.name in before and item.name in now), None)
-    if latency is not None and metric is not None:
+    if latency is not None and metric is not None and compares_rates:
         yield _throughput(metric, before, now, latency, tolerances.get(THROUGHPUT))
 
 

@@ -8,7 +8,13 @@ from typing import NamedTuple
 from neusight.integrations.check.figures.metrics import RATE_METRICS, Metric
 from neusight.output.batch import Batch
 
-__all__ = ["BatchChange", "batch_change_of", "intake_figures", "rate_of"]
+__all__ = [
+    "BatchChange",
+    "are_batches_comparable",
+    "batch_change_of",
+    "intake_figures",
+    "rate_of",
+]
 
 
 class BatchChange(NamedTuple):
@@ -56,9 +62,14 @@ def rate_of(figures: Mapping[str, float]) -> tuple[Metric, float] | None:
     return next(((metric, figures[metric.name]) for metric in known), None)
 
 
+#: FLOPs of a step grow about as its batch does. Where the two growths are further apart than this,
+#: one of the batches is not what it seems.
+_PLAUSIBLE_RATIO = 4.0
+
+
 def batch_change_of(before: Mapping[str, float], now: Mapping[str, float]) -> BatchChange | None:
-    """How the figures then and now differ in what a step takes in; None where they do not, or where
-    either does not say.
+    """How the figures then and now differ in what a step takes in; None where they do not, where
+    either does not say, or where the FLOPs contradict it. Both must be known by the same means.
 
     >>> batch_change_of({"samples_per_step": 8}, {"samples_per_step": 16})
     BatchChange(unit='sample', before=8, now=16)
@@ -69,7 +80,23 @@ def batch_change_of(before: Mapping[str, float], now: Mapping[str, float]) -> Ba
     unit, counts = ("token", tokens) if samples is None or is_longer else ("sample", samples)
     if counts is None or counts[0] == counts[1]:
         return None
-    return BatchChange(unit, *counts)
+    change = BatchChange(unit, *counts)
+    was, is_now = before.get("flops", 0), now.get("flops", 0)
+    if was and is_now:
+        ratio = is_now / was / change.growth
+        if not 1.0 / _PLAUSIBLE_RATIO <= ratio <= _PLAUSIBLE_RATIO:
+            return None
+    return change
+
+
+def are_batches_comparable(first: str, second: str) -> bool:
+    """Whether two batches are known by the same means (`Batch.source`), so that figures may be
+    compared per sample.
+
+    >>> are_batches_comparable("input", "input"), are_batches_comparable("input", "loader")
+    (True, False)
+    """
+    return bool(first) and first == second
 
 
 def _counts(

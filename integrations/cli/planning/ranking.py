@@ -55,9 +55,11 @@ class Ranking:
 
     @cached_property
     def unit(self) -> _Unit:
-        """Tokens or samples, if all that fit tell how many they take in: else candidates of other
-        batches could not be compared; else steps."""
+        """Tokens or samples, if all that fit tell how many they take in, by the same means: else
+        candidates of other batches could not be compared; else steps."""
         rows = [point.row for point in self.points if point.row is not None and not point.problem]
+        if len({row.batch_source for row in rows}) > 1:
+            return _UNITS[-1]
         return next(unit for unit in _UNITS if all(unit.rate(row) is not None for row in rows))
 
     @property

@@ -68,7 +68,8 @@ def test_a_place_without_a_file_is_named_without_code(tmp_path: Path) -> None:
 def test_another_batch_is_told_first_and_judged_by_the_sample(folder: Path) -> None:
     def of_batch(case: Case, samples: int, latency_us: float) -> Case:
         known = intake_figures(Batch(samples=samples), latency_us)
-        return replace(case, metrics={**case.metrics, "step_latency_us": latency_us, **known})
+        metrics = {**case.metrics, "step_latency_us": latency_us, **known}
+        return replace(case, metrics=metrics, batch_source="input")
 
     before = of_batch(BEFORE, 8, 1000.0)
     seen = slower()
