@@ -124,7 +124,8 @@ def main() -> None:
     options = parse_arguments()
     trees = [fat_tree(ratio) for ratio in options.oversubscription]
     print(
-        "nodes    GPUs  10^9 parameters  bubble  network          ms a stage      a step  tokens/s"
+        "nodes    GPUs  10^9 parameters  bubble  network          ms a stage      a step     MFU"
+        "   tokens/s"
     )
     for num_nodes in options.nodes:
         first = recorded(options, num_nodes, trees[0])
@@ -135,10 +136,11 @@ def main() -> None:
             forecast = first if tree is trees[0] else first.on(options.gpu, topology=tree)
             stage_s = forecast.step_latency_us.median / 1e6
             step_s = (count + num_nodes - 1) * stage_s
+            tokens = count * options.micro_batch * options.seq
             print(
                 f"{num_nodes:>5} {num_nodes * GPUS_PER_NODE:>7} {parameters / 1e9:>16,.0f} "
-                f"{bubble:>7.1%}  {tree.name:<14} {stage_s * 1e3:>12.2f} {step_s:>9.2f} s "
-                f"{forecast.mfu * (1 - bubble):>6.1%}"
+                f"{bubble:>7.1%}  {tree.name:<14} {stage_s * 1e3:>12.2f} {step_s:>9.3g} s "
+                f"{forecast.mfu * (1 - bubble):>7.1%} {tokens / step_s:>10,.0f}"
             )
 
 

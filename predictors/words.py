@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 __all__ = [
@@ -17,6 +18,9 @@ __all__ = [
 #: How much of the smallest unit each larger one is, the largest first.
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+#: Below that share of a unit two decimals are too few; so many digits are shown, of what is not
+#: next to nothing.
+_SMALL_PART, _SMALL_PART_DIGITS, _LEAST_SHOWN = 0.1, 3, 1e-4
 #: Of so many a second and more, what is behind the point says nothing.
 _ROUNDED_RATE = 1000
 _FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
@@ -32,10 +36,20 @@ def time_text(
     ('12.3 µs', '1.23 ms', '2.50 s', '1.234 ms')
     >>> time_text(802.9, like=1610.0), time_text(2170.0, like=802.9)
     ('0.80 ms', '2170.0 µs')
+
+    Small parts of a long time keep three digits:
+
+    >>> time_text(23_456.0, like=1.2e6)
+    '0.0235 s'
     """
     factor, unit = _unit(abs(microseconds if like is None else like), _TIMES)
     sign = "+" if signed else ""
-    return f"{microseconds / factor:{sign}.{decimals if factor > 1 else 1}f} {unit}"
+    amount = microseconds / factor
+    if factor == 1:
+        decimals = 1
+    elif _LEAST_SHOWN <= abs(amount) < _SMALL_PART:
+        decimals = max(decimals, _SMALL_PART_DIGITS - 1 - math.floor(math.log10(abs(amount))))
+    return f"{amount:{sign}.{decimals}f} {unit}"
 
 
 def milliseconds_text(microseconds: float) -> str:

@@ -99,7 +99,7 @@ class SideBySide:
         several ranks also whose the rates and the costs are."""
         said = []
         if len(self.rows) > 1 and self.fastest is not None:
-            said.append(f"fastest: {self.fastest.gpu}")
+            said.append(_fastest_words(self.fastest, self.rows))
             if self.cheapest is not None:
                 said.append(f"cheapest a step: {self.cheapest.gpu}")
         if self.rows and self.rows[0].world_size > 1 and self._known_columns():
@@ -228,6 +228,21 @@ def fits_cell(verdict: MemoryVerdict) -> str:
 
 def _cost_of_a_million(cost: float | None, count: int | None) -> float | None:
     return None if cost is None or not count else cost / count * _MILLION
+
+
+#: Steps whose times differ by a smaller share are called equally fast.
+_EQUAL_SHARE = 0.005
+
+
+def _fastest_words(best: SideBySideRow, rows: Sequence[SideBySideRow]) -> str:
+    """The fastest; several where the others are not slower, as where the host bounds all."""
+    equals = [
+        row for row in rows if row.fits and row.latency_us <= best.latency_us * (1 + _EQUAL_SHARE)
+    ]
+    if len(equals) == 1:
+        return f"fastest: {best.gpu}"
+    reason = " (host-bound)" if all(row.bound == "host" for row in equals) else ""
+    return f"equally fast: {', '.join(row.gpu for row in equals)}{reason}"
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, float]:

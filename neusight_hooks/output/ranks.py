@@ -53,20 +53,36 @@ def rank_row(recording: Recording, timeline: Timeline, memory: MemoryTimeline) -
     )
 
 
+#: Steps that differ by a smaller share are equally long: ranks that wait for each other end alike.
+_EQUAL_SHARE = 1e-3
+
+
 def slowest(rows: Sequence[RankRow]) -> RankRow:
-    """The one with the longest step, of equals the first."""
-    return max(rows, key=lambda row: row.step_us)
+    """The one with the longest step; of equals the one that waits least, for which the others wait,
+    then the first."""
+    longest = max(row.step_us for row in rows)
+    equals = [row for row in rows if row.step_us >= longest * (1.0 - _EQUAL_SHARE)]
+    return min(equals, key=lambda row: row.waited_us)
+
+
+def _who_is_slowest(rows: Sequence[RankRow]) -> str:
+    last = slowest(rows)
+    step = f"{time_text(last.step_us)} a step"
+    others = [row for row in rows if row is not last]
+    if others and all(
+        abs(getattr(row, name) - getattr(last, name)) <= _EQUAL_SHARE * last.step_us
+        for row in others
+        for name in ("step_us", "waited_us")
+    ):
+        return f"equally fast, {step}"
+    return f"slowest: rank {last.rank}, {step}"
 
 
 def rank_lines(rows: Sequence[RankRow], world_size: int) -> list[str]:
     """A line a rank, and who is the slowest."""
     if not rows:
         return []
-    last = slowest(rows)
-    title = (
-        f"  ranks     {len(rows)} of {world_size} side by side; slowest: rank {last.rank}, "
-        f"{time_text(last.step_us)} a step"
-    )
+    title = f"  ranks     {len(rows)} of {world_size} side by side; {_who_is_slowest(rows)}"
     header = f"    {'rank':<6}{'step':>11}{'no compute':>12}{'waits':>11}{'memory':>12}"
     lines = [
         f"    {row.rank:<6}{time_text(row.step_us):>11}{row.bubble:>12.1%}"

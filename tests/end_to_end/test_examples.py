@@ -130,10 +130,12 @@ def test_a_pipeline_over_nodes_pays_for_a_narrow_spine(tmp_path: Path) -> None:
                   "1,8", "--layers-per-node", "1", "--width", "1024", cwd=tmp_path)  # fmt: skip
 
     rows = [line.split() for line in printed.splitlines()[1:]]
-    stages = [float(row[-4]) for row in rows]
+    stages = [float(row[-5]) for row in rows]
 
     assert [row[0] for row in rows] == ["1", "1", "3840", "3840"]
     assert stages[0] == stages[1] < stages[2] < stages[3]
+    assert printed.splitlines()[0].split()[-2:] == ["MFU", "tokens/s"]
+    assert all(row[-2].endswith("%") and float(row[-1].replace(",", "")) > 0 for row in rows)
 
 
 def test_gpus_are_compared_with_their_costs(tmp_path: Path) -> None:

@@ -34,9 +34,12 @@ def test_the_bubble_is_what_no_product_fills() -> None:
     assert slow.step_us >= busy[1] + COLLECTIVE_US
 
 
-def test_of_equally_slow_ranks_the_first_is_told() -> None:
-    row = rows()[0]
+def test_of_equally_long_steps_the_slowest_rank_is_the_one_that_waits_least() -> None:
+    fast, slow = rows()
+    row = replace(fast, waited_us=0.0)
 
+    assert slowest([fast, slow]) is slow
+    assert "slowest: rank 1, " in rank_lines([fast, slow], 2)[0]
     assert slowest([row, replace(row, rank=1)]) is row
     assert slowest([row, replace(row, rank=1, step_us=row.step_us + 1)]).rank == 1
 
@@ -47,7 +50,7 @@ def test_each_rank_has_a_line_up_to_sixteen() -> None:
     two = rank_lines([row, replace(row, rank=3, memory_verdict="does not fit")], 8)
     many = rank_lines([replace(row, rank=rank) for rank in range(20)], 64)
 
-    assert two[0] == "  ranks     2 of 8 side by side; slowest: rank 0, 8.21 ms a step"
+    assert two[0] == "  ranks     2 of 8 side by side; equally fast, 8.21 ms a step"
     assert [line.split()[:4] for line in two[2:]] == [
         ["0", "8.21", "ms", "31.0%"],
         ["3", "8.21", "ms", "31.0%"],

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
-from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices, text_table
+from neusight.integrations.report.side_by_side import (
+    SideBySide,
+    SideBySideRow,
+    lay_side_by_side,
+    parse_prices,
+    text_table,
+)
 from neusight.predictors.errors import OptionError, UnknownGPUError
 
 
@@ -126,3 +134,15 @@ def test_rates_and_costs_of_many_ranks_are_those_of_all() -> None:
     assert row.cost_per_thousand_steps == pytest.approx(4 * row.latency_us * 1e-9 * 1000)
     assert row.cost_per_million_tokens == pytest.approx(row.latency_us * 1e-9 * 1000)
     assert compared.words() == "rates and costs are those of all 4 ranks"
+
+
+def test_equally_fast_gpus_are_all_named_with_the_reason() -> None:
+    row = SideBySideRow(
+        "A", 1000.0, 900.0, 1100.0, "host", 0.1, True, 1, 2, 0.5, None, None, None, None, None,
+        None, "fits", 1,
+    )  # fmt: skip
+    equal, slower = replace(row, gpu="B", latency_us=1002.0), replace(row, gpu="C", latency_us=2e3)
+
+    assert SideBySide((row, equal, slower)).words() == "equally fast: A, B (host-bound)"
+    assert SideBySide((row, replace(equal, bound="memory"))).words() == "equally fast: A, B"
+    assert SideBySide((row, slower)).words() == "fastest: A"
