@@ -30,6 +30,7 @@ from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
+from neusight.predictors.words import counted, time_text
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recordings, save_recording
 from neusight.timeline.host import (
@@ -54,6 +55,7 @@ from neusight.timeline.pricing import (
 from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
 from neusight.timeline.ranks.likeness import peers_note
 from neusight.timeline.spans import Timeline
+from neusight.timeline.steady import other_steps_of
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 
@@ -523,11 +525,30 @@ def _notes_of(forecast: Forecast) -> tuple[str, ...]:
         notes.append(unstated_network(kernels, forecast.gpu))
     if not forecast.ranks:
         notes.append(peers_note(forecast.recording))
+    notes.append(_other_steps_note(forecast.timeline))
     if forecast.gpu.name == forecast.recording.gpu:  # under whose clock the program ran
         verdict = forecast.verdict
         options, us = forecast.recording.options, verdict.step_latency.median
         notes += rate_notes(options, verdict.batch, verdict.whole_batch, us)
     return tuple(note for note in notes if note)
+
+
+#: Share of the time above which steps beside the steady ones are named.
+_NAMED_SHARE = 0.1
+
+
+def _other_steps_note(timeline: Timeline) -> str:
+    """Steps beside the steady ones, where they hold much of the time."""
+    found, share = other_steps_of(timeline)
+    if share <= _NAMED_SHARE:
+        return ""
+    words = {"train": "training step", "eval": "inference step"}
+    named = ", ".join(
+        f"{counted(item.count, words[item.kind])} of {time_text(item.total_ns / item.count / 1e3)}"
+        + (" (CUDA graphs)" if item.is_replay else "")
+        for item in found
+    )
+    return f"beside the steps above: {named}, {share:.0%} of the time of all steps"
 
 
 def _loaded(path: str | Path) -> Forecast:

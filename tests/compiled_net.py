@@ -69,7 +69,7 @@ def steady(forecast: neusight.Forecast) -> list[OpCall]:
     calls = [
         [e for e in step.entries if isinstance(e, OpCall)] for step in forecast.recording.steps
     ]
-    return [found for found in calls if len(found) > 1][-1]
+    return [found for found in calls if found][-1]
 
 
 def ops(*steps: Step) -> Counter[str]:

@@ -65,6 +65,9 @@ class ProgramHooks:
         self.made: dict[str, CallStack] = {}
         #: What enters the program's steps.
         self.inputs = inputs
+        self._in_function = False
+        #: Outermost modules that returned since the last compiled function was called.
+        self._num_calls = 0
         self._mode = mode
         self._tape = tape
         self._attribution = attribution
@@ -134,21 +137,28 @@ class ProgramHooks:
         return run
 
     def around_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled function, whose inputs are recorded where the program calls it from outside of
-        any module."""
+        """A compiled function. Where the program calls it from outside of any module and of other
+        such functions, its inputs are recorded, and it ends a step as a module does."""
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not self._tape.is_open or self.is_elsewhere:
+            is_heard = self._tape.is_open and not self.is_elsewhere and not self._in_function
+            if not is_heard or not self._attribution.is_outside() or _is_torch(sys._getframe(1)):
                 return function(*args, **kwargs)
-            is_outermost = self.inputs.function_begins(function, run.__name__, args, kwargs)
+            has_input = self.inputs.function_begins(function, run.__name__, args, kwargs)
+            self._in_function = True
+            self._num_calls = 0
             result = None
             try:
+                self._cutter.function_begins()
                 result = function(*args, **kwargs)
                 return result
             finally:
-                if is_outermost:
+                self._in_function = False
+                if has_input:
                     self.inputs.call_ends(result)
+                if not self._num_calls:  # modules that it called where its graph broke end steps
+                    self._cutter.function_ends(function, run.__name__)
 
         return run
 
@@ -177,6 +187,7 @@ class ProgramHooks:
         self._tape.mark("module_end", path, type(module).__name__)
         if self._attribution.is_outside() and not self._is_of_torch:
             self.inputs.call_ends(output)
+            self._num_calls += 1
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:
@@ -263,7 +274,11 @@ def _is_called_by_torch(module: torch.nn.Module) -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_CALLING):
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
+    return frame is not None and _is_torch(frame)
+
+
+def _is_torch(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def _arguments_by_keyword() -> dict[str, Any]:

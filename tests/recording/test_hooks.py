@@ -126,3 +126,37 @@ def test_a_graph_that_the_program_calls_ends_a_step_as_a_module_does() -> None:
             graph(torch.randn(4, 8, device="cuda"))
 
     assert [step.kind for step in forecast.recording.steps][1:] == ["eval"] * 3
+
+
+def test_a_call_of_a_compiled_function_ends_a_step() -> None:
+    def prefill(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight
+
+    def decode(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight + 1
+
+    with neusight.forecast_on("H100") as forecast, torch.no_grad():
+        weight = torch.ones(64, 64, device="cuda")
+        start, go_on = torch.compile(prefill), torch.compile(decode)
+        x = start(torch.ones(2, 128, 64, device="cuda"), weight)[:, -1:]
+        for _ in range(6):
+            x = go_on(x, weight)
+
+    steps = forecast.recording.steps
+    assert sum(step.count for step in steps if step.kind == "eval") == 7
+    assert forecast.to_json()["step_is"] == "one call of decode"
+
+
+def test_a_compiled_function_of_a_program_that_trains_ends_no_step() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        net = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loss_of = torch.compile(lambda y: y.square().mean())
+        for _ in range(3):
+            loss_of(net(torch.ones(4, 64, device="cuda"))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trained = [step.count for step in forecast.recording.steps if step.kind == "train"]
+    assert sum(trained) == 3
+    assert all(step.kind in ("train", "setup") for step in forecast.recording.steps)

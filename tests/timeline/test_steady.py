@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neusight.predictors.kernel import Kernel
-from neusight.timeline.steady import bound_of, kernels_of, steady_step_of, steady_steps_of
-from timelines import kernel_span, step_span, timeline
+from neusight.predictors.physics.physical_time import Bound
+from neusight.recording.recording import Mark
+from neusight.timeline.spans import KernelSpan
+from neusight.timeline.steady import (
+    bound_of,
+    critical_path_of,
+    kernels_of,
+    other_steps_of,
+    steady_step_of,
+    steady_steps_of,
+)
+from timelines import RELU, kernel_span, step_span, timeline
 
 ALL_REDUCE = Kernel.collective("all_reduce", 1024, 8)
 
@@ -63,23 +77,74 @@ def test_a_gpu_that_idles_for_a_quarter_of_the_step_waits_for_its_host(
     assert bound_of(step, timeline([step], [kernel_span()])) == bound
 
 
+def placed(
+    start: float, microseconds: float, bound: Bound = "memory", *, stream: int = 0
+) -> KernelSpan:
+    kernel = ALL_REDUCE if bound == "communication" else RELU
+    span = kernel_span(kernel, microseconds, bound=bound)
+    return span._replace(start_ns=round(start * 1000), stream=stream)
+
+
 @pytest.mark.parametrize(
-    ("compute", "memory", "launch", "exposed", "bound"),
+    ("compute", "memory", "launch", "bound"),
     [
-        (30.0, 20.0, 0.0, 10.0, "compute"),
-        (30.0, 20.0, 11.0, 10.0, "memory"),  # the shortest possible time is no arithmetic
-        (30.0, 20.0, 0.0, 31.0, "communication"),
+        (30.0, 20.0, 0.0, "compute"),
+        (30.0, 20.0, 11.0, "memory"),  # the shortest possible time is no arithmetic
     ],
 )
-def test_the_largest_share_binds_and_collectives_count_where_only_they_run(
-    compute: float, memory: float, launch: float, exposed: float, bound: str
+def test_on_one_stream_the_largest_share_binds(
+    compute: float, memory: float, launch: float, bound: str
 ) -> None:
     spans = [
-        kernel_span(microseconds=compute, bound="compute"),
-        kernel_span(microseconds=memory, bound="memory"),
-        kernel_span(microseconds=launch, bound="launch"),
-        kernel_span(ALL_REDUCE, 90.0, bound="communication"),
+        placed(0.0, compute, "compute"),
+        placed(compute, memory),
+        placed(compute + memory, launch, "launch"),
     ]
-    step = step_span(busy=100.0, exposed=exposed, kernels=(0, 4))
+    step = step_span(busy=100.0, kernels=(0, 3))
 
     assert bound_of(step, timeline([step], spans)) == bound
+
+
+def test_collectives_bind_where_the_end_waits_for_them_and_not_where_they_are_hidden() -> None:
+    """92 us, of which collectives are busy for 78 and other kernels, beside them, for 60."""
+    first, beside = placed(0.0, 12.0), placed(12.0, 48.0)
+    reduce = placed(12.0, 78.0, "communication", stream=1)
+    last = placed(90.0, 2.0)
+    hidden = placed(12.0, 40.0, "communication", stream=1)
+    step = step_span(busy=92.0, microseconds=92.0, kernels=(0, 4))
+
+    assert critical_path_of([first, beside, reduce, last]) == [last, reduce, first]
+    assert bound_of(step, timeline([step], [first, beside, reduce, last])) == "communication"
+    after = placed(60.0, 2.0)
+    assert critical_path_of([first, beside, hidden, after]) == [after, beside, first]
+    assert bound_of(step, timeline([step], [first, beside, hidden, after])) == "memory"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.integers(0, 50), st.integers(0, 2)),
+        min_size=1, max_size=30,
+    )
+)  # fmt: skip
+def test_a_critical_path_never_overlaps_itself(drawn: list[tuple[int, int, int]]) -> None:
+    spans = [placed(float(at), float(long), stream=stream) for at, long, stream in drawn]
+
+    path = critical_path_of(spans)
+
+    assert path[0].end_ns == max(span.end_ns for span in spans)
+    assert all(later.start_ns >= earlier.end_ns for later, earlier in pairwise(path))
+    assert len(path) <= len(spans)
+
+
+def test_eager_calls_and_graph_replays_are_apart() -> None:
+    graph = (Mark("graph_begin", "0"),)
+    eager = [step_span("eval", 400.0, index=at) for at in range(3)]
+    replays = [step_span("eval", 150.0, index=at, entries=graph) for at in range(3, 6)]
+    both = timeline([*eager, *replays])
+
+    others, share = other_steps_of(both)
+
+    assert steady_steps_of(both) == replays[1:]
+    assert [(item.kind, item.is_replay, item.count) for item in others] == [("eval", False, 3)]
+    assert share == pytest.approx(1200 / 1500)
+    assert other_steps_of(timeline(eager)) == ([], 0.0)

@@ -155,6 +155,26 @@ class StepCutter:
         self._cut(self._rounds.flush())
         self._take(self._returns, self._names.of_module(module), self._tape.position())
 
+    def function_begins(self) -> None:
+        """A compiled function is called from outside any module or other such function."""
+        if not self._may_train:
+            self.outermost_forward_begins()
+
+    def function_ends(self, function: object, name: str) -> None:
+        """It returned. In a program that trains it may be an optimizer's step or a part of the
+        loss, and ends none."""
+        if self._may_train or self._is_deaf or self._attribution.phase != "forward":
+            return
+        turn = self._names.of_function(function, name)
+        if torch.is_grad_enabled():
+            self._forward_ends.append((self._tape.position(), turn))
+        else:
+            self._take(self._returns, turn, self._tape.position())
+
+    @property
+    def _may_train(self) -> bool:
+        return self._has_optimizer or self._num_rounds > 0 or self.backward_seen
+
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         self._raise_again()

@@ -259,6 +259,13 @@ class TurnNames:
             return self._number_of_shared(type(module).__qualname__)
         return self._number_of(module)
 
+    def of_function(self, function: object, name: str) -> int:
+        """The number of a compiled function that was called."""
+        number = self._numbers.get(function)
+        if number is None:
+            number = self._numbers[function] = self._new(name)
+        return number
+
     def of_graph(self, graph: int) -> int:
         """The number of a CUDA graph that was launched."""
         return self._number_of_shared(("a CUDA graph", graph))
