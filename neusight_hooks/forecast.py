@@ -544,7 +544,8 @@ def _other_steps_note(timeline: Timeline) -> str:
         return ""
     words = {"train": "training step", "eval": "inference step"}
     named = ", ".join(
-        f"{counted(item.count, words[item.kind])} of {time_text(item.total_ns / item.count / 1e3)}"
+        f"{counted(item.num_steps, words[item.kind])} of "
+        f"{time_text(item.total_ns / item.num_steps / 1e3)}"
         + (" (CUDA graphs)" if item.is_replay else "")
         for item in found
     )

@@ -53,7 +53,7 @@ class OtherSteps(NamedTuple):
 
     kind: StepKind
     is_replay: bool
-    count: int
+    num_steps: int
     total_ns: int
 
 
