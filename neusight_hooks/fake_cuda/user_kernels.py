@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
             given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
             if warmup and recorder.is_open:
                 return UnbuiltKernel(self, kwargs)
-            if not any(isinstance(value, FakeTensor) for value in given.values()):
+            if not _has_forecast(given.values()):
                 return run(self, *args, grid=grid, warmup=warmup, **kwargs)
             if not recorder.mode.is_inside:  # else torch asks what an op made of it returns
                 values = {name: given[name] for name in self.arg_names if name in given}
@@ -56,7 +56,7 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
         tune = module.Autotuner.run
 
         def run_first(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not any(isinstance(value, FakeTensor) for value in (*args, *kwargs.values())):
+            if not _has_forecast((*args, *kwargs.values())):
                 return tune(self, *args, **kwargs)
             first = self.configs[0] if self.configs else None
             return self.fn.run(*args, **{**(first.kwargs if first else {}), **kwargs})
@@ -96,6 +96,15 @@ def _install_jiterator(patches: Patches, recorder: Recorder) -> None:
         return out[0] if num_outputs == 1 else tuple(out)
 
     patches.set(torch._C, "_cuda_jiterator_compile_and_launch_kernel", launch)
+
+
+def _has_forecast(values: Iterable[Any]) -> bool:
+    return any(isinstance(_without_descriptor(value), FakeTensor) for value in values)
+
+
+def _without_descriptor(value: Any) -> Any:
+    """The tensor of a TensorDescriptor, Triton's or the stub's; any other value as it is."""
+    return value.base if type(value).__name__ == "TensorDescriptor" else value
 
 
 def _sizes(grid: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
@@ -171,6 +180,7 @@ def record_launch(
 
 
 def _argument(value: Any) -> Argument:
+    value = _without_descriptor(value)
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if isinstance(value, (list, tuple)):

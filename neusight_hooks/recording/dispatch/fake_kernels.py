@@ -29,6 +29,12 @@ aten = torch.ops.aten
 _LIKE_THEIR_INPUT = ("aten::_standard_gamma", "aten::_transformer_encoder_layer_fwd")
 
 
+#: Keyword arguments that change nothing of what an op returns but its values, and that its fake
+#: kernel cannot be given: that of this one lacks the parameter `out`, so its positional arguments
+#: reach as far as `scale` (torch 2.13).
+_IGNORED_KEYWORDS = {aten._efficient_attention_backward.default: ("scale", "window_size")}
+
+
 #: What torch says of a generator of another kind of device (aten/src/ATen/core/Generator.h).
 _GENERATOR_TEXT = "Expected a '{wanted}' device type for generator but found '{found}'"
 
@@ -93,6 +99,8 @@ class FakeKernels:
         if out is not NotImplemented:
             return out
         kwargs = dict(kwargs)
+        for name in _IGNORED_KEYWORDS.get(func, ()):
+            kwargs.pop(name, None)
         generator = kwargs.get("generator")
         if generator is not None:
             if generator._cdata not in self.gpu_generators:

@@ -159,6 +159,34 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+class TensorDescriptor:
+    """A tensor, and the blocks that a kernel loads of it."""
+
+    def __init__(
+        self,
+        base: torch.Tensor,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        block_shape: Sequence[int],
+        padding: str = "zero",
+        **others: Any,
+    ) -> None:
+        self.base, self.padding = base, padding
+        self.shape, self.strides = list(shape), list(strides)
+        self.block_shape = list(block_shape)
+
+    @staticmethod
+    def from_tensor(
+        tensor: torch.Tensor, block_shape: Sequence[int], padding: str = "zero"
+    ) -> TensorDescriptor:
+        """Of a whole tensor."""
+        return TensorDescriptor(tensor, tensor.shape, tensor.stride(), block_shape, padding)
+
+
+def set_allocator(allocator: Callable[..., Any]) -> None:
+    """Sets what gives kernels their scratch memory, which no forecast counts."""
+
+
 # -- triton.language, of which nothing runs --------------------------------------------------------
 
 
@@ -298,7 +326,7 @@ _TUNING = names(Autotuner, Config, Heuristics, autotune, heuristics)
 
 MODULES: dict[str, dict[str, Any]] = {
     "triton": {
-        **names(JITFunction, KernelInterface, cdiv, jit, next_power_of_2),
+        **names(JITFunction, KernelInterface, cdiv, jit, next_power_of_2, set_allocator),
         **names(Config, autotune, heuristics),
         "constexpr_function": lambda fn: fn,
     },
@@ -308,5 +336,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "triton.runtime.autotuner": _TUNING,
     "triton.runtime.jit": names(JITFunction, KernelInterface, jit),
     "triton.testing": names(Benchmark, Plotted, do_bench, perf_report, do_bench_cudagraph=do_bench),
+    "triton.tools": {},
+    "triton.tools.tensor_descriptor": names(TensorDescriptor),
     **{f"triton.language{name}": _LANGUAGE for name in _LANGUAGE_MODULES},
 }

@@ -59,6 +59,23 @@ def test_a_launch_is_one_kernel_of_its_name_with_its_grid() -> None:
     assert "kernels of the program's own by their bytes" in forecast.summary()
 
 
+def test_a_kernel_of_tensor_descriptors_is_recorded_by_their_tensors() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        triton = importlib.import_module("triton")
+        described = importlib.import_module("triton.tools.tensor_descriptor").TensorDescriptor
+        add, _ = kernels_of(triton)
+        x = torch.ones(64, 64, device="cuda")
+        whole = described.from_tensor(x, [16, 16])
+        part = described(x, shape=[64, 64], strides=[64, 1], block_shape=[16, 16])
+        add[(4, 4)](whole, part, NUM, BLOCK=16)
+    [call] = launches(forecast)
+    [(kernel, _)] = [pair for pair in forecast.kernels if pair[0].name == "add"]
+
+    assert whole.shape == part.shape
+    assert call.signature.by_name["grid"] == (4, 4)
+    assert kernel.num_bytes == 2 * x.nbytes
+
+
 def test_the_first_configuration_runs_and_heuristics_are_asked() -> None:
     with neusight.forecast_on("H100") as forecast:
         _, tuned = kernels_of(importlib.import_module("triton"))

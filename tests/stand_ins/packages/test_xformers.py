@@ -56,6 +56,20 @@ def test_each_function_is_as_in_the_table() -> None:
     assert_as_before("xformers", CASES)
 
 
+def test_a_bias_and_a_scale_go_together() -> None:
+    with neusight.forecast_on("H100"):
+        heads = [cuda(2, 64, 4, 32) for _ in range(3)]
+        bias = cuda(2, 4, 64, 64)
+
+        attended = ops().memory_efficient_attention(*heads, attn_bias=bias, scale=0.3)
+        attended.sum().backward()
+
+        assert [tensor.grad.shape for tensor in (*heads, bias) if tensor.grad is not None] == [
+            *[heads[0].shape] * 3,
+            bias.shape,
+        ]
+
+
 def test_an_older_gpu_takes_its_own_kernels() -> None:
     with neusight.forecast_on("V100") as forecast:
         attend(2, 256, 4, 64, dtype=torch.float16)()
