@@ -70,12 +70,13 @@ def other_steps_of(timeline: Timeline) -> tuple[list[OtherSteps], float]:
     found = [
         OtherSteps(
             kind, is_replay,
-            sum(step.represents for step in steps),
-            sum(step.latency_ns * step.represents for step in steps),
+            sum(step.represents for step in steps) - 1,
+            sum(step.latency_ns * step.represents for step in steps) - steps[0].latency_ns,
         )
         for (kind, is_replay), steps in groups.items()
         if not any(step in steady for step in steps)
     ]  # fmt: skip
+    found = [item for item in found if item.num_steps]
     others_ns = sum(item.total_ns for item in found)
     return found, others_ns / (others_ns + steady_ns) if others_ns else 0.0
 

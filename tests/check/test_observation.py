@@ -226,7 +226,7 @@ def test_a_break_that_is_added_is_a_regression_at_its_line(
 
 
 def test_a_recompile_that_is_added_is_a_regression_unless_tolerated() -> None:
-    before, after = seen(infer).case, seen(lambda: infer(sizes=(8, 4, 4)))
+    before, after = seen(infer).case, seen(lambda: infer(sizes=(8, 4, 8, 8, 8)))
 
     judgement = judge("infer", before, after)
     tolerated = judge("infer", before, after, parse_tolerances({"num_recompiles": "1"}))

@@ -33,6 +33,7 @@ _ROUNDS_BY_HAND = 32
 _LEAST_REPEATS = 4
 
 
+# Over 300 lines: what may end a step is decided in one place, each way a short method.
 class StepCutter:
     """Cuts the tape into steps.
 
