@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -168,7 +169,7 @@ def test_items_of_a_data_set_count_where_a_loader_makes_other_objects_of_them() 
     def program() -> Callable[[], object]:
         model = nn.Linear(8, 8).cuda()
         optimizer = sgd(model)
-        batches = iter(DataLoader(range(100), batch_size=10, collate_fn=lambda _: Graphs()))
+        batches = iter(DataLoader(range(100), batch_size=10, collate_fn=lambda _: Graphs()))  # type: ignore[arg-type]
 
         def step() -> None:
             next(batches)
@@ -398,7 +399,8 @@ def test_a_closure_that_an_optimizer_calls_again_has_its_samples_once() -> None:
         def closure() -> torch.Tensor:
             loss = model(rows).square().mean()
             loss.backward()
-            return loss
+            out: torch.Tensor = loss
+            return out
 
         return lambda: optimizer.step(closure)
 
@@ -436,7 +438,8 @@ def test_a_sparse_matrix_beside_the_nodes_fails_no_summary() -> None:
             self.lin = nn.Linear(16, 4)
 
         def forward(self, nodes: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:
-            return torch.sparse.mm(joined, self.lin(nodes))
+            out: torch.Tensor = torch.sparse.mm(joined, self.lin(nodes))
+            return out
 
     def program() -> Callable[[], object]:
         model = GraphNet().cuda()
@@ -589,7 +592,7 @@ def test_scoring_counts_all_tokens() -> None:
 
 
 def compiled_module() -> Callable[[], object]:
-    model = torch.compile(Language().cuda())
+    model: Any = torch.compile(Language().cuda())
     optimizer = sgd(model)
 
     def step() -> None:
