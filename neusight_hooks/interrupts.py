@@ -116,6 +116,8 @@ class Interrupts:
         self._is_held = False
         self._is_over = False
         self._is_due = False
+        #: What is raised instead of passing an interrupt on.
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._is_reminding = False
         self._reminder_on_its_way = False
@@ -145,10 +147,22 @@ class Interrupts:
         if self._is_due:
             self._pass_on(None, self._outside)
 
+    def end(self, error: BaseException) -> None:
+        """Raises an error in the main thread, where an interrupt would be raised; for any thread.
+        A program with a handler of its own goes on."""
+        main = threading.main_thread().ident
+        with self._lock:
+            if main is None or self._is_over or not self._stands:
+                return
+            self._error, self._is_due, self._reminder_on_its_way = error, True, True
+            signal.pthread_kill(main, signal.SIGINT)  # it also ends a wait in C code
+
     def put_back(self) -> None:
         """The block has ended: the handler of before is back, and is called for what was noted."""
         with self._lock:  # no reminder from here on
             self._is_held = self._is_over = True
+            if self._error is not None:
+                self._error, self._is_due = None, False
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._outside_hook
         is_main = threading.current_thread() is threading.main_thread()
@@ -182,6 +196,9 @@ class Interrupts:
         self._is_due = False
         if self.recorder is not None:
             self.recorder.interrupted = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         if callable(handler):
             handler(signal.SIGINT, frame)
         elif handler is not None:

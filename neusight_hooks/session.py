@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import sys
 import warnings as python_warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from neusight.failure import failure_options
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
+from neusight.fake_cuda.processes.processes import Processes
 from neusight.forecast import Forecast, ForecastOptions, forecast_options
 from neusight.interrupts import Interrupts, runs_the_program
 from neusight.predictors.clusters.placement import require_joined
@@ -24,6 +26,7 @@ from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Predictor
+from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import bytes_text
 from neusight.recording.recording import STEP_OPTION, Recording
@@ -166,8 +169,10 @@ class Session:
         store: Store | None = None,
         caller: CodeType | None = None,
         folder: Path | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.options = options
+        self.processes = processes or Processes()
         self.forecast = OpenForecast(options.forecast)
         self.interrupts = Interrupts()
         self._store = store
@@ -193,6 +198,8 @@ class Session:
 
     def open(self) -> OpenForecast:
         """Enters the block, for a tool that runs programs."""
+        if Session._current is not None and Session._current.processes.process is not None:
+            Session._current.close()  # a process of another program's, with a forecast of its own
         if Session._current is not None:
             raise ForecastStateError(
                 f"A forecast on {Session._current.forecast.gpu.name} is open already; end it "
@@ -240,6 +247,8 @@ class Session:
         self._undo.callback(setattr, Session, "_current", None)
         Session._current = self
         self._undo.callback(self._keep)
+        store = self._enter_files(recorder)
+        self._open_processes(recorder, store)
         install_stand_ins(self._undo, recorder)  # below the hooks on imports, which patch them too
         enter_fake_cuda(
             self._undo,
@@ -248,19 +257,32 @@ class Session:
             price=forecast.pricer,
             host=forecast.host,
             asked=self._asked,
-            store=self._enter_files(recorder),
+            store=store,
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
             rank=options.rank,
             link=options.link,
             wait_s=options.wait_s,
+            processes=self.processes,
         )
         install_own_code(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder
         forecast.listen(recorder)
+
+    def _open_processes(self, recorder: Recorder, store: Store | None) -> None:
+        """Those that the program starts record by the same options, and see the same files."""
+        self.processes.open(
+            recorder,
+            lambda: self._recording_of(recorder),
+            lambda: _for_others(self.options, store),
+            None if store is None else store.folder,
+            end=self.interrupts.end,
+            ends_early=self.options.steady_steps is not None,
+        )
+        self._undo.callback(self.processes.collect)
 
     def _enter_files(self, recorder: Recorder) -> Store | None:
         """The store for what the program does to files: one that was given is left as it is, an
@@ -298,8 +320,8 @@ class Session:
 
     @property
     def has_cuda_work(self) -> bool:
-        """Whether any op ran on the GPU."""
-        return self.progress[0] > 0
+        """Whether any op ran on the GPU, here or in a process that was started."""
+        return self.progress[0] > 0 or bool(self.processes.results)
 
     def _asked(self, question: str, answer: object) -> None:
         self._questions[question] = repr(answer)
@@ -321,7 +343,28 @@ class Session:
 
     def _keep(self) -> None:
         recorder = self._recorder
-        self.forecast.keep(None if recorder is None else self._recording_of(recorder))
+        if recorder is None:
+            self.forecast.keep(None)
+            return
+        own = self._recording_of(recorder)
+        chosen = self.processes.chosen(self.progress[0], ended_early=recorder.cutter.is_stopped)
+        notes = self.processes.notes(self.progress[0], chosen)
+        if chosen is None or chosen.recording is None:
+            self.forecast.keep(replace(own, warnings=(*own.warnings, *notes)))
+            return
+        found = chosen.recording
+        told = [text for text in own.warnings if not text.startswith(_NO_CUDA_WORK)]
+        self.forecast.keep(
+            replace(
+                found,
+                warnings=tuple(dict.fromkeys([*notes, *found.warnings, *told])),
+                options={**found.options, **self._options_of(recorder), **self._failure},
+            )
+        )
+
+    def _options_of(self, recorder: Recorder) -> dict[str, str]:
+        """What the recording keeps of what was said and found out, but for its steps."""
+        return {**self.options.stated, **recorder.options}
 
     def _warnings_of(self, recorder: Recorder) -> list[str]:
         """What the user should know of the recording. A program that failed early has a better
@@ -331,7 +374,8 @@ class Session:
         tape = recorder.tape
         num_ops = tape.cpu_ops + tape.gpu_ops
         if tape.gpu_ops == 0:
-            found += [] if self._failure else [_NO_CUDA_WORK + hint]
+            has_reason = self._failure or self.processes.failures
+            found += [] if has_reason else [_NO_CUDA_WORK + hint]
         elif tape.cpu_ops > _MOSTLY_CPU * num_ops:
             found.append(f"{tape.cpu_ops} of {num_ops} ops ran on the CPU{hint}")
         return found + _warnings_of(recorder)
@@ -351,8 +395,7 @@ class Session:
             rank=0 if rank is None else rank.index,
             gpus_per_node=1 if rank is None else rank.gpus_per_node,
             options={
-                **self.options.stated,
-                **recorder.options,
+                **self._options_of(recorder),
                 STEP_OPTION: recorder.cutter.step_is,
                 **self._failure,
             },
@@ -458,7 +501,9 @@ class forecast_on:  # a context manager reads as a verb
         session.note_failure(kind, error, traceback)
         session.close()
         if kind is None and not session.has_cuda_work:
-            python_warnings.warn(_NO_CUDA_WORK + _CHOSEN_BEFORE, NoCudaWorkWarning, stacklevel=2)
+            failure = session.processes.failure
+            why = f"; {failure}" if failure else _CHOSEN_BEFORE
+            python_warnings.warn(_NO_CUDA_WORK + why, NoCudaWorkWarning, stacklevel=2)
         if self._on_trace_ready is not None and session.forecast.recording.steps:
             self._on_trace_ready(session.forecast)
 
@@ -478,6 +523,18 @@ class forecast_on:  # a context manager reads as a verb
 
         runs_the_program(forecasted)
         return forecasted
+
+
+def _for_others(options: SessionOptions, store: Store | None) -> bytes:
+    """With what processes that the program starts open sessions of their own. A predictor that
+    cannot be passed on says nothing in the recording: theirs only advances their clocks."""
+    theirs = replace(options, keep_writes=None, link=None)
+    folder = None if store is None else store.folder
+    try:
+        return pickle.dumps((theirs, folder))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        plain = replace(options.forecast, predictor=find_predictor(None))
+        return pickle.dumps((replace(theirs, forecast=plain), folder))
 
 
 def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:

@@ -93,6 +93,8 @@ ORDER = (
     "neusight.advice",
     "neusight.forecast",
     "neusight.session",
+    "neusight.child_process",
+    "neusight.startup",
     "neusight.integrations.report",
     "neusight.integrations.program",
     "neusight.integrations.frameworks",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
     from neusight.integrations.program.ranks.rank_process import RankEnd
     from neusight.predictors.gpu import GPU
-    from neusight.session import SessionOptions
+    from neusight.session import Session, SessionOptions
 
 __all__ = ["recorded"]
 
@@ -64,6 +64,7 @@ def _recorded_here(
     rates = PrintedRates(session)
     with telling_progress(session, quiet=options.quiet), rates.reading():
         outcome = run_program(program, session, is_guarded=is_own)
+    outcome = _with_failure_of_others(outcome, session)
     recording = rates.added_to(session.forecast.recording)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
@@ -71,6 +72,19 @@ def _recorded_here(
     return Recorded(
         outcome, recording, own_ops_of(recording, formulas_before), digest_of_files(files)
     )
+
+
+def _with_failure_of_others(outcome: Outcome, session: Session) -> Outcome:
+    """A failure of a process that the program started explains its own, and is its own where
+    nothing ran on the GPU."""
+    failure = session.processes.failure
+    if not failure or outcome.is_interrupted or outcome.stopped_early:
+        return outcome
+    if outcome.failure:
+        return replace(outcome, failure=f"{outcome.failure}; {failure}")
+    if session.has_cuda_work:
+        return outcome
+    return replace(outcome, failure=failure, exit_code=1)
 
 
 def _recorded_side_by_side(

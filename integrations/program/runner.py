@@ -97,18 +97,24 @@ def run_program(program: Program, session: Session, *, is_guarded: bool = False)
             return Outcome(stopped_early=True)
         except RunawayLoop as error:
             return Outcome(failure=str(error), exit_code=1)
-        except SystemExit as error:
+        except (SystemExit, Exception) as error:
+            if session.processes.is_stopped:  # as what it waited for was ended
+                return Outcome(stopped_early=True)
+            if not isinstance(error, SystemExit):
+                return _outcome_of(error, session, is_guarded=is_guarded)
             outcome = _outcome_of_exit(error)
             return _INTERRUPTED if session.interrupts.count and outcome.failure else outcome
         except KeyboardInterrupt:
             if session.interrupts.count > 1:
                 raise
             return _INTERRUPTED
-        except Exception as error:
-            if session.interrupts.count:  # a library made something else of it
-                return _INTERRUPTED
-            return _outcome_of_error(error, is_guarded=is_guarded)
-        return Outcome()
+        return Outcome(stopped_early=session.processes.is_stopped)
+
+
+def _outcome_of(error: Exception, session: Session, *, is_guarded: bool) -> Outcome:
+    if session.interrupts.count:  # a library made something else of it
+        return _INTERRUPTED
+    return _outcome_of_error(error, is_guarded=is_guarded)
 
 
 def _run_inside(program: Program, session: Session, *, is_guarded: bool) -> None:

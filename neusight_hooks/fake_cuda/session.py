@@ -37,10 +37,11 @@ from neusight.fake_cuda.own_code.custom_ops import install_custom_ops
 from neusight.fake_cuda.own_code.exchange import install_exchange
 from neusight.fake_cuda.own_code.gradients import install_gradients
 from neusight.fake_cuda.own_code.numeric_checks import install_numeric_checks
-from neusight.fake_cuda.own_code.processes import install_processes
 from neusight.fake_cuda.own_code.subclasses import install_subclasses
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.processes.processes import Processes
+from neusight.fake_cuda.processes.starting import install_processes
 from neusight.fake_cuda.store.store import Store
 from neusight.fake_cuda.user_kernels import install_user_kernels
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
@@ -80,10 +81,12 @@ def enter_fake_cuda(
     rank: Rank | None = None,
     link: Link | None = None,
     wait_s: float = DEFAULT_WAIT_S,
+    processes: Processes | None = None,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
     do; what they do to files goes to `store`, without one where they say. With `compiles_models`
-    their models are compiled, whatever they say. `undo` ends it; how to
+    their models are compiled, whatever they say. What they start joins
+    `processes`. `undo` ends it; how to
     undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []
 
@@ -117,6 +120,8 @@ def enter_fake_cuda(
     install_nested(patches, recorder)
     install_user_kernels(patches, recorder)
     _install_own_code(patches, recorder)
+    if processes is not None and processes.process is None:  # else this one joined at its start
+        install_processes(patches, processes)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:
         install_trial(patches, recorder)
@@ -146,7 +151,6 @@ def _install_own_code(patches: Patches, recorder: Recorder) -> None:
     install_exchange(patches)
     install_gradients(patches)
     install_numeric_checks(patches, recorder)
-    install_processes(patches, recorder)
     install_subclasses(patches)
 
 

@@ -1,1 +1,1 @@
-"""What programs bring of their own: ops, gradients, kinds of tensors, processes."""
+"""What programs bring of their own: ops, gradients, kinds of tensors."""

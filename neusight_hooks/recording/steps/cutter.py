@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 import torch
@@ -55,6 +55,8 @@ class StepCutter:
         self.backward_seen = False
         #: While a CUDA graph is captured nothing happens yet.
         self.is_paused = False
+        #: Called once, instead of ending the script, where there are enough steady steps.
+        self.on_enough: Callable[[], None] | None = None
         #: How long something longer than what repeats is looked for.
         self.patience = Patience()
         self.writer = StepWriter(storages)
@@ -63,7 +65,7 @@ class StepCutter:
         self._attribution = attribution
         self._steady_steps = steady_steps
         self._explicit = False
-        self._enough = False
+        self.is_stopped = False
         self._before_first_forward = True
         # What may end a step: optimizers that stepped, rounds of forward and backward without an
         # optimizer, and modules that returned. Only one of them has open turns at a time.
@@ -340,14 +342,17 @@ class StepCutter:
             return
         trains = self._folded.num_train > 0 or self._optimizers.any_alive
         counted = self._folded.num_train if trains else self._folded.num_eval
-        if counted > self._steady_steps:
-            self._enough = True
+        if counted > self._steady_steps and self.on_enough is not None:
+            self._steady_steps = None
+            self.on_enough()
+        elif counted > self._steady_steps:
+            self.is_stopped = True
             self._raise_again()
 
     def _raise_again(self) -> None:
         """A bare `except:` in the script may have swallowed the end; this one is as good. Ops alone
         do not raise: clean-up code after the end may need some."""
-        if self._enough and self._steady_steps is not None:
+        if self.is_stopped and self._steady_steps is not None:
             raise EnoughSteps
 
 

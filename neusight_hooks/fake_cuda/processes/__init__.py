@@ -1,0 +1,1 @@
+"""Processes that a program starts: they join its forecast, and report what they recorded."""
