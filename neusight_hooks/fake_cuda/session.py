@@ -41,6 +41,7 @@ from neusight.fake_cuda.own_code.subclasses import install_subclasses
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.processes.processes import Processes
+from neusight.fake_cuda.processes.sent_tensors import install_sent_tensors
 from neusight.fake_cuda.processes.starting import install_processes
 from neusight.fake_cuda.store.store import Store
 from neusight.fake_cuda.user_kernels import install_user_kernels
@@ -120,6 +121,7 @@ def enter_fake_cuda(
     install_nested(patches, recorder)
     install_user_kernels(patches, recorder)
     _install_own_code(patches, recorder)
+    install_sent_tensors(patches)
     if processes is not None and processes.process is None:  # else this one joined at its start
         install_processes(patches, processes)
     install_compiler(patches, recorder, gpu, heard, wrappers)

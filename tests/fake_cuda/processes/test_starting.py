@@ -25,8 +25,9 @@ FORK = multiprocessing.get_context("fork")
 WORK = """
 import torch
 
-def train(steps):
-    model = torch.nn.Linear(64, 64).cuda()
+def train(steps, model=None):
+    model = torch.nn.Linear(64, 64).cuda() if model is None else model
+    assert model.weight.is_cuda and isinstance(model.weight, torch.nn.Parameter)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -188,14 +189,15 @@ def test_a_program_with_an_environment_of_its_own_takes_part(tmp_path: Path) -> 
 
 # One script for all that starts Python anew: each imports torch.
 SCRIPT = """
-import multiprocessing, os, subprocess, sys
-import neusight
+import multiprocessing, subprocess, sys
+import neusight, torch
 from work import train
 
 if __name__ == "__main__":
     with neusight.forecast_on("H100") as forecast:
         worker = subprocess.Popen([sys.executable, "work.py"])
-        process = multiprocessing.get_context("spawn").Process(target=train, args=(2,))
+        sent = 2, torch.nn.Linear(64, 64).cuda()
+        process = multiprocessing.get_context("spawn").Process(target=train, args=sent)
         process.start()
         with multiprocessing.get_context("forkserver").Pool(1) as pool:
             print(pool.map(train, [3]), flush=True)
@@ -217,4 +219,4 @@ def test_spawned_children_find_the_target_and_are_forecast(tmp_path: Path) -> No
     assert sorted(lines[:2]) == ["NVIDIA H100 80GB HBM3", "['NVIDIA H100 80GB HBM3']"]
     assert lines[2] == "0 0"
     assert lines[4] == "the figures are those of work.py, a process that main.py:8 starts"
-    assert lines[5].startswith("train, a process that main.py:10 starts, used the GPU as well")
+    assert lines[5].startswith("train, a process that main.py:11 starts, used the GPU as well")
