@@ -33,6 +33,7 @@ from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.overlay.spawned import install_spawned
 from neusight.fake_cuda.overlay.writers import install_writers
+from neusight.fake_cuda.nvml.installing import install_nvml
 from neusight.fake_cuda.own_code.custom_ops import install_custom_ops
 from neusight.fake_cuda.own_code.exchange import install_exchange
 from neusight.fake_cuda.own_code.gradients import install_gradients
@@ -122,8 +123,11 @@ def enter_fake_cuda(
     install_user_kernels(patches, recorder)
     _install_own_code(patches, recorder)
     install_sent_tensors(patches)
-    if processes is not None and processes.process is None:  # else this one joined at its start
-        install_processes(patches, processes)
+    renew_readings = install_nvml(patches, gpu, lambda: recorder.devices.count)
+    if processes is not None:
+        processes.before_start = renew_readings
+        if processes.process is None:  # else this one joined at its start
+            install_processes(patches, processes)
     install_compiler(patches, recorder, gpu, heard, wrappers)
     if compiles_models:
         install_trial(patches, recorder)

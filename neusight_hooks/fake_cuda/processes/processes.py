@@ -86,6 +86,8 @@ class Processes:
         self._parent_folder: str | None = None
         #: Raises an error in the program.
         self.end: Callable[[BaseException], None] = _never_open
+        #: Called before another process is started.
+        self.before_start: Callable[[], None] = _nothing
         self._ends_early = False
         #: Whether the program was ended since the steps of another process are steady.
         self.is_stopped = False
@@ -118,6 +120,7 @@ class Processes:
     def started(self, name: str, line: str) -> StartedProcess:
         """The next process that this one starts; from now on the environment names it."""
         self._make_folder()
+        self.before_start()
         number = (0,) if self.process is None else self.process.number
         found = StartedProcess((*number, self._num_started), name, line)
         self._num_started += 1
@@ -307,6 +310,10 @@ class Processes:
                 if number in living and folder.result_time(number) == before
             }
             _sleep(_POLL_S if asked else 0.0)
+
+
+def _nothing() -> None:
+    """What is done before a process starts where no session is open."""
 
 
 def _never_open(error: BaseException) -> None:

@@ -1,0 +1,104 @@
+"""What programs ask the driver's management library, and nvidia-smi, of the target."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pynvml
+import pytest
+import torch
+
+import neusight
+
+
+def smi(*words: str) -> str:
+    return subprocess.check_output(["nvidia-smi", *words], text=True)
+
+
+def test_nvidia_smi_is_of_the_target() -> None:
+    path = os.environ["PATH"]
+    with pytest.warns(neusight.session.NoCudaWorkWarning), neusight.forecast_on("H100"):
+        wanted = "--query-gpu=index,name,memory.total,compute_cap,fan.speed"
+        plain = smi(wanted, "--format=csv,noheader,nounits")
+        whole = smi(wanted, "--format=csv")
+        listed = subprocess.check_output("nvidia-smi -L | wc -l", shell=True, text=True)
+        table = smi()
+        wrong = subprocess.run(
+            ["nvidia-smi", "--query-gpu=colour", "--format=csv"], capture_output=True, text=True
+        )
+
+    assert plain == "0, NVIDIA H100 80GB HBM3, 81079, 9.0, [N/A]\n"
+    assert whole.splitlines()[0] == "index, name, memory.total [MiB], compute_cap, fan.speed"
+    assert whole.splitlines()[1] == "0, NVIDIA H100 80GB HBM3, 81079 MiB, 9.0, [N/A]"
+    assert listed.strip() == "1"
+    assert len({len(line) for line in table.splitlines()}) == 1
+    assert "CUDA Version: 13" in table
+    assert (wrong.returncode, wrong.stdout) == (
+        2,
+        'Field "colour" is not a valid field to query.\n\n',
+    )
+    assert os.environ["PATH"] == path
+    assert "NEUSIGHT_GPUS" not in os.environ
+
+
+def test_nvidia_smi_shows_the_memory_that_is_used_when_it_starts() -> None:
+    query = ("--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    with neusight.forecast_on("A100"):
+        before = int(smi(*query))
+        x = torch.ones(2**28, device="cuda")
+        after = int(smi(*query))
+        reserved = torch.cuda.memory_reserved()
+        processes = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader")
+        del x
+
+    assert before == 0
+    assert after > reserved / 2**20 >= 1024
+    assert processes == f"{os.getpid()}, {after} MiB\n"
+
+
+def test_amds_gpus_have_no_nvidia_smi() -> None:
+    found = shutil.which("nvidia-smi")
+    with pytest.warns(neusight.session.NoCudaWorkWarning), neusight.forecast_on("MI300X"):
+        assert shutil.which("nvidia-smi") == found
+
+
+def test_pynvml_is_answered() -> None:
+    with neusight.forecast_on("H100"):
+        x = torch.ones(2**28, device="cuda")
+        pynvml.nvmlInit()
+        device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+        used = pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2).used
+        (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetFanSpeed(device)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetHandleByIndex(1)
+
+        assert pynvml.nvmlDeviceGetCount() == 1
+        assert pynvml.nvmlDeviceGetName(device) == torch.cuda.get_device_name()
+        assert pynvml.nvmlDeviceGetCudaComputeCapability(device) == (9, 0)
+        assert pynvml.nvmlDeviceGetArchitecture(device) == pynvml.NVML_DEVICE_ARCH_HOPPER
+        assert pynvml.nvmlDeviceGetEnforcedPowerLimit(device) == 700_000
+        assert pynvml.nvmlDeviceGetUtilizationRates(device).gpu == 0
+        uuid = pynvml.nvmlDeviceGetUUID(device)
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 0
+        assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
+        assert memory.total == torch.cuda.get_device_properties(0).total_memory
+        assert memory.used == used == memory.total - memory.free > x.nbytes
+        assert (process.pid, process.usedGpuMemory) == (os.getpid(), used)
+        pynvml.nvmlShutdown()
+
+    with pytest.raises(pynvml.NVMLError):
+        pynvml.nvmlInit()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_each_gpu_of_a_node_is_listed(count: int) -> None:
+    with (
+        pytest.warns(neusight.session.NoCudaWorkWarning),
+        neusight.forecast_on("A100", world_size=count),
+    ):
+        assert len(smi("-L").splitlines()) == torch.cuda.device_count() == count
