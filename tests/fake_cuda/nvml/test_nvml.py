@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.session import NoCudaWorkWarning
 
 
 def smi(*words: str) -> str:
@@ -19,7 +20,7 @@ def smi(*words: str) -> str:
 
 def test_nvidia_smi_is_of_the_target() -> None:
     path = os.environ["PATH"]
-    with pytest.warns(neusight.session.NoCudaWorkWarning), neusight.forecast_on("H100"):
+    with pytest.warns(NoCudaWorkWarning), neusight.forecast_on("H100"):
         wanted = "--query-gpu=index,name,memory.total,compute_cap,fan.speed"
         plain = smi(wanted, "--format=csv,noheader,nounits")
         whole = smi(wanted, "--format=csv")
@@ -60,7 +61,7 @@ def test_nvidia_smi_shows_the_memory_that_is_used_when_it_starts() -> None:
 
 def test_amds_gpus_have_no_nvidia_smi() -> None:
     found = shutil.which("nvidia-smi")
-    with pytest.warns(neusight.session.NoCudaWorkWarning), neusight.forecast_on("MI300X"):
+    with pytest.warns(NoCudaWorkWarning), neusight.forecast_on("MI300X"):
         assert shutil.which("nvidia-smi") == found
 
 
@@ -98,7 +99,7 @@ def test_pynvml_is_answered() -> None:
 @pytest.mark.parametrize("count", [1, 4])
 def test_each_gpu_of_a_node_is_listed(count: int) -> None:
     with (
-        pytest.warns(neusight.session.NoCudaWorkWarning),
+        pytest.warns(NoCudaWorkWarning),
         neusight.forecast_on("A100", world_size=count),
     ):
         assert len(smi("-L").splitlines()) == torch.cuda.device_count() == count
