@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -418,10 +419,13 @@ def find_gpu(name: str | GPU) -> GPU:
     """The GPU of that name; canonical, short, data and driver names all work, in any case.
 
     A `GPU` is given back as it is; the path of a JSON file (`name` ends in .json) is read and
-    registered. UnknownGPUError names near misses, RegistrationError what is wrong in the file.
+    registered. A power limit in watts may follow ("RTX 4090@250W": a laptop, or a limit that was
+    set). UnknownGPUError names near misses, RegistrationError what is wrong in the file.
 
     >>> find_gpu("h100").name
     'H100-SXM5-80GB'
+    >>> find_gpu("RTX 3080@115W").tdp_w
+    115.0
     >>> find_gpu("NVIDIA A100-SXM4-80GB").num_sms
     108
     """
@@ -432,9 +436,40 @@ def find_gpu(name: str | GPU) -> GPU:
     found = _index().get(_normal(name))
     if found is not None:
         return found
+    limited = _POWER_LIMIT.fullmatch(name)
+    if limited is not None:
+        return _with_power_limit(find_gpu(limited["gpu"]), float(limited["watts"]))
     hint = _near_miss(name)
     raise UnknownGPUError(
         f"Unknown GPU {name!r}.{hint} `neusight gpus` lists all; `register_gpu` adds one."
+    )
+
+
+#: A GPU and a power limit, as in "RTX 4090@250W".
+_POWER_LIMIT = re.compile(r"(?P<gpu>[^@]+?)\s*@\s*(?P<watts>\d+(\.\d+)?)\s*[wW]")
+
+#: Least power limit over the GPU's own: drivers allow no less than a third of it.
+_LEAST_LIMIT = 1 / 3
+
+
+def _with_power_limit(gpu: GPU, watts: float) -> GPU:
+    """The GPU at another power limit. What was measured under its own says nothing of it."""
+    if not gpu.tdp_w * _LEAST_LIMIT <= watts <= gpu.tdp_w:
+        raise UnknownGPUError(
+            f"{gpu.name} cannot be limited to {watts:g} W: a limit is from "
+            f"{gpu.tdp_w * _LEAST_LIMIT:.0f} to its own {gpu.tdp_w:g} W."
+        )
+    if watts == gpu.tdp_w:
+        return gpu
+    return replace(
+        gpu,
+        name=f"{gpu.name}@{watts:g}W",
+        tdp_w=watts,
+        aliases=(),
+        gemm_utilization=0.0,
+        fp32_gemm_utilization=0.0,
+        sustained_factor=0.0,
+        constants_origin=f"prior: products by the power model; the rest of {gpu.name}",
     )
 
 

@@ -94,10 +94,14 @@ def test_every_gpu_states_sources_and_known_units(name: str) -> None:
     assert one.peak_flops("bf16") >= one.peak_flops("fp32") * 0.99
 
 
-#: FP32 cores of an SM (NVIDIA) or a compute unit (AMD, twice from CDNA 3 on: packed FP32), by
+#: FP32 cores of an SM (NVIDIA) or a compute unit (AMD, twice from CDNA 3 on: packed FP32; RDNA 3:
+#: two issue slots), by
 #: compute capability: the vendors' white papers.
-CORES = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64}
-AMD_CORES = {"CDNA": 64, "CDNA2": 64, "CDNA3": 128, "CDNA4": 128}
+CORES = {(5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64}
+AMD_CORES = {
+    **dict.fromkeys(("Vega", "RDNA", "RDNA2", "CDNA", "CDNA2"), 64),
+    **dict.fromkeys(("RDNA3", "CDNA3", "CDNA4"), 128),
+}
 
 
 @pytest.mark.parametrize("name", gpus())
@@ -124,6 +128,13 @@ HALF_RATE = {
     "A10G",
     "L20",
     "L40",
+    "RTX-2060",
+    "RTX-2060-Max-Q",
+    "RTX-2060-SUPER",
+    "RTX-2070",
+    "RTX-2070-SUPER",
+    "RTX-2080",
+    "RTX-2080-SUPER",
     "RTX-2080-Ti",
     "RTX-3060",
     "RTX-3060-Ti",
@@ -177,6 +188,15 @@ def test_the_matrix_peak_follows_from_sms_and_clock(name: str) -> None:
 #: Width of the memory bus in bits and rate of a pin in Gbit/s, of cards with GDDR or LPDDR memory:
 #: their product is the bandwidth.
 MEMORY_BUS = {
+    "RTX-2060": (192, 14), "RTX-2060-SUPER": (256, 14), "RTX-2060-Max-Q": (192, 11),
+    "RTX-2070": (256, 14), "RTX-2070-SUPER": (256, 14), "RTX-2080": (256, 14),
+    "RTX-2080-SUPER": (256, 15.5), "TITAN-RTX": (384, 14), "TITAN-Xp": (384, 11.4),
+    "GTX-1080-Ti": (352, 11), "TITAN-X-Pascal": (384, 10), "Quadro-P4000": (256, 7.6),
+    "Quadro-P5000": (256, 9), "Quadro-P6000": (384, 9), "M40": (384, 6), "GTX-TITAN-X": (384, 7),
+    "A2": (128, 12.5), "A16": (128, 12.5), "RX-5700": (256, 14), "RX-6800": (256, 16),
+    "RX-6800-XT": (256, 16), "RX-6900-XT": (256, 16), "RX-7600": (128, 18), "RX-7700S": (128, 18),
+    "RX-7700-XT": (192, 18), "RX-7800-XT": (256, 19.5), "RX-7900-XT": (320, 20),
+    "RX-7900-XTX": (384, 20),
     "RTX-2080-Ti": (352, 14), "Quadro-RTX-8000": (384, 14), "T4": (256, 10), "T4G": (256, 10),
     "RTX-3060": (192, 15), "RTX-3060-Ti": (256, 14), "RTX-3070": (256, 14),
     "RTX-3070-Ti": (256, 19), "RTX-3080": (320, 19), "RTX-3080-12GB": (384, 19),
@@ -212,6 +232,11 @@ def test_the_bandwidth_is_the_width_of_the_bus_times_the_rate_of_a_pin(name: str
         ("A40-PCIE", "A40"),
         ("RTX 2080 Ti", "RTX-2080-Ti"),
         ("3060", "RTX-3060"),
+        ("GTX 1080 Ti", "GTX-1080-Ti"),
+        ("NVIDIA TITAN RTX", "TITAN-RTX"),
+        ("titan xp", "TITAN-Xp"),
+        ("7900 XTX", "RX-7900-XTX"),
+        ("Radeon RX 6800 XT", "RX-6800-XT"),
         ("NVIDIA GeForce RTX 3090 Ti", "RTX-3090-Ti"),
         ("4070 ti super", "RTX-4070-Ti-SUPER"),
         ("rtx5080", "RTX-5080"),
@@ -233,6 +258,25 @@ def test_names_that_people_type_are_known(typed: str, canonical: str) -> None:
     assert find_gpu(typed).name == canonical
 
 
+def test_a_power_limit_slows_products_and_leaves_memory_alone() -> None:
+    product = Kernel.gemm(8192, 8192, 8192, dtype="float16")
+    copy = Kernel.elementwise("add", 2**26, dtype="float32")
+    card, limited = find_gpu("RTX 3080"), find_gpu("rtx 3080 @ 115 W")
+
+    fast, slow = (Tiled().predict([product, copy], gpu) for gpu in (card, limited))
+
+    assert limited.name == "RTX-3080@115W"
+    assert find_gpu(limited.name) == limited
+    assert slow[0].latency_us > 1.2 * fast[0].latency_us
+    assert slow[1] == fast[1]
+
+
+@pytest.mark.parametrize("name", ["RTX 3080@20W", "RTX 3080@500W"])
+def test_a_power_limit_out_of_reach_is_refused(name: str) -> None:
+    with pytest.raises(UnknownGPUError, match="a limit is from 107 to its own 320 W"):
+        find_gpu(name)
+
+
 def test_missing_units_fall_back_as_pytorch_does() -> None:
     v100 = find_gpu("V100")
 
@@ -245,11 +289,13 @@ def test_missing_units_fall_back_as_pytorch_does() -> None:
 
 #: What tensor (matrix) cores compute, by family: the vendors' white papers.
 MATRIX_UNITS = {
-    "P100 P4": set(),
-    "V100": {"fp16"},
-    "T4 T4G RTX-2080 Quadro-RTX-8000": {"fp16", "int8"},
+    "P100 P4 GTX-1080 TITAN-X TITAN-Xp M40 GTX-TITAN-X": set(),
+    "Quadro-P4000 Quadro-P5000 Quadro-P6000": set(),
+    "MI25 MI50 MI60 Vega-Frontier-Edition RX-5700 RX-6800 RX-6900": set(),
+    "V100 TITAN-V": {"fp16"},
+    "T4 T4G RTX-2060 RTX-2070 RTX-2080 TITAN-RTX Quadro-RTX-8000": {"fp16", "int8"},
     "A100 A800 A30": {"fp64", "tf32", "fp16", "bf16", "int8"},
-    "A10 A10G A40 RTX-3090 RTX-A6000 RTX-3060 RTX-3080 Jetson-AGX-Orin": {
+    "A2 A10 A10G A16 A40 RTX-3090 RTX-A6000 RTX-3060 RTX-3080 Jetson-AGX-Orin": {
         *("tf32", "fp16", "bf16", "int8")
     },
     "L4 L20 L40 L40S RTX-4090 RTX-5090 RTX-6000 RTX-PRO-6000": {
@@ -257,6 +303,7 @@ MATRIX_UNITS = {
     },
     "B300 GB300 DGX-Spark Jetson-AGX-Thor": {"tf32", "fp16", "bf16", "fp8", "int8"},
     "H100 H200 H20 H800 GH200 B200 GB200": {"fp64", "tf32", "fp16", "bf16", "fp8", "int8"},
+    "RX-7600 RX-7700S RX-7700 RX-7800 RX-7900": {"fp16", "bf16", "int8"},
     "MI100": {"fp32", "fp16", "bf16", "int8"},
     "MI210 MI250 MI250X": {"fp64", "fp32", "fp16", "bf16", "int8"},
     "MI350X MI355X": {"fp64", "fp32", "fp16", "bf16", "fp8", "int8"},
