@@ -37,19 +37,29 @@ def _shares(total: int, size: int) -> torch.Tensor:
 
 @handles(aten.topk.default)
 def _topk(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The choices of a router's rows are taken in turn, so that experts get equal shares; other
+    choices are the first places of their row, which differ, as a beam search needs them."""
     out = recorder.run_known(func, args, kwargs)
     indices, scores = out[1], args[0]
     dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
-    if (
-        scores.dim() > 1
-        and dim in (-1, scores.dim() - 1)
-        and scores.shape[-1] <= MAX_EXPERTS
-        and indices not in recorder.known
-        and recorder.known.may_hold(indices)
-    ):
-        with recorder.mode.inside():
+    if indices in recorder.known or not recorder.known.may_hold(indices):
+        return out
+    is_last = dim in (-1, scores.dim() - 1)
+    is_router = scores.dim() > 1 and is_last and scores.shape[-1] <= MAX_EXPERTS
+    with recorder.mode.inside():
+        if is_router:
             _set_invented(recorder, indices, _in_turn(indices.numel(), scores.shape[-1]))
+        elif scores.dim() and indices.numel():
+            _set_invented(recorder, indices, _places(indices, dim))
     return out
+
+
+def _places(indices: ForecastTensor, dim: int) -> torch.Tensor:
+    """The place of each element along a dimension."""
+    shape = [1] * indices.dim()
+    shape[dim] = -1
+    count = torch.arange(indices.shape[dim], device="cpu")
+    return count.reshape(shape).expand(tuple(indices.shape)).contiguous()
 
 
 @handles(aten.scatter.value, aten.scatter_.value)

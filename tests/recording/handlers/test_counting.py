@@ -61,9 +61,9 @@ def test_known_choices_are_counted() -> None:
 def test_words_are_not_taken_for_experts() -> None:
     with neusight.forecast_on("H100"):
         best = torch.randn(2, 50_000, device="cuda").topk(2).indices
-        found = best.flatten().tolist()
+        found = best.tolist()
 
-    assert len(set(found)) == 1  # invented one by one, all alike
+    assert found == [[0, 1], [0, 1]]  # each row has the same, as if it were alone
 
 
 def test_one_choice_of_each_router_is_spread_over_all() -> None:
@@ -75,3 +75,14 @@ def test_one_choice_of_each_router_is_spread_over_all() -> None:
 
         assert kept.sum((0, 1)).tolist() == [3, 3, 3, 3]
         assert [int(row.nonzero().shape[0]) for row in kept.view(-1, 4).T] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((50_000,), -1), ((3, 50_000), -1), ((50_000, 3), 0)])
+def test_the_best_of_many_are_different_ones(shape: tuple[int, ...], dim: int) -> None:
+    with neusight.forecast_on("H100"):
+        best = torch.randn(*shape, device="cuda").topk(4, dim=dim).indices
+        beams = [best.select(dim, place).unique().tolist() for place in range(4)]
+        one = {int(place) for place in best.flatten()[:: 1 if dim == -1 else 3][:4]}
+
+    assert beams == [[0], [1], [2], [3]]
+    assert one == {0, 1, 2, 3}
