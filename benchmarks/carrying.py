@@ -45,10 +45,10 @@ from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Group
 from neusight.predictors.training.datasheet import KnownGPUs, prior_constants
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
-from neusight.predictors.training.fp32_tables import FP32_TABLES
 from neusight.predictors.training.published.linear_fit import linear_classes
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.training.table_files import found_table, grouped, read_table
+from neusight.predictors.training.tables.files import found_table, grouped, read_table
+from neusight.predictors.training.tables.fp32 import FP32_TABLES
 
 #: Shapes of an operation and pair of GPUs that are carried; those of the lowest hash.
 MOST_SHAPES = 300

@@ -32,8 +32,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
-#: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14; "dilated": a gradient
-#: of an image with both a stride and a dilation.
+#: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14; "dilated": one with
+#: a dilation; "fastest": one whose algorithm was found by trial (torch.backends.cudnn.benchmark).
 Variant = Literal[
     "",
     "flash_attention",
@@ -57,6 +57,7 @@ Variant = Literal[
     "pool",
     "cudnn_9_10",
     "dilated",
+    "fastest",
     "fused",
 ]
 

@@ -22,7 +22,7 @@ from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import DEFAULT_PREDICTOR, find_predictor
 from neusight.predictors.training.evaluate import Score, score_dataset
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.training.table_files import found_table
+from neusight.predictors.training.tables.files import found_table
 
 __all__ = ["SUITES", "SuiteReport", "evaluate_suite"]
 

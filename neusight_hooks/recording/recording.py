@@ -189,7 +189,7 @@ def release_of(version: str) -> tuple[int, int]:
 @dataclass(frozen=True)
 class MathMode:
     """The switches of torch that decide which kernels run, and the release whose kernels these
-    are."""
+    are. `miopen`: MIOpen runs convolutions, not cuDNN; the GPU that prices says so."""
 
     matmul_tf32: bool = False
     cudnn_tf32: bool = True
@@ -197,6 +197,7 @@ class MathMode:
     deterministic: bool = False
     cudnn_enabled: bool = True
     torch: tuple[int, int] = NEWEST_TORCH
+    miopen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,9 @@ _VERSION_FIELD = "neusight_recording"
 #: Recordings of other ranks that were run side by side with this one.
 _BESIDE_FIELD = "beside"
 
-#: What of a call's `MathMode` is its own; the release of torch is the whole recording's.
-_SWITCHES = tuple(field.name for field in fields(MathMode) if field.name != "torch")
+#: What of a call's `MathMode` is its own; the release of torch is the whole recording's, and the
+#: library of convolutions the GPU's.
+_SWITCHES = tuple(one.name for one in fields(MathMode) if one.name not in ("torch", "miopen"))
 
 #: Which of how many processes it is, and how many of them are on a host.
 _RANK_FIELDS = ("world_size", "rank", "gpus_per_node")

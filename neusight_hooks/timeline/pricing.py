@@ -107,7 +107,9 @@ class Pricer:
 
     def _math_of(self, call: OpCall) -> MathMode:
         """torch gives MIOpen no TF32, whatever cuDNN's switch says (pull request 190711, open)."""
-        return replace(call.math, cudnn_tf32=False) if self.gpu.vendor == "amd" else call.math
+        if self.gpu.vendor != "amd":
+            return call.math
+        return replace(call.math, cudnn_tf32=False, miopen=True)
 
     def _price(self, kernels: Iterable[Kernel]) -> None:
         fresh = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._estimates]

@@ -27,12 +27,12 @@ from neusight.predictors.kernel import (
     Kernel,
     RowsSize,
 )
+from neusight.predictors.learned.convolutions import CONVOLUTION_FEATURES, MIOPEN_FEATURES
 from neusight.predictors.learned.features import (
     ATTENTION_FEATURES,
     BLOCK_SCALED,
     BY_ROW,
     COLLECTIVE_FEATURES,
-    CONVOLUTION_FEATURES,
     FP32_GEMM_FEATURES,
     GEMM_FEATURES,
     QUANTISATION_FEATURES,
@@ -105,6 +105,7 @@ FAMILIES: dict[str, Features[Any]] = {
     "gemm_fp32_pascal": FP32_GEMM_FEATURES,
     "gemm_fp32_amd": FP32_GEMM_FEATURES,
     "convolution_fp32": CONVOLUTION_FEATURES,
+    "convolution_miopen": MIOPEN_FEATURES,
     "rows_fp32": ROW_FEATURES,
     "collective": COLLECTIVE_FEATURES,
 }
@@ -115,6 +116,8 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     size = kernel.size
     if kernel.name == RECURRENT:
         return None
+    if isinstance(size, ConvolutionSize):
+        return _convolution_family(kernel, size, gpu)
     if kernel.compute == "fp32" and kernel.dtype == "float32":
         if isinstance(size, GemmSize) and min(size) >= 1:
             if is_vector_product(kernel, gpu):
@@ -122,8 +125,6 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
             return _fp32_gemm_family(gpu)
         if isinstance(size, RowsSize) and kernel.name in _FP32_ROWS and min(size) >= 1:
             return "rows_fp32" if kernel.layout in ("contiguous", "scalar") else None
-        if isinstance(size, ConvolutionSize) and gpu.vendor == "nvidia":
-            return _convolution_family(size)
     if gpu.vendor != "nvidia":
         return None
     if isinstance(size, GemmSize):
@@ -182,12 +183,26 @@ _VOLTA = (7, 0)
 _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 
 
-def _convolution_family(size: ConvolutionSize) -> str | None:
-    """Forward, 3 x 3 and without a stride: no other was measured (data/paper_fp32)."""
-    plain = size.groups == 1 and size.direction == "forward" and min(size[:3]) >= 1
-    measured = size.kernel == (3, 3) and size.stride == (1, 1)
-    whole = min(*size.input, *size.output) >= 1
-    return "convolution_fp32" if plain and measured and whole else None
+def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str | None:
+    """MIOpen's in all forms. Of cuDNN's what ordinary cores compute: images without groups or
+    dilation; where algorithms are found by trial as data/deepbench has them, on GPUs without TF32,
+    else as data/paper_fp32: 3 x 3, forward, without a stride."""
+    if min(size[:4]) < 1 or min(*size.input, *size.output) < 1:
+        return None
+    if gpu.vendor == "amd":
+        return "convolution_miopen" if kernel.compute in _MIOPEN_UNITS else None
+    is_plain = size.groups == 1 and len(size.kernel) == 2 and kernel.variant != "dilated"
+    if not is_plain or kernel.compute not in ("fp32", "fp16"):
+        return None
+    if kernel.variant == "fastest" and gpu.compute_capability < _AMPERE:
+        is_tensor = gpu.has_matrix_unit(kernel.compute)
+        return None if is_tensor else "convolution_fp32"
+    is_measured = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
+    return "convolution_fp32" if is_measured and kernel.dtype == "float32" else None
+
+
+_MIOPEN_UNITS = ("fp32", "fp16", "bf16")
+_AMPERE = (8, 0)
 
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:

@@ -7,7 +7,6 @@ burst and sustained. A column's name stands beside the function that computes it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
@@ -16,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
+from neusight.predictors.kernel import GemmSize, Kernel, KernelClass
 from neusight.predictors.learned.network import log_of
 from neusight.predictors.physics.attention import exponentials_per_clock
-from neusight.predictors.physics.convolution import implicit_gemm
 from neusight.predictors.physics.gemm import (
     GemmProblems,
     GemmTerms,
@@ -29,7 +27,7 @@ from neusight.predictors.physics.gemm import (
 )
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
-from neusight.predictors.physics.roofline import is_winograd, wire_bytes
+from neusight.predictors.physics.roofline import wire_bytes
 from neusight.predictors.physics.tile import Candidates
 
 __all__ = [
@@ -37,12 +35,12 @@ __all__ = [
     "BLOCK_SCALED",
     "BY_ROW",
     "COLLECTIVE_FEATURES",
-    "CONVOLUTION_FEATURES",
     "FP32_GEMM_FEATURES",
     "GEMM_FEATURES",
     "QUANTISATION_FEATURES",
     "ROW_FEATURES",
     "Features",
+    "Floats",
 ]
 
 Floats = NDArray[np.float64]
@@ -245,72 +243,6 @@ FP32_GEMM_FEATURES = Features(
         ("is_batched", lambda seen: np.where(_batch(seen) > 1, 1.0, 0.0)),
     ),
     _products_of,
-)
-
-
-# -- convolutions --------------------------------------------------------------------------------
-
-
-class _Convolutions(NamedTuple):
-    """Convolutions, as the products that they are and by their own sizes."""
-
-    products: _Products
-    batch: Floats
-    in_channels: Floats
-    out_channels: Floats
-    image: Floats
-    taps: Floats
-    stride: Floats
-    is_winograd: Floats
-    #: FLOPs over the time that the physics gives them, of the peak.
-    peak_share: Floats
-
-
-def _convolutions_of(
-    kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU
-) -> _Convolutions:
-    sizes = [kernel.size for kernel in kernels if isinstance(kernel.size, ConvolutionSize)]
-    products = []
-    for size in sizes:
-        batch, m, n, k = implicit_gemm(size)
-        products.append(Kernel.gemm(m, n, k, batch=batch, dtype="float32", layout="nn"))
-    flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
-    time = np.array([time.time_us for time in times])
-    peak = gpu.peak_flops("fp32", matrix=True) * 1e-6
-    return _Convolutions(
-        _products_of(products, times, gpu, is_convolution=True),
-        np.array([size.batch for size in sizes], dtype=np.float64),
-        np.array([size.in_channels for size in sizes], dtype=np.float64),
-        np.array([size.out_channels for size in sizes], dtype=np.float64),
-        np.array([math.prod(size.input) for size in sizes], dtype=np.float64),
-        np.array([math.prod(size.kernel) for size in sizes], dtype=np.float64),
-        np.array([math.prod(size.stride) for size in sizes], dtype=np.float64),
-        _flags([is_winograd(kernel, gpu) for kernel in kernels]),
-        np.maximum(flops, 1.0) / peak / time,
-    )
-
-
-def _of_product(
-    compute: Callable[[_Products], Floats],
-) -> Callable[[_Convolutions], Floats]:
-    return lambda seen: compute(seen.products)
-
-
-CONVOLUTION_FEATURES: Features[_Convolutions] = Features(
-    (
-        *((name, _of_product(compute)) for name, compute in _GEMM_COLUMNS),
-        ("log_batch", lambda seen: _log(seen.batch)),
-        ("log_in_channels", lambda seen: _log(seen.in_channels)),
-        ("log_out_channels", lambda seen: _log(seen.out_channels)),
-        ("log_image", lambda seen: _log(seen.image)),
-        ("log_taps", lambda seen: _log(seen.taps)),
-        ("log_stride", lambda seen: _log(seen.stride)),
-        ("in_channels_mod_8", lambda seen: np.mod(seen.in_channels, 8) / 8),
-        ("out_channels_mod_8", lambda seen: np.mod(seen.out_channels, 8) / 8),
-        ("is_winograd", lambda seen: seen.is_winograd),
-        ("log_time_per_product", lambda seen: log_of(seen.peak_share)),
-    ),
-    _convolutions_of,
 )
 
 

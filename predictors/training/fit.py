@@ -34,7 +34,7 @@ from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.datasheet import prior_constants
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.training.table_files import data_hash
+from neusight.predictors.training.tables.files import data_hash
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ __all__ = [
     "Rows",
     "collect",
     "commit",
-    "fit_folder",
+    "fit_folders",
     "train",
     "with_prior_constants",
 ]
@@ -85,6 +85,9 @@ class Recipe(NamedTuple):
     #: by heart.
     jitter: float = 0.02
     unseen_jitter: float = 0.2
+    #: Where a tenth of the shapes is too few to calibrate on: networks on all rows but a part of
+    #: the shapes each, as many as these, calibrate; the one that ships saw all.
+    num_folds: int = 0
 
 
 RECIPES: dict[str, Recipe] = {
@@ -115,13 +118,22 @@ RECIPES: dict[str, Recipe] = {
     ),
     "rows_fp32": Recipe(("kernels",), hidden=(64, 64), epochs=80, carries_over=False),
     "convolution_fp32": Recipe(
-        ("conv_kernels",),
-        bound=1.5,
+        ("conv", "conv_kernels"),
+        bound=2.5,
         epochs=50,
-        unseen_epochs=10,
-        unseen_batch_rows=512,
-        jitter=0.2,
-        unseen_jitter=0.3,
+        batch_rows=256,
+        unseen_epochs=25,
+        unseen_batch_rows=256,
+        jitter=0.1,
+        num_folds=5,
+    ),
+    "convolution_miopen": Recipe(
+        ("conv",),
+        bound=4.0,
+        epochs=25,
+        batch_rows=2048,
+        unseen_epochs=4,
+        jitter=0.01,
     ),
     "collective": Recipe(
         ("collectives",),
@@ -237,15 +249,17 @@ def train(
     *,
     seed: int = 0,
     unseen: bool = False,
+    left_out: Callable[[NDArray[np.uint64]], Bools] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Network:
     """A network on those rows, without the held-out shapes; its intervals are not calibrated yet.
-    `unseen` gives the smoother one, for GPUs that are not among them.
+    `unseen` gives the smoother one, for GPUs that are not among them; `left_out` says which shapes
+    are held out (else every tenth, or none where the family is cross-validated).
 
     The result depends on the rows, their order, the seed and the version of torch alone.
     """
     recipe = _recipe_of(family, unseen=unseen)
-    features, target, weight = _training_rows(rows, family)
+    features, target, weight = _training_rows(rows, family, left_out or _held_out_of(family))
     low, high = features.min(axis=0), features.max(axis=0)
     mean, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale < _LEAST_SCALE, 1.0, scale)
@@ -280,10 +294,21 @@ def _recipe_of(family: str, *, unseen: bool) -> Recipe:
     )
 
 
-def _training_rows(rows: Sequence[Rows], family: str) -> tuple[Floats, Floats, Floats]:
+def _held_out_of(family: str) -> Callable[[NDArray[np.uint64]], Bools]:
+    """Which shapes a family's network does not see."""
+    return _none_of if RECIPES[family].num_folds else is_held_out
+
+
+def _none_of(shape: NDArray[np.uint64]) -> Bools:
+    return np.zeros(len(shape), dtype=np.bool_)
+
+
+def _training_rows(
+    rows: Sequence[Rows], family: str, left_out: Callable[[NDArray[np.uint64]], Bools]
+) -> tuple[Floats, Floats, Floats]:
     """Features, target and weight of each row whose shape is not held out: a group counts by the
     square root of its rows, and the mean weight is 1."""
-    kept = [~is_held_out(part.shape) for part in rows]
+    kept = [~left_out(part.shape) for part in rows]
     features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
     target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
     if not len(target):
@@ -443,6 +468,52 @@ def calibrated(network: Network, rows: Sequence[Rows]) -> Network:
     return replace(network, spreads=known)
 
 
+def _calibrated_on(network: Network, predicted: Sequence[Rows]) -> Network:
+    """The same from rows that networks without their shapes have predicted."""
+    neutral = _neutral(network)
+    known = []
+    for name in network.gpus:
+        own = [part for part in predicted if part.group.gpu.name == name]
+        masks = [np.ones(len(part.target), dtype=np.bool_) for part in own]
+        known.append(_spreads(neutral, own, masks))
+    return replace(network, spreads=np.stack(known))
+
+
+def _cross_validated(
+    rows: Sequence[Rows],
+    family: str,
+    *,
+    seed: int,
+    progress: Callable[[float], None],
+) -> list[Rows]:
+    """The rows with, as their physics, what a network says that saw none of their shape."""
+    num_folds = RECIPES[family].num_folds
+    predicted = [part.physics_us.copy() for part in rows]
+    for fold in range(num_folds):
+        network = train(
+            rows,
+            family,
+            seed=seed,
+            left_out=lambda shape, fold=fold: _folds_of(shape, num_folds) == fold,  # type: ignore[misc]
+            progress=_within(progress, fold / num_folds, 1.0 / num_folds),
+        )
+        for part, times in zip(rows, predicted, strict=True):
+            mask = _folds_of(part.shape, num_folds) == fold
+            times[mask] *= exp_of(network.run(part.features[mask]))
+    return [replace(part, physics_us=times) for part, times in zip(rows, predicted, strict=True)]
+
+
+def _folds_of(shape: NDArray[np.uint64], num_folds: int) -> NDArray[np.int64]:
+    """Which fold each shape is in, the same on every GPU and machine."""
+    within = np.zeros(len(shape), dtype=np.int64)
+    for fold in range(1, num_folds):
+        # Of the shapes that are not in a fold before, as many as fall to each of those left.
+        share = 1.0 / (num_folds - fold + 1)
+        chosen = is_held_out(shape, share=share, salt=fold)
+        within[(within == 0) & chosen] = fold
+    return within
+
+
 def calibrated_unseen(
     general: Network,
     known: Network,
@@ -570,20 +641,22 @@ def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
         replace(part, physics_us=part.physics_us * exp_of(network.run(part.features)))
         for network, part in pairs
     ]
-    neutral = replace(pairs[0][0], layers=_zero_layer(len(pairs[0][0].features)))
+    neutral = _neutral(pairs[0][0])
     masks = [np.ones(len(part.target), dtype=np.bool_) for part in corrected]
     return _spreads(neutral, corrected, masks)
 
 
-def _zero_layer(width: int) -> tuple[tuple[Floats, Floats], ...]:
-    return ((np.zeros((1, width)), np.zeros(1)),)
+def _neutral(network: Network) -> Network:
+    """A network of the same features that corrects nothing."""
+    width = len(network.features)
+    return replace(network, layers=((np.zeros((1, width)), np.zeros(1)),))
 
 
 # -- the command -------------------------------------------------------------------------------
 
 
-def fit_folder(
-    folder: str | Path,
+def fit_folders(
+    folders: Sequence[str | Path],
     out: str | Path,
     *,
     date: str = "",
@@ -591,24 +664,38 @@ def fit_folder(
     families: Sequence[str] | None = None,
     show_progress: bool = True,
 ) -> dict[str, Network]:
-    """Fits every family that the folder has data for and writes its weights to `out`.
+    """Fits every family whose tables the folders have, and writes its weights to `out`.
 
     `date` goes into the provenance; the same data, seed and versions give the same bytes.
     """
     chosen = list(families or RECIPES)
-    tables = sorted({name for family in chosen for name in RECIPES[family].tables})
-    present = [name for name in tables if any(Path(folder).glob(f"{name}.*"))]
-    if not present:
-        raise DataError(f"{folder} holds none of the tables that are fitted: {', '.join(tables)}.")
-    chosen = [family for family in chosen if set(RECIPES[family].tables) <= set(present)]
-    dataset = read_dataset(folder, tables=present)
+    wanted = sorted({name for family in chosen for name in RECIPES[family].tables})
+    present = {
+        folder: [name for name in wanted if any(Path(folder).glob(f"{name}.*"))]
+        for folder in folders
+    }
+    every = {name for names in present.values() for name in names}
+    if not every:
+        places = ", ".join(map(str, folders))
+        raise DataError(f"{places} holds none of the tables that are fitted: {', '.join(wanted)}.")
+    groups = [
+        group
+        for folder, names in present.items()
+        if names
+        for group in read_dataset(folder, tables=names).groups
+    ]
     networks: dict[str, Network] = {}
     for family in chosen:
-        rows = collect(dataset.groups, family)
+        tables = RECIPES[family].tables
+        rows = collect(groups, family) if every.issuperset(tables) else []
         if not rows:
             continue
         provenance = {
-            "data": data_hash(folder, RECIPES[family].tables),
+            "data": " ".join(
+                data_hash(folder, tables)
+                for folder in folders
+                if set(tables) & set(present[folder])
+            ),
             "commit": commit(),
             "date": date,
             "seed": seed,
@@ -616,8 +703,8 @@ def fit_folder(
             "held_out": "every tenth shape, on all GPUs",
         }
         made = _networks_of(rows, family, seed=seed, show_progress=show_progress)
-        for name, item in made.items():
-            noted = replace(item, provenance={**provenance, "mape": _scores(item, rows)})
+        for name, (item, scores) in made.items():
+            noted = replace(item, provenance={**provenance, "mape": scores})
             networks[name] = noted
             save_network(noted, Path(out) / f"{name}.npz")
     return networks
@@ -625,25 +712,43 @@ def fit_folder(
 
 def _networks_of(
     rows: Sequence[Rows], family: str, *, seed: int, show_progress: bool
-) -> dict[str, Network]:
-    """The network of the GPUs that were measured, and the one for others where it is of use."""
+) -> dict[str, tuple[Network, dict[str, float]]]:
+    """The network of the GPUs that were measured, and the one for others where it is of use, each
+    with its errors on held-out shapes."""
     bar = _Bar(family, enabled=show_progress)
-    network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.4))
-    made = {family: calibrated(network, rows)}
+    network = train(rows, family, seed=seed, progress=_within(bar.show, 0.0, 0.2))
+    if RECIPES[family].num_folds:
+        bars = _within(bar.show, 0.2, 0.3)
+        predicted = _cross_validated(rows, family, seed=seed, progress=bars)
+        known = _calibrated_on(network, predicted)
+        made = {family: (known, _scores(_neutral(network), predicted, of=_every_of))}
+    else:
+        known = calibrated(network, rows)
+        made = {family: (known, _scores(network, rows))}
     if RECIPES[family].carries_over:
-        general = train(rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.4, 0.1))
-        made[family + UNSEEN] = calibrated_unseen(
-            general, made[family], rows, family, seed=seed, progress=_within(bar.show, 0.5, 0.5)
+        general = train(rows, family, seed=seed, unseen=True, progress=_within(bar.show, 0.5, 0.1))
+        unseen = calibrated_unseen(
+            general, known, rows, family, seed=seed, progress=_within(bar.show, 0.6, 0.4)
         )
+        made[family + UNSEEN] = (unseen, _scores(general, rows))
     bar.end()
     return made
 
 
-def _scores(network: Network, rows: Sequence[Rows]) -> dict[str, float]:
+def _every_of(shape: NDArray[np.uint64]) -> Bools:
+    return np.ones(len(shape), dtype=np.bool_)
+
+
+def _scores(
+    network: Network,
+    rows: Sequence[Rows],
+    *,
+    of: Callable[[NDArray[np.uint64]], Bools] = is_held_out,
+) -> dict[str, float]:
     """Mean absolute error of held-out shapes by GPU and dtype, a share."""
     scores = {}
     for part in rows:
-        mask = is_held_out(part.shape)
+        mask = of(part.shape)
         if mask.any():
             predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
             error = np.abs(predicted / part.measured_us[mask] - 1.0)

@@ -8,14 +8,15 @@ from pathlib import Path
 from neusight.predictors.errors import DataError
 from neusight.predictors.training.dataset import Dataset, Group
 from neusight.predictors.training.datasheet import KnownGPUs
-from neusight.predictors.training.fp32_tables import FP32_TABLES
 from neusight.predictors.training.measured import measured_dataset
-from neusight.predictors.training.modern_tables import MODERN_TABLES
-from neusight.predictors.training.table_files import Table, found_table, read_table
+from neusight.predictors.training.tables.convolutions import CONVOLUTION_TABLES
+from neusight.predictors.training.tables.files import Table, found_table, read_table
+from neusight.predictors.training.tables.fp32 import FP32_TABLES
+from neusight.predictors.training.tables.modern import MODERN_TABLES
 
 __all__ = ["TABLES", "read_dataset"]
 
-TABLES: dict[str, Table] = {**MODERN_TABLES, **FP32_TABLES}
+TABLES: dict[str, Table] = {**MODERN_TABLES, **FP32_TABLES, **CONVOLUTION_TABLES}
 
 
 def read_dataset(folder: str | Path, *, tables: Sequence[str] | None = None) -> Dataset:

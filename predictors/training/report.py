@@ -44,7 +44,7 @@ from neusight.predictors.training.evaluate import (
 )
 from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, train
 from neusight.predictors.training.reading import TABLES, read_dataset
-from neusight.predictors.training.table_files import data_hash, disagreement
+from neusight.predictors.training.tables.files import data_hash, disagreement
 
 __all__ = ["Line", "csv_text", "kind_of", "main", "markdown", "measure"]
 

@@ -11,13 +11,13 @@ import pytest
 
 from neusight.predictors import GPU, Kernel, KernelClass, Tiled, find_gpu
 from neusight.predictors.kernel import ConvolutionSize
+from neusight.predictors.learned.convolutions import CONVOLUTION_FEATURES, MIOPEN_FEATURES
 from neusight.predictors.learned.correction import FAMILIES
 from neusight.predictors.learned.features import (
     ATTENTION_FEATURES,
     BLOCK_SCALED,
     BY_ROW,
     COLLECTIVE_FEATURES,
-    CONVOLUTION_FEATURES,
     FP32_GEMM_FEATURES,
     GEMM_FEATURES,
     QUANTISATION_FEATURES,
@@ -25,6 +25,7 @@ from neusight.predictors.learned.features import (
     Features,
 )
 from neusight.predictors.physics.physical_time import PhysicalTime
+from neusight.predictors.physics.power import filled_in
 
 #: A GPU of round numbers: 100 SMs at 1 GHz, 1 TB/s, 100 GB/s a link.
 ROUND = replace(
@@ -133,17 +134,41 @@ def test_a_batch_of_products_says_so() -> None:
     ]  # fmt: skip
 
 
-def test_a_convolution_has_its_products_columns_and_its_own() -> None:
+def test_a_convolution_has_its_sizes_its_product_and_its_bounds() -> None:
     size = ConvolutionSize(2, 12, 20, 1, (8, 8), (4, 4), (3, 3), (2, 2), "forward")
-    kernel = Kernel.convolution(size, dtype="float32")
+    kernel = Kernel.convolution(size, dtype="float32", compute="fp32", variant="fastest")
 
     found = columns_of(CONVOLUTION_FEATURES, kernel, time_of(10.0))
 
+    flops, moved = 2 * 2 * 20 * 12 * 16 * 9, 4 * (2 * 12 * 64 + 12 * 20 * 9 + 2 * 20 * 16)
+    compute_us = flops / 1e6 / filled_in(ROUND).fp32_gemm_utilization
+    bound_us = 2.0 + math.hypot(compute_us, moved / 1e6)
     expected = about(
         m=2 * 16, n=20, k=12 * 9,
-        batch=2, in_channels=12, out_channels=20, image=64, taps=9, stride=4,
-        in_channels_mod_8=4 / 8, out_channels_mod_8=4 / 8, is_winograd=0.0,
-        time_per_product=2 * 2 * 20 * 12 * 16 * 9 / 1e6 / 10.0,
+        batch=2, in_channels=12, out_channels=20,
+        input_depth=1, input_height=8, output_width=4, taps_height=3, stride_width=2, padding=2,
+        in_channels_mod_8=4 / 8, out_channels_mod_8=4 / 8, is_3x3=1.0, is_point=0.0,
+        is_forward=1.0, is_weight_gradient=0.0, is_fastest=1.0, is_volta=0.0, is_newer=1.0,
+        waves_32=1 / 100, wave_fill_32=1 / 100,
+        footprint_per_l2=moved / 2**20,
+        matrix_share=compute_us / bound_us, dram_share=moved / 1e6 / bound_us,
+        floor_share=2.0 / bound_us, physics_share=10.0 / bound_us,
+    )  # fmt: skip
+    assert chosen(found, list(expected)) == expected
+
+
+def test_miopens_convolutions_say_groups_layout_and_dimensions() -> None:
+    size = ConvolutionSize(
+        2, 12, 12, 12, (6, 8, 8), (6, 8, 8), (3, 3, 3), (1, 1, 1), "data_gradient"
+    )
+    kernel = Kernel.convolution(size, dtype="float16", layout="channels_last", variant="dilated")
+
+    found = columns_of(MIOPEN_FEATURES, kernel, time_of(10.0), find_gpu("MI210"))
+
+    expected = about(
+        in_channels=1, out_channels=1, groups=12, input_depth=6, taps_depth=3,
+        is_depthwise=1.0, is_volume=1.0, is_dilated=1.0, is_channels_last=1.0, is_fp16=1.0,
+        is_bf16=0.0, is_data_gradient=1.0, is_cdna_2=1.0, is_rdna=0.0,
     )  # fmt: skip
     assert chosen(found, list(expected)) == expected
 

@@ -142,10 +142,14 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
 
 
 def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> Variant:
-    if size.direction == "data_gradient" and product(size.stride) > 1 and max(dilation) > 1:
-        return "dilated"
     oldest, newest = _SLOW_VOLUMES
-    return "cudnn_9_10" if len(size.kernel) == 3 and oldest <= math.torch <= newest else ""
+    is_slow_volume = len(size.kernel) == 3 and oldest <= math.torch <= newest
+    is_strided_gradient = size.direction == "data_gradient" and product(size.stride) > 1
+    if max(dilation) > 1 and (is_strided_gradient or not is_slow_volume):
+        return "dilated"
+    if is_slow_volume:
+        return "cudnn_9_10"
+    return "fastest" if math.cudnn_benchmark else ""
 
 
 def _convolution_kernels(
@@ -162,7 +166,8 @@ def _convolution_kernels(
         return []
     dtype = operands[0].dtype
     channels_last = _is_channels_last(*operands)
-    transforms = _needs_transforms(size, dtype, channels_last)
+    # MIOpen's solvers take NCHW; what one transposes inside is part of its time.
+    transforms = not math.miopen and _needs_transforms(size, dtype, channels_last)
     layout: Layout = "channels_last" if channels_last or transforms else "contiguous"
     compute = compute_for_convolution(dtype, math)
     kernels = _operand_copies(operands, channels_last)

@@ -18,13 +18,13 @@ from neusight.predictors.published.neusight import shape_of
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.evaluate import label_overhead
-from neusight.predictors.training.fp32_tables import FP32_TABLES
-from neusight.predictors.training.table_files import (
+from neusight.predictors.training.tables.files import (
     DataFrame,
     found_table,
     grouped,
     read_table,
 )
+from neusight.predictors.training.tables.fp32 import FP32_TABLES
 
 __all__ = ["OFF_THE_FLOOR", "CutRows", "left_out_gpus", "measured_rows", "tile_of_launch"]
 

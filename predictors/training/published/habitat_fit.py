@@ -26,7 +26,7 @@ from neusight.predictors.training.evaluate import label_overhead
 from neusight.predictors.training.published.cut_rows import OFF_THE_FLOOR, left_out_gpus
 from neusight.predictors.training.published.perceptron import Descent, trained_network
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.training.table_files import data_hash
+from neusight.predictors.training.tables.files import data_hash
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.evaluate import label_overhead
 from neusight.predictors.training.published.cut_rows import left_out_gpus
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.training.table_files import data_hash
+from neusight.predictors.training.tables.files import data_hash
 
 __all__ = ["fit_linear", "linear_classes"]
 

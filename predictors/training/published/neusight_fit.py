@@ -30,7 +30,7 @@ from neusight.predictors.published.neusight import (
 from neusight.predictors.published.trained_class import TileTable, TrainedClass, save_class
 from neusight.predictors.training.published.cut_rows import CutRows, measured_rows
 from neusight.predictors.training.published.perceptron import Descent, trained_network
-from neusight.predictors.training.table_files import data_hash
+from neusight.predictors.training.tables.files import data_hash
 
 if TYPE_CHECKING:
     import torch

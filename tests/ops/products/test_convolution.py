@@ -98,9 +98,9 @@ def test_convolutions_of_volumes_say_which_cudnn_they_run_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "")]
+    ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "dilated")]
 )
-def test_a_transposed_convolution_says_whether_it_has_a_stride_and_a_dilation(
+def test_a_convolution_says_whether_it_has_a_dilation(
     stride: int, dilation: int, variant: str
 ) -> None:
     signature = call(

@@ -11,7 +11,7 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 
 if TYPE_CHECKING:
-    from neusight.predictors.learned.network import Network
+    pass
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
@@ -50,11 +50,9 @@ def run(options: argparse.Namespace) -> int:
         for folder in options.data:
             _fit_published(options, folder)
         return ExitCode.OK
-    from neusight.predictors.training.fit import fit_folder
+    from neusight.predictors.training.fit import fit_folders
 
-    networks: dict[str, Network] = {}
-    for folder in options.data:
-        networks |= fit_folder(folder, options.out, date=options.date, seed=options.seed)
+    networks = fit_folders(options.data, options.out, date=options.date, seed=options.seed)
     for family, network in networks.items():
         print(f"{family}: {network.provenance['num_rows']} rows of {', '.join(network.gpus)}")
         for name, error in network.provenance["mape"].items():

@@ -9,7 +9,7 @@ import numpy as np
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
 from neusight.predictors.training.dataset import Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
-from neusight.predictors.training.table_files import (
+from neusight.predictors.training.tables.files import (
     DataFrame,
     Table,
     grouped,

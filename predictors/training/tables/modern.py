@@ -13,7 +13,7 @@ from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
 from neusight.predictors.training.dataset import Bools, Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
-from neusight.predictors.training.table_files import (
+from neusight.predictors.training.tables.files import (
     DTYPES,
     DataFrame,
     Table,

@@ -1,0 +1,275 @@
+"""Steps of torchvision's CNNs against measured ones: data/torchvision_cnn.
+
+    python benchmarks/vision_networks.py                    a table by GPU, mode and dtype
+    python benchmarks/vision_networks.py --gpu V100 --list  a line for each case
+    python benchmarks/vision_networks.py --update           stores better scores; worse with --worse
+    python benchmarks/vision_networks.py --torchvision DIR  where a wheel of torchvision is unpacked
+
+A step is what the authors timed between two synchronisations: the copy of the batch, forward, and
+in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Each is recorded
+once and kept under `--recordings`, and priced on every GPU. Rows of several GPUs are of
+nn.DataParallel and are not run. Where the host binds, the machine decides: those rows are counted
+apart. Nothing is fitted to these figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import importlib.machinery
+import json
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import neusight
+from neusight.forecast import Forecast
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn" / "times.csv"
+STORED = Path(__file__).with_name("vision_scores.json")
+RECORDINGS = Path(tempfile.gettempdir()) / "neusight-vision-recordings"
+
+#: Steps that are recorded; the one before the last is compared: the copy of a batch belongs to the
+#: step before it.
+STEPS = 4
+
+#: Groups of fewer rows are not held by the ratchet, and by how much a group may get worse, as a
+#: share of its error.
+LEAST_ROWS = 8
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured step."""
+
+    gpu: str
+    host: str
+    model: str
+    mode: str
+    dtype: str
+    batch: int
+    measured_us: float
+
+    @property
+    def program(self) -> str:
+        """What was run, whatever it ran on."""
+        return f"{self.model}.{self.mode}.{self.dtype}.{self.batch}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case and what is forecast of it."""
+
+    case: Case
+    forecast_us: float
+    low_us: float
+    high_us: float
+    bound: str
+
+    @property
+    def error(self) -> float:
+        """The signed error, a share."""
+        return self.forecast_us / self.case.measured_us - 1.0
+
+    @property
+    def group(self) -> str:
+        """What a score is of."""
+        binds = "host" if self.bound == "host" else "GPU"
+        return f"{self.case.gpu} {self.case.mode} {self.case.dtype}, {binds} binds"
+
+
+def cases() -> Iterator[Case]:
+    """Every measured step of one GPU."""
+    with DATA.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["num_gpus"] == "1":
+                yield Case(
+                    row["gpu"],
+                    row["host"],
+                    row["model"],
+                    row["mode"],
+                    row["dtype"],
+                    int(row["batch_per_gpu"]),
+                    float(row["median_ms"]) * 1e3,
+                )
+
+
+#: Modules that the models import and do not need, and the names that they take from them.
+_LEFT_OUT: dict[str, dict[str, object]] = {
+    "torchvision.transforms": {},
+    "torchvision.transforms._presets": {"ImageClassification": dict, "InterpolationMode": object},
+    "torchvision.utils": {
+        "_log_api_usage_once": lambda item: None,
+        "_make_ntuple": lambda value, count: (value,) * count,
+    },
+}
+
+
+def find_torchvision(folder: Path | None) -> None:
+    """Makes its models importable: the package where it is installed, else those of an unpacked
+    wheel, whose compiled part wants a CUDA build of torch and is left out."""
+    if folder is None:
+        importlib.import_module("torchvision")
+        return
+    for name in ("torchvision", "torchvision.models", "torchvision.ops"):
+        module = types.ModuleType(name)
+        module.__path__ = [str(folder.joinpath(*name.split(".")))]
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = module
+    for name, values in _LEFT_OUT.items():
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(values)
+
+
+#: Where models whose names do not tell are defined.
+_FAMILIES = ("resnet", "densenet", "squeezenet", "vgg", "mobilenetv3", "mobilenetv2", "mnasnet",
+             "shufflenetv2")  # fmt: skip
+
+
+def model_of(name: str) -> torch.nn.Module:
+    """torchvision's model of that name, with random weights."""
+    for family in _FAMILIES:
+        module = importlib.import_module(f"torchvision.models.{family}")
+        if hasattr(module, name):
+            built: torch.nn.Module = getattr(module, name)()
+            return built
+    raise LookupError(f"torchvision has no {name}")
+
+
+def run(case: Case) -> None:
+    """The authors' steps."""
+    torch.backends.cudnn.benchmark = True
+    model = model_of(case.model).cuda()
+    images = torch.rand(case.batch, 3, 224, 224)
+    if case.dtype == "fp16":
+        model, images = model.half(), images.half()
+    labels = torch.randint(1000, (case.batch,), device="cuda")
+    criterion = torch.nn.CrossEntropyLoss().cuda()
+    model.train(case.mode == "training")
+    for _ in range(STEPS):
+        torch.cuda.synchronize()
+        if case.mode == "training":
+            model.zero_grad()
+            criterion(model(images.to("cuda")), labels).backward()
+        else:
+            with torch.no_grad():
+                model(images.to("cuda"))
+        torch.cuda.synchronize()
+
+
+def recorded(case: Case, folder: Path) -> Forecast:
+    """The program's forecast on the case's GPU, recorded where it is not kept yet."""
+    path = folder / f"{case.program}.json"
+    if not path.exists():
+        before = torch.backends.cudnn.benchmark
+        with warnings.catch_warnings(), neusight.forecast_on("V100-PCIE-32GB") as found:
+            warnings.simplefilter("ignore")
+            run(case)
+        torch.backends.cudnn.benchmark = before
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found.save(path)
+    return Forecast.load(path).on(case.gpu)
+
+
+def result_of(case: Case, folder: Path) -> Result:
+    """Forecasts one case."""
+    found = recorded(case, folder)
+    steps = found.timeline.steps
+    time_us = (steps[-2].done_ns - steps[-3].done_ns) / 1e3
+    latency = found.step_latency_us
+    scale = time_us / latency.median
+    return Result(case, time_us, latency.low * scale, latency.high * scale, found.bound)
+
+
+def grouped(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results by group."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.group, []).append(result)
+    return dict(sorted(groups.items()))
+
+
+def line(name: str, group: list[Result]) -> str:
+    """A row of the table."""
+    errors = [result.error for result in group]
+    sizes = [abs(error) for error in errors]
+    within = sum(size < 0.2 for size in sizes) / len(sizes)
+    inside = sum(r.low_us <= r.case.measured_us <= r.high_us for r in group) / len(group)
+    return (
+        f"{name:<48} {len(group):>5} {median(sizes):>7.1%} {median(errors):>+7.1%} {within:>6.0%}"
+        f" {inside:>7.0%}"
+    )
+
+
+def table(results: list[Result]) -> str:
+    """Errors by group, of all that the GPU binds, and of all."""
+    lines = [f"{'group':<48} {'cases':>5} {'median':>7} {'bias':>7} {'<20 %':>6} {'in 80 %':>7}"]
+    lines += [line(name, group) for name, group in grouped(results).items()]
+    bound = [result for result in results if result.bound != "host"]
+    lines += [line("where the GPU binds", bound)] if bound else []
+    return "\n".join([*lines, line("all", results)])
+
+
+def scores(results: list[Result]) -> dict[str, float]:
+    """The median error of each group of enough rows: what the ratchet holds."""
+    return {
+        name: round(median(abs(result.error) for result in group), 4)
+        for name, group in grouped(results).items()
+        if len(group) >= LEAST_ROWS
+    }
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpu", default="", help="only GPUs with this in their name")
+    parser.add_argument("--only", default="", help="only programs with this in their name")
+    parser.add_argument("--list", action="store_true", help="a line for each case")
+    parser.add_argument("--torchvision", type=Path, help="folder of an unpacked wheel")
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
+    parser.add_argument("--update", action="store_true", help="store the scores")
+    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    options = parser.parse_args()
+    if not DATA.exists():
+        print(f"skipped: there are no measured steps at {DATA}")
+        return 0
+    find_torchvision(options.torchvision)
+    results = []
+    for case in cases():
+        if options.gpu.lower() in case.gpu.lower() and options.only in case.program:
+            result = result_of(case, options.recordings)
+            results.append(result)
+            if options.list:
+                print(
+                    f"{case.host:<34} {case.program:<44} {case.measured_us:>10.0f}"
+                    f" {result.forecast_us:>10.0f} {result.error:>+7.1%} {result.bound}",
+                    flush=True,
+                )
+    if not results:
+        print("no such case")
+        return 2
+    print(table(results))
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    now = scores(results)
+    worse = [
+        f"{name}: {stored[name]:.1%} -> {error:.1%}"
+        for name, error in now.items()
+        if name in stored and error > stored[name] * (1.0 + TOLERANCE)
+    ]
+    print("\n".join(["worse:", *worse]) if worse else "none is worse than stored")
+    if options.update and (options.worse or not worse):
+        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tables of measured kernels, by source: how their rows become kernels."""
