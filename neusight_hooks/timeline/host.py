@@ -75,6 +75,9 @@ class HostProfile:
     graph_tensor_us: float
     #: cudaMemcpyAsync or cudaMemsetAsync on the host.
     memcpy_us: float
+    #: What the host takes at least for each 1e6 bytes of a copy from pageable memory, which it
+    #: brings to where the GPU can copy them.
+    pageable_mb_us: float
     #: cudaEventRecord or cudaStreamWaitEvent on the host.
     event_us: float
     #: A synchronizing call whose work is done already; also the wake-up after a wait.
@@ -157,6 +160,12 @@ _COMPILED_BACKWARD_OPS = 3.8 * _COMPILED_CALL_OPS
 #: graph that does nothing, 21 times its cheapest op, and 0.2-0.4 us of a tensor.
 _GRAPH_TREE_OPS = 10.0
 
+#: V100's host in a public profile: 19.3 MB in 1.94 ms. Slower hosts take as many times as long as for
+#: their ops; VGGs of data/torchvision_cnn in inference, whose batches of 7.2 MB are copied within
+#: the step, miss 0.2 to 5 ms of it with 40 us, as pinned memory takes, on nine hosts: their copies
+#: take 100, 220 to 250 (A100, V100), 350 to 380 and 740 us a MB.
+_PAGEABLE_MB_US = 100.0
+
 #: Medians from public profiles (read on 2026-11-21), all with stacks, shapes and memory recorded:
 #: H100, EPYC 9654, torch 2.6, ViT-B and BERT-small in inference; where they are silent V100
 #: ResNet-50 and A100 data-parallel training, scaled by the ratio of aten::add on both hosts (4.6).
@@ -185,6 +194,7 @@ PROFILED = HostProfile(
     graph_tree_us=_GRAPH_TREE_OPS * _FITTED["op_us"],
     graph_tensor_us=0.25,
     memcpy_us=7.8,  # cudaMemcpyAsync 7.8 (A100 8.9, B200 13.8)
+    pageable_mb_us=_PAGEABLE_MB_US,
     event_us=2.0,  # cudaEventRecord: V100 2.0, A100 2.4
     # Compiled code: PLAIN's, as a profiler records its ops and not what lies between them.
     compiled_call_us=_COMPILED_CALL_OPS * _FITTED["op_us"],
@@ -232,6 +242,7 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
         graph_tree_us=profiled.graph_tree_us,
         graph_tensor_us=profiled.graph_tensor_us,
         memcpy_us=profiled.memcpy_us * launch,
+        pageable_mb_us=profiled.pageable_mb_us,
         event_us=profiled.event_us * launch,
         compiled_call_us=profiled.compiled_call_us,
         compiled_training_us=profiled.compiled_training_us,
@@ -299,6 +310,7 @@ PROFILED_OLDER = replace(
     PROFILED.scaled(OLDER_PROFILED_FACTOR, name="profiled-older"),
     launch_us=9.0,  # V100 8.9 to 10.3, A100 9.3 to 10.7
     memcpy_us=9.0,  # A100 8.9 to 9.7
+    pageable_mb_us=_PAGEABLE_MB_US,
     event_us=2.1,  # V100 2.1, A100 2.1 to 2.3
 )
 

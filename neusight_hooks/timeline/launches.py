@@ -120,15 +120,19 @@ class OpPlans:
         self, kernel: Kernel, estimate: Estimate, signature: OpSignature, pace: float
     ) -> Launch:
         copies = kernel.name in COPY_ENGINE_KERNELS
+        is_staged = (
+            kernel.name == "memcpy_h2d"
+            and kernel.bytes_read > STAGED_BYTES
+            and not is_pinned_copy(signature)
+        )
+        staging_us = kernel.bytes_read / 1e6 * self._host.pageable_mb_us if is_staged else 0.0
         return Launch(
             kernel=kernel,
             estimate=estimate,
-            duration_ns=max(1, nanoseconds(estimate.latency_us)),
+            duration_ns=max(1, nanoseconds(max(estimate.latency_us, staging_us))),
             call_ns=self._memcpy_ns if copies else round(self._launch_ns * pace),
             name=_runtime_call(kernel),
-            is_staged=kernel.name == "memcpy_h2d"
-            and kernel.bytes_read > STAGED_BYTES
-            and not is_pinned_copy(signature),
+            is_staged=is_staged,
         )
 
 
