@@ -86,7 +86,7 @@ class ProgramHooks:
     def start(self, undo: ExitStack) -> None:
         """Registers the hooks; `undo` removes them."""
         self._attribution.start()
-        self._handles = [
+        self._handles += [
             register_module_forward_pre_hook(_uncompiled(self._enter_module)),
             register_module_forward_hook(_uncompiled(self._leave_module), always_call=True),
             register_optimizer_step_pre_hook(_uncompiled(self._enter_optimizer)),
@@ -96,6 +96,10 @@ class ProgramHooks:
         follow_loaders(undo, self.inputs, lambda: self.is_elsewhere)
         if self._tape.stacks is not None:
             undo.callback(register_module_module_registration_hook(self._note_made).remove)
+
+    def hide(self, handle: RemovableHandle) -> None:
+        """Has torch not see another hook of ours either while it compiles."""
+        self._handles.append(handle)
 
     @contextmanager
     def away(self) -> Iterator[None]:
