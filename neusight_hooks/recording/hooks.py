@@ -32,6 +32,7 @@ from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastMode
+from neusight.recording.torchscript import is_traced, untraced
 
 __all__ = ["ProgramHooks"]
 
@@ -258,9 +259,13 @@ class ProgramHooks:
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, with Dynamo off: it compiles what is called in a module that it could not."""
+    """The hook, with Dynamo off (it compiles what is called in a module that it could not), and
+    without a trace of it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if is_traced() is not None:
+            with untraced():
+                return hook(*args, **kwargs)
         compiles = set_eval_frame(None)
         try:
             return hook(*args, **kwargs)
