@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
+from neusight.recording.dispatch.torchscript import is_traced, untraced
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.inputs.loaders import follow_loaders
 from neusight.recording.recording import stepped_optimizer
@@ -32,7 +33,6 @@ from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastMode
-from neusight.recording.torchscript import is_traced, untraced
 
 __all__ = ["ProgramHooks"]
 

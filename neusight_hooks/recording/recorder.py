@@ -21,6 +21,14 @@ from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
+from neusight.recording.dispatch.torchscript import (
+    is_number,
+    is_traced,
+    recorded_as,
+    tensors_for_numbers,
+    traced,
+    untraced,
+)
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.recording import CompiledFrame, OpSignature
@@ -32,14 +40,6 @@ from neusight.recording.tensor import (
     ForecastTensor,
     has_own_dispatch,
     used_outside,
-)
-from neusight.recording.torchscript import (
-    is_number,
-    is_traced,
-    recorded_as,
-    tensors_for_numbers,
-    traced,
-    untraced,
 )
 from neusight.recording.values.invention import Invention
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may_be_known
