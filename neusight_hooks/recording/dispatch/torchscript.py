@@ -14,6 +14,7 @@ aten = torch.ops.aten
 
 #: What `torch.jit.trace` records what runs now in; None where nothing is traced.
 is_traced = torch._C._get_tracing_state
+_set_state: Any = vars(torch._C)["_set_tracing_state"]  # torch's stub file leaves it out
 
 #: The dispatch key of the tracer.
 _TRACER = "Tracer"
@@ -37,11 +38,11 @@ def untraced() -> Iterator[None]:
     """What runs in here is not traced: sizes are plain numbers."""
     state = is_traced()
     with traced():  # torch changes the state only where the tracer is not excluded
-        torch._C._set_tracing_state(None)
+        _set_state(None)
         try:
             yield
         finally:
-            torch._C._set_tracing_state(state)
+            _set_state(state)
 
 
 def recorded_as(func: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]] | None:

@@ -68,10 +68,11 @@ def test_a_traced_network_is_forecast_as_the_network_itself() -> None:
 
 def test_recurrent_networks_and_attention_can_be_traced() -> None:
     with forecast_on("H100"):
-        for module in (
+        modules: list[nn.Module] = [
             nn.LSTM(4, 8),
             nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.0, batch_first=True),
-        ):
+        ]
+        for module in modules:
             tokens = torch.ones(2, 5, 4, device="cuda")
             traced = trace(module.cuda(), tokens)
             assert traced(tokens)[0].device.type == "cuda"
@@ -79,13 +80,13 @@ def test_recurrent_networks_and_attention_can_be_traced() -> None:
 
 def test_a_network_made_before_the_forecast_is_as_it_was_although_its_trace_is_kept() -> None:
     net = make_net()
-    before = net[0].weight.detach().clone()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
 
     with forecast_on("H100"):
         kept = trace(net.cuda(), torch.ones(2, 3, 32, 32, device="cuda"))
 
     assert kept is not None
-    assert torch.equal(net[0].weight, before)
+    assert all(map(torch.equal, net.parameters(), before))
 
 
 def test_tensorboard_is_given_the_graph_of_a_network(tmp_path: Path) -> None:
