@@ -23,7 +23,7 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_modules"]
+__all__ = ["forget_forecast_state", "install_modules"]
 
 
 def install_modules(patches: Patches, recorder: Recorder) -> None:
@@ -280,13 +280,15 @@ def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
 
     def forget() -> None:
         for optimizer in stepped:
-            _forget_forecast_state(optimizer)
+            forget_forecast_state(optimizer)
 
     patches.on_restore(forget)
-    patches.on_restore(optimizer_module.register_optimizer_step_pre_hook(remember).remove)
+    handle = optimizer_module.register_optimizer_step_pre_hook(remember)
+    patches.on_restore(handle.remove)
+    recorder.hooks.hide(handle)
 
 
-def _forget_forecast_state(optimizer: torch.optim.Optimizer) -> None:
+def forget_forecast_state(optimizer: torch.optim.Optimizer) -> None:
     """Momenta that hold no data are of no use after the forecast; the optimizer makes new ones."""
     for parameter, state in list(optimizer.state.items()):
         if any(isinstance(value, ForecastTensor) for value in state.values()):

@@ -25,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
+from neusight.recording.dispatch.torchscript import is_traced, untraced
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.inputs.loaders import follow_loaders
 from neusight.recording.recording import stepped_optimizer
@@ -86,7 +87,7 @@ class ProgramHooks:
     def start(self, undo: ExitStack) -> None:
         """Registers the hooks; `undo` removes them."""
         self._attribution.start()
-        self._handles = [
+        self._handles += [
             register_module_forward_pre_hook(_uncompiled(self._enter_module)),
             register_module_forward_hook(_uncompiled(self._leave_module), always_call=True),
             register_optimizer_step_pre_hook(_uncompiled(self._enter_optimizer)),
@@ -96,6 +97,10 @@ class ProgramHooks:
         follow_loaders(undo, self.inputs, lambda: self.is_elsewhere)
         if self._tape.stacks is not None:
             undo.callback(register_module_module_registration_hook(self._note_made).remove)
+
+    def hide(self, handle: RemovableHandle) -> None:
+        """Has torch not see another hook of ours either while it compiles."""
+        self._handles.append(handle)
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -254,9 +259,13 @@ class ProgramHooks:
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, with Dynamo off: it compiles what is called in a module that it could not."""
+    """The hook, with Dynamo off (it compiles what is called in a module that it could not), and
+    without a trace of it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if is_traced() is not None:
+            with untraced():
+                return hook(*args, **kwargs)
         compiles = set_eval_frame(None)
         try:
             return hook(*args, **kwargs)

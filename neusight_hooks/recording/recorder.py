@@ -21,6 +21,14 @@ from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
+from neusight.recording.dispatch.torchscript import (
+    is_number,
+    is_traced,
+    recorded_as,
+    tensors_for_numbers,
+    traced,
+    untraced,
+)
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.recording import CompiledFrame, OpSignature
@@ -419,11 +427,23 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
                 return NotImplemented
         if _is_in_other_fake_mode(recorder.mode):
             return func(*args, **(kwargs or {}))
+        if args and is_number(args[0]):
+            args = tensors_for_numbers(func, args)
+        if is_traced() is not None:
+            return self._run_traced(func, args, kwargs or {})
         compiles = set_eval_frame(None)  # nothing of ours is a frame for Dynamo
         try:
             return recorder.dispatch(func, args, kwargs or {})
         finally:
             set_eval_frame(compiles)
+
+    def _run_traced(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        whole = recorded_as(func, args)
+        if whole is not None:
+            with traced(), RecordingMode(self.recorder):
+                return whole[0](*whole[1])
+        with untraced():
+            return self.recorder.dispatch(func, args, kwargs)
 
 
 _DEVICE = torch.ops.prim.device.default

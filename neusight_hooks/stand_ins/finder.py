@@ -12,6 +12,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from neusight.stand_ins.catalogue import CATALOGUE, TAKE_WHAT_IS_THERE
+from neusight.stand_ins.requirements import is_optional, lacks_what_is_imported
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -135,11 +136,21 @@ def _is_stand_in(module: ModuleType | None) -> bool:
 
 
 def _may_find(package: str) -> bool:
-    """Whether who asks may find the stand-in; that is who is not on the list of libraries, and
-    anybody once the program has imported it."""
-    if CATALOGUE[package].must_be_asked_for or _is_stand_in(sys.modules.get(package)):
+    """Whether who asks may find the stand-in: anybody once the program has imported it; else nobody
+    on the list of libraries, and nobody who can do without the package and would import of it what
+    the stand-in lacks."""
+    stand_in = CATALOGUE[package]
+    if stand_in.must_be_asked_for or _is_stand_in(sys.modules.get(package)):
         return True
-    return _who_asks() not in TAKE_WHAT_IS_THERE
+    frame, between = _who_asks()
+    if frame is None:
+        return True
+    if _name_of(frame).partition(".")[0] in TAKE_WHAT_IS_THERE:
+        return False
+    is_absent = is_optional(frame, between) and lacks_what_is_imported(
+        package, frame, _modules_of(package)
+    )
+    return not is_absent
 
 
 #: Modules between an import statement and a finder.
@@ -152,15 +163,18 @@ _OF_IMPORTS = (
 )
 
 
-def _who_asks() -> str:
-    """The package whose code imports."""
+def _who_asks() -> tuple[FrameType | None, list[str]]:
+    """The code that imports, and the modules between it and the finder."""
+    between: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        asking = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if asking not in _OF_IMPORTS:
-            return asking
+    while frame is not None and _name_of(frame).partition(".")[0] in _OF_IMPORTS:
+        between.append(_name_of(frame))
         frame = frame.f_back
-    return ""
+    return frame, between
+
+
+def _name_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _settle(package: str) -> None:

@@ -115,3 +115,55 @@ def test_libraries_that_take_what_is_there_find_no_stand_in(
 
     assert before is None
     assert after is not None
+
+
+def test_a_package_that_wants_more_than_the_stand_in_has_finds_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "library_with_fp8"
+    library.mkdir()
+    (library / "__init__.py").write_text(
+        "import importlib.metadata, importlib.util\n"
+        "try:\n"
+        "    import transformer_engine\n"
+        "    HAVE_TE = True\n"
+        "except ImportError:\n"
+        "    HAVE_TE = False\n"
+        "IS_FOUND = importlib.util.find_spec('transformer_engine') is not None\n"
+        "try:\n"
+        "    VERSION = importlib.metadata.version('transformer-engine')\n"
+        "except importlib.metadata.PackageNotFoundError:\n"
+        "    VERSION = None\n"
+        "if HAVE_TE:\n"
+        "    from library_with_fp8 import tensors\n"
+    )
+    (library / "tensors.py").write_text("import transformer_engine.pytorch.tensor_of_tomorrow\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with a_forecast():
+        found = importlib.import_module("library_with_fp8")
+    del sys.modules["library_with_fp8"]
+
+    assert (found.HAVE_TE, found.IS_FOUND, found.VERSION) == (False, False, None)
+
+
+def test_a_package_that_wants_what_the_stand_in_has_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "library_with_linear.py").write_text(
+        "try:\n"
+        "    import transformer_engine.pytorch as te\n"
+        "    from transformer_engine.common.recipe import Format\n"
+        "    HAVE_TE = True\n"
+        "except ImportError:\n"
+        "    HAVE_TE = False\n"
+        "def later():\n"
+        "    import transformer_engine.pytorch.tensor_of_tomorrow\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with a_forecast():
+        found = importlib.import_module("library_with_linear")
+    del sys.modules["library_with_linear"]
+
+    assert found.HAVE_TE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from neusight.fake_cuda import inlined
+from neusight.fake_cuda.modules import forget_forecast_state
 from neusight.fake_cuda.patching import Patches
 from neusight.interrupts import runs_the_program
 from neusight.recording.hooks import ProgramHooks
@@ -157,11 +159,18 @@ def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
     from neusight.recording.recorder import RecordingMode
 
     call: Callable[..., Any] = OptimizerVariable.call_method
+    stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if name != "_init_group":
             return call(self, tx, name, *args, **kwargs)
+        stepped.add(self.value)
         with recorder.mode.outside(), RecordingMode(recorder):
             return call(self, tx, name, *args, **kwargs)
 
+    def forget() -> None:
+        for optimizer in stepped:
+            forget_forecast_state(optimizer)
+
+    patches.on_restore(forget)
     patches.set(OptimizerVariable, "call_method", call_method)

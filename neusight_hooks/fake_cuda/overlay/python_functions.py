@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from neusight.fake_cuda.overlay.builtin_functions import as_builtin
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
@@ -65,7 +66,8 @@ def _while_open(
     def either(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
 
-    return either
+    is_builtin = isinstance(original, types.BuiltinFunctionType)
+    return as_builtin(original, either) if is_builtin else either
 
 
 def _functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:

@@ -7,13 +7,14 @@ CPU, which checks its operands before it computes and says what the one for CUDA
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["eager_error", "quiet_fake_kernels", "refused_by_cuda"]
+__all__ = ["SCALAR_TYPES", "dtype_error", "eager_error", "quiet_fake_kernels", "refused_by_cuda"]
 
 aten = torch.ops.aten
 
@@ -66,6 +67,23 @@ def refused_by_cuda(func: Any, args: Sequence[Any]) -> bool:
     """Whether the op refuses these operands on a GPU, although its fake kernel takes them."""
     refuses = _REFUSALS.get(func)
     return refuses is not None and refuses(args)
+
+
+def dtype_error(func: Any, args: Sequence[Any]) -> Exception | None:
+    """The error of an op whose kernel for CUDA does not exist for this dtype, in the words of its
+    macro (aten/src/ATen/Dispatch.h); None where there is one, or nobody knows."""
+    if func not in _KERNELS:
+        return None
+    name, dtypes = _KERNELS[func]
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    if not all(tensor.numel() for tensor in tensors):
+        return None  # nothing is launched
+    dtype = tensors[0].dtype
+    if func in _OF_COMMON_DTYPE:
+        dtype = torch.result_type(args[0], args[1])
+    if dtype in dtypes or dtype not in SCALAR_TYPES:
+        return None
+    return NotImplementedError(f"\"{name}\" not implemented for '{SCALAR_TYPES[dtype]}'")
 
 
 def _on_cpu(value: Any) -> Any:
@@ -138,6 +156,46 @@ def _mask_of_another_shape(args: Sequence[Any]) -> bool:
     return False
 
 
+def _wrong_index_or_source(*indices: torch.dtype) -> Callable[[Sequence[Any]], bool]:
+    """Whether an op that writes `source` at an index along one dimension refuses either."""
+
+    def refuses(args: Sequence[Any]) -> bool:
+        index, source = args[2], args[3]
+        return index.dtype not in indices or source.dtype != args[0].dtype
+
+    return refuses
+
+
+def _wrong_addition(args: Sequence[Any]) -> bool:
+    own, added = list(args[0].shape), list(args[3].shape)
+    if own and len(own) == len(added) and not _no_dimension(args):
+        del own[args[1]], added[args[1]]
+        if own != added:
+            return True
+    return _wrong_index_or_source(*_INDICES)(args)
+
+
+def _overflows(args: Sequence[Any]) -> bool:
+    """Whether the last argument is a number beyond the range of a tensor's dtype."""
+    dtype, value = args[0].dtype, args[-1]
+    is_number = isinstance(value, float) and math.isfinite(value)
+    return is_number and dtype.is_floating_point and abs(value) > torch.finfo(dtype).max
+
+
+def _weight_of_another_dtype(args: Sequence[Any]) -> bool:
+    return args[2] is not None and bool(args[2].dtype != args[0].dtype)
+
+
+def _wrong_loss(args: Sequence[Any]) -> bool:
+    is_class = args[1].dtype in (torch.int64, torch.uint8)
+    return not is_class or _weight_of_another_dtype(args)
+
+
+def _cannot_sample(args: Sequence[Any]) -> bool:
+    is_replaced = len(args) > 2 and args[2]
+    return _integers(args) or not (is_replaced or 0 < args[1] <= args[0].shape[-1])
+
+
 _INDICES = (torch.int64, torch.int32)
 _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.embedding.default: _no_index(1, _INDICES),  # torch before 2.13 takes any
@@ -146,8 +204,26 @@ _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.addmm.default: _any_other_dtype(0, 1, 2),
     aten.baddbmm.default: _any_other_dtype(0, 1, 2),
     aten.index_select.default: _no_index(2, _INDICES),
-    aten.nll_loss_forward.default: _no_index(1, (torch.int64, torch.uint8)),
-    aten.nll_loss2d_forward.default: _no_index(1, (torch.int64, torch.uint8)),
+    aten.mv.default: _any_other_dtype(0, 1),
+    aten.index_add.default: _wrong_addition,
+    aten.index_add_.default: _wrong_addition,
+    aten.index_copy.default: _wrong_index_or_source(torch.int64),
+    aten.index_copy_.default: _wrong_index_or_source(torch.int64),
+    aten.index_reduce.default: _wrong_index_or_source(*_INDICES),
+    aten.index_reduce_.default: _wrong_index_or_source(*_INDICES),
+    aten.index_fill.int_Scalar: _no_index(2, (torch.int64,)),
+    aten.index_fill_.int_Scalar: _no_index(2, (torch.int64,)),
+    aten.put.default: _any_other_dtype(0, 2),
+    aten.put_.default: _any_other_dtype(0, 2),
+    aten.masked_fill.Scalar: _overflows,
+    aten.masked_fill_.Scalar: _overflows,
+    aten.grid_sampler_2d.default: _any_other_dtype(0, 1),
+    aten.grid_sampler_3d.default: _any_other_dtype(0, 1),
+    aten.binary_cross_entropy.default: _any_other_dtype(0, 1),
+    aten.multinomial.default: _cannot_sample,
+    aten.relu.default: lambda args: bool(args[0].dtype == torch.bool),
+    aten.nll_loss_forward.default: _wrong_loss,
+    aten.nll_loss2d_forward.default: _wrong_loss,
     aten._softmax.default: _no_dimension,
     aten._log_softmax.default: _no_dimension,
     aten.index.Tensor: _mask_of_another_shape,
@@ -162,3 +238,64 @@ _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.max.default: _nothing_to_compare,
     aten.min.default: _nothing_to_compare,
 }
+
+
+# -- dtypes for which CUDA has no kernel -----------------------------------------------------------
+
+#: What C++ calls a dtype (c10/core/ScalarType.h).
+SCALAR_TYPES = {
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.float8_e4m3fn: "Float8_e4m3fn",
+    torch.float8_e5m2: "Float8_e5m2",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_COMPLEX = frozenset({torch.complex64, torch.complex128})
+#: What cuSOLVER computes in.
+_SOLVED = frozenset({torch.float32, torch.float64}) | _COMPLEX
+_INTEGERS = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+     torch.uint16, torch.uint32, torch.uint64}
+)  # fmt: skip
+
+#: Kernels by their names in the macros that choose one by dtype (aten/src/ATen/native/cuda), and
+#: the dtypes that these know.
+_KERNELS: dict[Any, tuple[str, frozenset[torch.dtype]]] = {
+    aten.mm.default: ("addmm_cuda", _FLOATS | _COMPLEX),
+    aten.addmm.default: ("addmm_cuda", _FLOATS | _COMPLEX),
+    aten.bmm.default: ("baddbmm_cuda", _FLOATS | _COMPLEX),
+    aten.baddbmm.default: ("baddbmm_cuda", _FLOATS | _COMPLEX),
+    aten.mv.default: ("addmv_impl_cuda", _FLOATS | _COMPLEX),
+    aten.addmv.default: ("addmv_impl_cuda", _FLOATS | _COMPLEX),
+    aten.dot.default: ("dot", _FLOATS | _COMPLEX),
+    aten._softmax.default: ("host_softmax", _FLOATS),
+    aten._log_softmax.default: ("host_softmax", _FLOATS),
+    aten.native_layer_norm.default: ("LayerNormKernelImpl", _FLOATS),
+    aten.gelu.default: ("GeluCUDAKernelImpl", _FLOATS),
+    aten.silu.default: ("silu_cuda", _FLOATS | _COMPLEX),
+    aten.softplus.default: ("softplus_cuda", _FLOATS),
+    aten.leaky_relu.default: ("leaky_relu_cuda", _FLOATS),
+    aten.mse_loss.default: ("mse_cuda", _FLOATS),
+    aten.bitwise_and.Tensor: ("bitwise_and_cuda", _INTEGERS),
+    aten.bitwise_or.Tensor: ("bitwise_or_cuda", _INTEGERS),
+    aten.bitwise_xor.Tensor: ("bitwise_xor_cuda", _INTEGERS),
+    aten.uniform_.default: ("check_uniform_bounds", _FLOATS),
+    aten.linalg_cholesky_ex.default: ("cholesky_cusolver", _SOLVED),
+    aten.linalg_qr.default: ("geqrf_cuda", _SOLVED),
+}
+
+#: Those of them that compute in the dtype to which both operands are promoted.
+_OF_COMMON_DTYPE = (
+    aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.mse_loss.default,
+)  # fmt: skip

@@ -16,7 +16,12 @@ from torch._subclasses.fake_tensor import (
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
-from neusight.recording.dispatch.eager_errors import eager_error, refused_by_cuda
+from neusight.recording.dispatch.eager_errors import (
+    SCALAR_TYPES,
+    dtype_error,
+    eager_error,
+    refused_by_cuda,
+)
 from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
@@ -221,6 +226,10 @@ class FakeKernels:
             said = self._eager_error(func, args, kwargs)
             if said is not None:
                 raise said
+        with self.lock, self._mode.inside():
+            missing = dtype_error(func, args)
+        if missing is not None:
+            raise missing
 
     def _eager_error(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -330,11 +339,12 @@ def _check_indices(indices: Sequence[Any]) -> None:
 
 
 def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
-    """What a convolution says on a GPU; torch's fake one lets different devices pass."""
-    if data.device == weight.device:
+    """What a convolution says on a GPU; torch's fake one lets other devices and dtypes pass."""
+    if data.device == weight.device and data.dtype == weight.dtype:
         return
     kinds = [
-        f"{'torch.cuda' if t.is_cuda else 'torch'}.{_TENSOR_TYPES[t.dtype]}" for t in (data, weight)
+        f"{'torch.cuda' if t.is_cuda else 'torch'}.{SCALAR_TYPES[t.dtype]}Tensor"
+        for t in (data, weight)
     ]
     dense = (
         "" if data.is_cuda else " or input should be a MKLDNN tensor and weight is a dense tensor"
@@ -342,14 +352,6 @@ def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
     raise RuntimeError(
         f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same{dense}"
     )
-
-
-_TENSOR_TYPES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-}
 
 
 def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:

@@ -56,6 +56,37 @@ def test_an_optimizer_may_be_compiled() -> None:
     assert "aten::_foreach_addcdiv_" not in ops(*forecast.recording.steps)
 
 
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_compiled_optimizer_breaks_where_torch_does_only_and_leaves_no_state(make: Any) -> None:
+    with neusight.forecast_on("H100") as forecast:
+        net = nn.Linear(64, 64).cuda()
+        optimizer = make(net.parameters(), lr=0.1)
+        step: Any = torch_compile(optimizer.step)
+        for _ in range(3):
+            net(torch.ones(8, 64, device="cuda")).sum().backward()
+            step()
+            optimizer.zero_grad()
+        breaks = list(torch._dynamo.utils.counters["graph_break"])
+
+    # Torch breaks the graph itself where the step turns gradients off (torch/optim/optimizer.py).
+    assert all("torch._dynamo.graph_break()" in reason for reason in breaks)
+    assert not [line for line in forecast.warnings if "graph" in line]
+    assert not optimizer.state
+
+
+def test_a_compiled_optimizer_may_be_a_cuda_graph() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        net: Any = torch_compile(nn.Linear(64, 64).cuda(), mode="reduce-overhead")
+        optimizer = torch.optim.AdamW(net.parameters(), capturable=True)
+        step: Any = torch_compile(optimizer.step, mode="reduce-overhead")
+        for _ in range(3):
+            net(torch.ones(8, 64, device="cuda")).sum().backward()
+            step()
+            optimizer.zero_grad()
+
+    assert not [line for line in forecast.warnings if "forecast as eager" in line]
+
+
 def test_torch_does_not_warn_of_hooks_that_are_ours() -> None:
     with warnings.catch_warnings(record=True) as told, neusight.forecast_on("H100"):
         warnings.simplefilter("always")

@@ -86,6 +86,32 @@ MISTAKES: dict[str, Mistake] = {
     "lengths in no order": lambda on: nn.utils.rnn.pack_padded_sequence(
         on(3, 2, 8), torch.tensor([2, 3])
     ),
+    "index_add of another dtype": lambda on: on(4, 5).index_add(
+        0, on.index(2), on(2, 5).bfloat16()
+    ),
+    "index_add_ of another dtype": lambda on: on(4, 5).half().index_add_(0, on.index(2), on(2, 5)),
+    "index_add at floats": lambda on: on(4, 5).index_add(0, on(2), on(2, 5)),
+    "index_add of another shape": lambda on: on(4, 5).index_add(0, on.index(2), on(2, 6)),
+    "index_copy of another dtype": lambda on: on(4, 5).index_copy(0, on.index(2), on(2, 5).half()),
+    "index_copy at int32": lambda on: on(4, 5).index_copy_(0, on.index(2).int(), on(2, 5)),
+    "index_fill at int32": lambda on: on(4, 5).index_fill_(0, on.index(2).int(), 1.0),
+    "index_reduce of another dtype": lambda on: on(4, 5).index_reduce_(
+        0, on.index(2), on(2, 5).half(), "amax"
+    ),
+    "scatter of another dtype": lambda on: on(4, 5).scatter_(0, on.index(2, 5), on(2, 5).half()),
+    "put of another dtype": lambda on: on(4, 5).put_(on.index(2), on(2).half()),
+    "masked_fill beyond the range": lambda on: on(4, 5).half().masked_fill(on.mask(4, 5), -1e9),
+    "mv of two dtypes": lambda on: on(4, 5) @ on(5).bfloat16(),
+    "weights of classes of another dtype": lambda on: F.cross_entropy(
+        on(4, 5), on.index(4), weight=on(5).half()
+    ),
+    "binary cross entropy of classes": lambda on: F.binary_cross_entropy(on(4), on.index(4)),
+    "a grid of another dtype": lambda on: F.grid_sample(
+        on(1, 3, 4, 4), on(1, 2, 2, 2).half(), align_corners=False
+    ),
+    "samples of integers": lambda on: on.index(4).multinomial(1),
+    "more samples than there are": lambda on: on(4).multinomial(5),
+    "relu of truth values": lambda on: F.relu(on.mask(4)),
     "attention": lambda on: F.scaled_dot_product_attention(
         on(1, 2, 3, 8), on(1, 2, 4, 16), on(1, 2, 4, 16)
     ),
@@ -122,6 +148,53 @@ def test_every_mistake_is_told_in_the_words_of_eager_torch(
     assert caplog.records == []
 
 
+UNKNOWN_DTYPES: dict[str, tuple[Mistake, str]] = {
+    "mm": (lambda on: on.index(4, 5) @ on.index(5, 6), "addmm_cuda' 'Long"),
+    "mm of int8": (lambda on: on.index(4, 5).char() @ on.index(5, 6).char(), "addmm_cuda' 'Char"),
+    "linear": (lambda on: F.linear(on.mask(4, 5), on.mask(6, 5)), "addmm_cuda' 'Bool"),
+    "bmm": (lambda on: on.index(2, 4, 5).int() @ on.index(2, 5, 6).int(), "baddbmm_cuda' 'Int"),
+    "mv": (lambda on: on.index(4, 5) @ on.index(5), "addmv_impl_cuda' 'Long"),
+    "dot": (lambda on: on.index(4) @ on.index(4), "dot' 'Long"),
+    "softmax": (lambda on: on.index(4, 5).softmax(1), "host_softmax' 'Long"),
+    "cross entropy": (
+        lambda on: F.cross_entropy(on.index(4, 5), on.index(4)),
+        "host_softmax' 'Long",
+    ),
+    "layer norm": (lambda on: F.layer_norm(on.index(4, 5), (5,)), "LayerNormKernelImpl' 'Long"),
+    "gelu": (lambda on: F.gelu(on.index(4)), "GeluCUDAKernelImpl' 'Long"),
+    "silu": (lambda on: F.silu(on.index(4).int()), "silu_cuda' 'Int"),
+    "mean squared error": (lambda on: F.mse_loss(on.index(4), on.index(4)), "mse_cuda' 'Long"),
+    "and": (lambda on: on.mask(4) & on(4), "bitwise_and_cuda' 'Float"),
+    "uniform": (lambda on: on.index(4).uniform_(), "check_uniform_bounds' 'Long"),
+    "cholesky": (lambda on: torch.linalg.cholesky(on(4, 4).half()), "cholesky_cusolver' 'Half"),
+    "qr": (lambda on: torch.linalg.qr(on(4, 4).bfloat16()), "geqrf_cuda' 'BFloat16"),
+}
+
+
+def test_an_op_without_a_kernel_for_a_dtype_fails_as_on_a_gpu() -> None:
+    with forecast_on("H100"):
+        Operands("cuda")(1).add_(1)
+        found = {name: said(op, Operands("cuda")) for name, (op, _) in UNKNOWN_DTYPES.items()}
+
+    expected = {name: words.split("' '") for name, (_, words) in UNKNOWN_DTYPES.items()}
+    assert found == {
+        name: f"NotImplementedError: \"{kernel}\" not implemented for '{dtype}'"
+        for name, (kernel, dtype) in expected.items()
+    }
+
+
+def test_a_convolution_of_two_dtypes_fails_as_on_a_gpu() -> None:
+    with forecast_on("H100"):
+        on = Operands("cuda")
+        net = on.module(nn.Conv2d(3, 8, 3, bias=False)).half()
+        found = said(lambda on: net(on(2, 3, 16, 16)), on)
+
+    assert found == (
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type "
+        "(torch.cuda.HalfTensor) should be the same"
+    )
+
+
 def test_operands_that_are_right_are_not_refused() -> None:
     with forecast_on("H100") as forecast:
         on = Operands("cuda")
@@ -137,6 +210,21 @@ def test_operands_that_are_right_are_not_refused() -> None:
         on(4, 5).half().__setitem__(on.mask(4, 5), 1.0)
         on(4, 5).masked_select(on.mask(4, 5))
         on.index(3).pow(2)
+        on(4, 5).index_add(0, on.index(2).int(), on(2, 5))
+        on(4, 5).half().index_add_(-1, on.index(2), on(4, 2).half(), alpha=2.0)
+        on(4, 5).index_copy(1, on.index(2), on(4, 2))
+        on(4, 5).half().masked_fill(on.mask(4, 5), float("-inf"))
+        on(4, 5).half().masked_fill(on.mask(4, 5), -65504.0)
+        on(4, 5).masked_fill(on.mask(4, 5), -1e9)
+        on(4).multinomial(5, replacement=True)
+        on.index(0, 5) @ on.index(5, 6)
+        F.softmax(on.index(4, 5), dim=1, dtype=torch.float32)
+        F.mse_loss(on(4), on.index(4))
+        on.mask(4) & on.index(4)
+        torch.linalg.qr(on(4, 4))
+        F.cross_entropy(on(4, 5), on.index(4), weight=on(5))
+        with torch.autocast("cuda", torch.bfloat16):
+            F.conv2d(on(2, 3, 8, 8), on(4, 3, 3, 3).half())
 
     assert forecast.recording.num_ops > 0
 

@@ -51,6 +51,11 @@ class GraphNode:
                 if storage is not None:
                     yield storage
 
+    def _is_cuda_graph_recorded_tensor(self, tensor: torch.Tensor) -> bool:
+        """Whether a graph of the path wrote it; torch asks by this name for a compiled optimizer's
+        state."""
+        return self.place_of(tensor) is not None
+
     def place_of(self, tensor: torch.Tensor) -> Place | None:
         """Which graph of the path wrote this tensor."""
         wanted = tensor.untyped_storage()._cdata

@@ -109,6 +109,11 @@ class GraphTrees:
 
         return run
 
+    @property
+    def current_node(self) -> GraphNode:
+        """The end of the path; before the first graph one that wrote nothing."""
+        return GraphNode(-1, None) if self._current is None else self._current
+
     def set_to_running_backward(self) -> None:
         """A backward runs that is no graph."""
         self._is_backward_pending = False
