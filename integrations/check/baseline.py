@@ -111,7 +111,8 @@ class Case:
     one of the program's own files. `peak` is where memory is fullest. `compiling` and the figures
     of `COMPILED_METRICS` are there where torch.compile compiled something; `optimizer` is the class
     of the one that steps, where one does. `batch_source` says by which means the batch is known
-    (`Batch.source`; empty in baselines that do not say).
+    (`Batch.source`; empty in baselines that do not say). `recording` is what was recorded, to be
+    priced again by a later version of the tool (`text_of_recording`; empty where it is too long).
     """
 
     gpu: str
@@ -129,6 +130,7 @@ class Case:
     compiling: tuple[CompileRow, ...] = ()
     optimizer: str = ""
     batch_source: str = ""
+    recording: str = ""
 
     @property
     def is_compiled(self) -> bool:
@@ -264,7 +266,7 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "compiling": CompileRow,
 }
 #: Entries that a case may lack.
-_OPTIONAL = ("compiling", "optimizer", "batch_source")
+_OPTIONAL = ("compiling", "optimizer", "batch_source", "recording")
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -301,6 +303,8 @@ def _case_text(case: Case) -> str:
         parts.append(f'   "optimizer": {json.dumps(case.optimizer)}')
     if case.batch_source:
         parts.append(f'   "batch_source": {json.dumps(case.batch_source)}')
+    if case.recording:
+        parts.append(f'   "recording": {json.dumps(case.recording)}')
     rows: dict[str, list[Any]] = {
         "ops": _fold_rows(case.ops),
         "memory": _fold_rows(case.memory),
@@ -395,6 +399,7 @@ def _case_of(value: Any, where: str) -> Case:
         compiling=tuple(rows["compiling"]),
         optimizer=_text(value.get("optimizer", ""), f"{where}, optimizer"),
         batch_source=_text(value.get("batch_source", ""), f"{where}, batch_source"),
+        recording=_text(value.get("recording", ""), f"{where}, recording"),
     )
 
 

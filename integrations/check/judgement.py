@@ -30,8 +30,10 @@ from neusight.integrations.check.figures.intake import (
 )
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS
 from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
-from neusight.integrations.check.observation import Observation
+from neusight.integrations.check.observation import Observation, priced_again
 from neusight.integrations.check.optimizer import optimizer_change
+from neusight.predictors.errors import NeusightError
+from neusight.predictors.words import milliseconds_text
 
 __all__ = [
     "Judgement",
@@ -71,8 +73,9 @@ class Judgement:
     larger causes have in common.
     `optimizer_change` says how parameters are updated otherwise.
     `tool_changes` names what of the tool is another one than the baseline's; `price_changes` how
-    much that moved the kernels of an op which the program calls as before. `notes` is what else to
-    know.
+    much that moved the kernels of an op which the program calls as before; `tool_effect` is what
+    the tool alone changed, where the baseline's recording was priced again: the figures are then
+    compared with those. `notes` is what else to know, `tool_effect` included.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Judgement:
     batch: BatchChange | None = None
     optimizer_change: str = ""
     price_changes: tuple[tuple[str, float], ...] = ()
+    tool_effect: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -124,9 +128,11 @@ def judge(
     """Compares what a check saw with the baseline.
 
     Where the tool is the baseline's, every change is the program's. Where it is another one and
-    the program's files or its work did not change, every change is the tool's. Else the prices of
-    ops that are called as before are taken to be the tool's doing. That is an estimate: nothing is
-    called better then, and no line is blamed.
+    the program's files or its work did not change, every change is the tool's. Else the recording
+    that the baseline keeps is priced again by today's tool, and compared; a note gives what the
+    tool itself changed. Where there is none that can be priced, or torch is another one, the prices
+    of ops that are called as before are taken to be the tool's doing. That is an estimate: nothing
+    is called better then, and no line is blamed.
 
     Figures are judged per sample only where both batches are known by the same means.
     """
@@ -135,13 +141,23 @@ def judge(
     is_same_program = bool(tool_changes) and (
         before.work == now.work or before.files == now.files != ""
     )
+    tool_notes: tuple[str, ...] = ()
+    tool_effect = ""
+    is_estimated = bool(tool_changes)
+    if tool_changes and not is_same_program:
+        again, tool_notes = _priced_by_todays_tool(before, after)
+        is_estimated = again is None
+        if again is not None:
+            tool_effect = _tool_effect(before, again)
+            tool_notes = (*([tool_effect] if tool_effect else []), *tool_notes)
+            before = again
     is_comparable = are_batches_comparable(before.batch_source, now.batch_source)
     batch = batch_change_of(before.metrics, now.metrics) if is_comparable else None
     before, num_moved = with_todays_names(before, now)
     ops = Difference(before.ops, now.ops)
     by_tool = changes_by_tool(before, now, ops, is_same_program=is_same_program)
-    time_causes = () if tool_changes else time_causes_of(ops, after)
-    memory_causes = () if tool_changes else memory_causes_of(before, after)
+    time_causes = () if is_estimated else time_causes_of(ops, after)
+    memory_causes = () if is_estimated else memory_causes_of(before, after)
     if before.bound == "host" or now.bound == "host":
         time_causes = tuple(sorted(time_causes, key=lambda cause: -abs(cause.host_us)))
     return Judgement(
@@ -155,7 +171,7 @@ def judge(
                 tolerances,
                 batch,
                 compares_rates=is_comparable,
-                may_improve=not tool_changes,
+                may_improve=not is_estimated,
             )
         ),
         time_causes=time_causes,
@@ -172,13 +188,44 @@ def judge(
         optimizer_change=optimizer_change(before, now),
         tool_changes=tool_changes,
         price_changes=price_changes_of(ops),
+        tool_effect=tool_effect,
         notes=(
-            *([_TOOL_NOTE] if tool_changes and not is_same_program else []),
+            *tool_notes,
             *_notes(before, after, num_moved),
         ),
     )
 
 
+def _priced_by_todays_tool(before: Case, after: Observation) -> tuple[Case | None, tuple[str, ...]]:
+    """The baseline's recording priced as the program is now, and what to know of it; None where
+    the baseline cannot be priced again."""
+    if before.tool.get("torch") != after.case.tool.get("torch"):
+        return None, (_TOOL_NOTE,)
+    try:
+        again = priced_again(before, after)
+    except NeusightError as error:
+        return None, (f"the baseline's recording cannot be priced again: {error}", _TOOL_NOTE)
+    if again is None:
+        return None, (_TOOL_NOTE,)
+    return again, (_RECORDED_NOTE,)
+
+
+def _tool_effect(before: Case, again: Case) -> str:
+    """What the tool alone changed of the step's latency; "" where that is nothing."""
+    was, now = (case.metrics["step_latency_us"] for case in (before, again))
+    if was == now:
+        return ""
+    share = f" by {(now / was - 1) * 100:+.1f} %" if was else ""
+    return (
+        f"neusight itself changed this forecast{share}: {milliseconds_text(was)} → "
+        f"{milliseconds_text(now)} ms"
+    )
+
+
+_RECORDED_NOTE = (
+    "the baseline was recorded by the older version: what this version records differently counts "
+    "as a change of the program; `neusight compare --git BASE..HEAD` records both with this one"
+)
 _TOOL_NOTE = (
     "the baseline was written by another version of the tool, so changes of the program are "
     "estimated: `neusight compare --git BASE..HEAD` forecasts both revisions with this one, and "

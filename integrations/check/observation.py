@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from neusight._version import __version__
 from neusight.integrations.check.baseline import Case, CompileRow, MemoryRow, OpRow, WaitRow
 from neusight.integrations.check.figures.intake import intake_figures
+from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.integrations.check.optimizer import optimizer_names
 from neusight.predictors.errors import ForecastStateError
@@ -45,6 +46,7 @@ __all__ = [
     "Wait",
     "code_at",
     "observe",
+    "priced_again",
     "tool",
 ]
 
@@ -77,7 +79,7 @@ class Observation:
     """A case, and where its rows come from. Keys are rows without their numbers; an op that is
     called from several places has a stack for each (some of them). `made` says where each module
     was made, `unmapped` which ops nobody described; `stops` has the line of each row of what was
-    compiled."""
+    compiled. `forecast` prices what a baseline recorded as it priced this."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
@@ -86,6 +88,7 @@ class Observation:
     made: Mapping[str, CallStack]
     unmapped: tuple[str, ...] = ()
     stops: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    forecast: Forecast | None = field(default=None, repr=False, compare=False)
 
 
 def observe(
@@ -96,6 +99,8 @@ def observe(
     files: str = "",
     folder: Path | None = None,
     known_waits: Collection[tuple[str, str]] = (),
+    keeps_recording: bool = True,
+    prices_waits: bool = True,
 ) -> Observation:
     """The case of a forecast. `folder` is what the files of its call stacks are relative to.
 
@@ -149,15 +154,43 @@ def observe(
         compiling=compiling,
         optimizer=optimizer_names(step.replay.step.entries),
         batch_source=verdict.batch.source,
+        recording=text_of_recording(forecast.recording)
+        if keeps_recording and not forecast.ranks
+        else "",
     )
     fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
+    if not prices_waits:
+        fresh = []
     costs = {
         key: Wait(stack, _cost_of_wait(forecast, step, key, folder) if key in fresh else 0.0)
         for key, stack in wait_stacks.items()
     }
     made = forecast.recording.made
     unmapped = tuple(forecast.unmapped)
-    return Observation(case, op_stacks, memory_stacks, costs, made, unmapped, stops)
+    return Observation(case, op_stacks, memory_stacks, costs, made, unmapped, stops, forecast)
+
+
+def priced_again(before: Case, after: Observation) -> Case | None:
+    """The baseline's case as today's tool forecasts it from the recording that the baseline keeps;
+    None where it keeps none. RecordingError where this version cannot read it.
+
+    What the recording does not hold (lines that wait, the program's files) is the baseline's.
+    """
+    if not before.recording or after.forecast is None:
+        return None
+    forecast = after.forecast.of(recording_of(before.recording))
+    found = observe(forecast, keeps_recording=False, prices_waits=False).case
+    return replace(
+        before,
+        metrics=found.metrics,
+        bound=found.bound,
+        tool=after.case.tool,
+        work=found.work,
+        peak=found.peak,
+        ops=found.ops,
+        memory=found.memory,
+        batch_source=found.batch_source,
+    )
 
 
 # -- what made the forecast ----------------------------------------------------------------------

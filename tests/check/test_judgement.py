@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import neusight
 from neusight.integrations.check.baseline import Case, OpRow
 from neusight.integrations.check.figures.intake import BatchChange
+from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
 from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation, observe
 
@@ -230,8 +231,8 @@ def test_an_equal_call_more_is_found_at_the_later_of_the_two_places() -> None:
 # -- the tool's doing
 
 
-def with_prices(case: Case, factor: float, op: str = "") -> Case:
-    """The case as another version of the tool would have forecast it."""
+def with_prices(case: Case, factor: float, op: str = "", recording: str = "") -> Case:
+    """The case as another version of the tool would have forecast it, `recording` kept."""
 
     def dearer(row: OpRow) -> OpRow:
         return row._replace(kernel_ns=round(row.kernel_ns * factor)) if op in row.op else row
@@ -240,7 +241,11 @@ def with_prices(case: Case, factor: float, op: str = "") -> Case:
     change = sum(row.kernel_ns for row in ops) / sum(row.kernel_ns for row in case.ops)
     times = {name: case.metrics[name] * change for name in ("step_latency_us", "gpu_busy_us")}
     return replace(
-        case, ops=ops, metrics={**case.metrics, **times}, tool={**case.tool, "neusight": "0.0.1"}
+        case,
+        ops=ops,
+        metrics={**case.metrics, **times},
+        tool={**case.tool, "neusight": "0.0.1"},
+        recording=recording,
     )
 
 
@@ -273,6 +278,50 @@ def test_nothing_is_better_and_no_line_blamed_while_the_tool_differs(before: Cas
         assert not judgement.is_improved
         assert (judgement.time_causes, judgement.memory_causes) == ((), ())
         assert "neusight compare --git BASE..HEAD" in judgement.notes[0]
+
+
+def test_a_kept_recording_is_priced_again_so_that_code_is_compared_with_code(before: Case) -> None:
+    older = with_prices(before, 1.25, recording=before.recording)
+
+    slower = judged(older, partial(train, (5120,) * 4))
+    faster = judged(older, partial(train, (4096, 4096, 4096, 2048)))
+
+    same_tool = judged(before, partial(train, (5120,) * 4))
+    assert slower.metrics == same_tool.metrics
+    assert slower.is_regression
+    assert slower.time_causes == same_tool.time_causes
+    assert faster.is_improved
+    was, now = (case.metrics["step_latency_us"] / 1e3 for case in (older, before))
+    assert was > now
+    assert slower.tool_effect == slower.notes[0]
+    assert slower.notes[0].startswith("neusight itself changed this forecast by -20.0 %: ")
+    assert "recorded by the older version" in slower.notes[1]
+
+
+def test_a_recording_keeps_its_bytes_and_no_path(before: Case) -> None:
+    recording = recording_of(before.recording)
+
+    assert seen().case.recording == before.recording
+    assert text_of_recording(recording) == before.recording
+    assert str(HERE.parent) not in repr(recording)
+
+
+@pytest.mark.parametrize("recording", ["!", "AAAA", "H4sIAAAAAAACA6uuBQBDv6ajAgAAAA=="])
+def test_a_recording_that_cannot_be_read_leaves_an_estimate(before: Case, recording: str) -> None:
+    judgement = judged(with_prices(before, 0.8, recording=recording), partial(train, (5120,) * 4))
+
+    assert judgement.notes[0].startswith("the baseline's recording cannot be priced again: ")
+    assert "neusight compare --git BASE..HEAD" in judgement.notes[1]
+    assert judgement.time_causes == ()
+
+
+def test_another_torch_is_not_priced_again(before: Case) -> None:
+    older = replace(before, tool={**before.tool, "torch": "2.12.0"})
+
+    judgement = judged(older, partial(train, (5120,) * 4))
+
+    assert judgement.time_causes == ()
+    assert "neusight compare --git BASE..HEAD" in judgement.notes[0]
 
 
 def with_batch(case: Case, samples: int, source: str) -> Case:

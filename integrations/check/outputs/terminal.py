@@ -40,9 +40,11 @@ def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
     parts = [f"{result.name}: {state_text(result)}", headline(result), result.failure]
     line = ", ".join(part for part in parts[:2] if part) + (f": {parts[2]}" if parts[2] else "")
     judgement = result.judgement
-    if quiet or judgement is None or judgement.is_unchanged:
-        return printable(line)
     line = printable(line)
+    if quiet or judgement is None:
+        return line
+    if judgement.is_unchanged:
+        return f"{line}\n  {judgement.tool_effect}" if judgement.tool_effect else line
     return "\n".join([line, *explanation(judgement, folder)])
 
 

@@ -113,6 +113,45 @@ def test_a_script_is_planned_end_to_end(tmp_path: Path) -> None:
     assert f"  batch few: {failed['problem']}" in done.stdout
 
 
+COMPILED = """
+import argparse, torch
+from torch import nn
+parser = argparse.ArgumentParser()
+parser.add_argument("--compile", action="store_true")
+model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 128), nn.Linear(128, 1000)).cuda()
+run = torch.compile(model) if parser.parse_args().compile else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ids = torch.randint(0, 1000, (8, 128), device="cuda")
+for _ in range(4):
+    loss = nn.functional.cross_entropy(run(ids).flatten(0, 1), ids.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_small_model_is_not_ranked_first_because_it_is_compiled(tmp_path: Path) -> None:
+    script, written = tmp_path / "train.py", tmp_path / "plan.json"
+    script.write_text(COMPILED, encoding="utf-8")
+
+    code = main(
+        ["plan", "--gpu", "H100", "--sweep", "compile", "--jobs", "1", "--quiet",
+         "--json", str(written), str(script)]
+    )  # fmt: skip
+
+    document = json.loads(written.read_text(encoding="utf-8"))
+    times = [point["latency_us"] for point in document["points"]]
+    tokens = [
+        point["tokens_per_second"] * time / 1e6
+        for point, time in zip(document["points"], times, strict=True)
+    ]
+    assert code == 0
+    assert document["unit"] == "tokens"
+    assert times == sorted(times)
+    assert times[1] > times[0]
+    assert tokens == pytest.approx([8 * 128] * 2)
+
+
 def test_ctrl_c_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

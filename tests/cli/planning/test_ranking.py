@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neusight.integrations.cli.planning.candidates import Candidate
@@ -52,6 +54,16 @@ def test_where_one_does_not_tell_its_batch_steps_are_compared() -> None:
     ranking = Ranking((SMALL, LARGE), (other, quick))
 
     assert ranking.ranked == [quick, other]
+    assert ranking.to_json()["unit"] == "steps"
+
+
+def test_batches_known_by_other_means_are_compared_by_steps() -> None:
+    eager = point(SMALL, replace(row("H100", 233e-3, tokens=8), batch_source="input"))
+    compiled = point(LARGE, replace(row("H100", 406e-3, tokens=8192), batch_source="graph"))
+
+    ranking = Ranking((SMALL, LARGE), (compiled, eager))
+
+    assert ranking.ranked == [eager, compiled]
     assert ranking.to_json()["unit"] == "steps"
 
 
