@@ -144,6 +144,7 @@ class StepCutter:
 
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""
+        self._optimizers.called(module)
         if self._is_deaf or self._attribution.phase != "forward":
             return
         if torch.is_grad_enabled():
@@ -191,7 +192,8 @@ class StepCutter:
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
         self._optimizers.stepped(optimizer)
-        self._turn_ends(self._names.of_optimizer(optimizer))
+        updated = self._optimizers.updated_by(optimizer)
+        self._turn_ends(self._names.of_optimizer(optimizer, updated))
 
     def graph_begins(self) -> None:
         """A captured CUDA graph is about to be launched."""

@@ -245,12 +245,16 @@ class TurnNames:
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        self._updated: dict[int, str] = {}
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._shared: dict[Hashable, int] = {}
 
-    def of_optimizer(self, optimizer: torch.optim.Optimizer) -> int:
-        """The number of an optimizer that stepped."""
-        return self._number_of(optimizer)
+    def of_optimizer(self, optimizer: torch.optim.Optimizer, updated: str = "") -> int:
+        """The number of an optimizer that stepped; `updated` names the modules it updates, shown
+        where it distinguishes optimizers that take turns."""
+        number = self._number_of(optimizer)
+        self._updated[number] = updated
+        return number
 
     def of_module(self, module: torch.nn.Module) -> int:
         """The number of a module that was called; those without parameters are made anew at will,
@@ -272,13 +276,19 @@ class TurnNames:
 
     def words(self, turns: Sequence[int], *, of: str) -> str:
         """One line: `of` is what a turn is, "step" or "call"."""
-        runs = [(self._names[turn], len(list(group))) for turn, group in groupby(turns)]
+        kinds = set(turns)
+        differ = len({self._updated.get(turn, "") for turn in kinds}) == len(kinds) > 1
+        runs = [(self._name_of(turn, differ), len(list(group))) for turn, group in groupby(turns)]
         if len(runs) > _KINDS_TOLD:
             return f"{len(turns)} {of}s in turn, of {len(set(turns))} different ones"
         return ", then ".join(
             f"{'one' if count == 1 else count} {of}{'' if count == 1 else 's'} of {name}"
             for name, count in runs
         )
+
+    def _name_of(self, turn: int, with_modules: bool) -> str:
+        updated = self._updated.get(turn, "") if with_modules else ""
+        return f"{self._names[turn]} of {updated}" if updated else self._names[turn]
 
     def _number_of(self, what: object) -> int:
         number = self._numbers.get(what)

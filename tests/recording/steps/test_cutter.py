@@ -981,3 +981,32 @@ def test_storages_freed_together_are_kept_in_one_order() -> None:
         return forecast.recording
 
     assert program((2, 0, 3, 1)) == program((0, 1, 2, 3))
+
+
+class Generator(nn.Linear):
+    """Makes samples."""
+
+
+class Discriminator(nn.Linear):
+    """Judges them."""
+
+
+def test_optimizers_that_take_turns_are_named_by_the_modules_they_update() -> None:
+    def train(_: neusight.Forecast) -> None:
+        generator, discriminator = Generator(16, 16).cuda(), Discriminator(16, 1).cuda()
+        of_generator = torch.optim.Adam(generator.parameters())
+        of_discriminator = torch.optim.Adam(discriminator.parameters())
+        for _ in range(4):
+            made = generator(inputs())
+            of_discriminator.zero_grad()
+            discriminator(made.detach()).sum().backward()
+            of_discriminator.step()
+            of_generator.zero_grad()
+            discriminator(made).sum().backward()
+            of_generator.step()
+
+    forecast = forecast_of(train)
+
+    assert step_is(forecast) == (
+        "one step of Adam of Discriminator, then one step of Adam of Generator"
+    )
