@@ -160,10 +160,10 @@ _COMPILED_BACKWARD_OPS = 3.8 * _COMPILED_CALL_OPS
 #: graph that does nothing, 21 times its cheapest op, and 0.2-0.4 us of a tensor.
 _GRAPH_TREE_OPS = 10.0
 
-#: V100's host in a public profile: 19.3 MB in 1.94 ms. Slower hosts take as many times as long as for
-#: their ops; VGGs of data/torchvision_cnn in inference, whose batches of 7.2 MB are copied within
-#: the step, miss 0.2 to 5 ms of it with 40 us, as pinned memory takes, on nine hosts: their copies
-#: take 100, 220 to 250 (A100, V100), 350 to 380 and 740 us a MB.
+#: V100's host in a public profile: 19.3 MB in 1.94 ms. Slower hosts take as many times as long as
+#: for their ops. VGGs of data/torchvision_cnn in inference copy batches of 7.2 MB within the step;
+#: with the 80 us a MB of pinned memory they come out 0.2 to 5 ms too fast, whatever their depth:
+#: the copies take 100 us a MB on one host, 220 to 380 on seven, 740 on two.
 _PAGEABLE_MB_US = 100.0
 
 #: Medians from public profiles (read on 2026-11-21), all with stacks, shapes and memory recorded:
