@@ -58,6 +58,7 @@ def test_an_optimizer_may_be_compiled() -> None:
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_compiled_optimizer_breaks_where_torch_does_only_and_leaves_no_state(make: Any) -> None:
+    torch._dynamo.utils.counters.clear()
     with neusight.forecast_on("H100") as forecast:
         net = nn.Linear(64, 64).cuda()
         optimizer = make(net.parameters(), lr=0.1)
