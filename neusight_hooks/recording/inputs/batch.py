@@ -21,15 +21,16 @@ class _CountedInput(NamedTuple):
     update: int
 
 
-def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool) -> Batch:
+def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool, rolls_out: bool = False) -> Batch:
     """What enters one step.
 
     In training, the calls that a backward pass comes to: the largest input of each pass, and all
     passes of one module together (gradient accumulation); of several modules the one with most
     samples, since siblings see the same ones. In inference, the largest call; where tokens are
-    decoded, one token for each call and sequence. What is computed from the output of another call
-    of the step does not enter it. What loaders yield goes before, but for batches that only calls
-    without a backward pass follow.
+    decoded, one token for each call and sequence. Where an iteration `rolls_out`: what the calls
+    without gradients before its first update were given, which the updates use again and again.
+    What is computed from the output of another call of the step does not enter it. What loaders
+    yield goes before, but for batches that only calls without a backward pass follow.
 
     >>> batch_of_step([], trains=True)
     Batch(samples=None, tokens=None, known_by='', source='')
@@ -39,6 +40,9 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool) -> Batch:
         return Batch()
     learns = trains and any(type(entry) is TapedOp and entry.node for entry in taped)
     calls = [item for item in found if item.taped.source == "input"]
+    seen = _rolled_out(calls) if rolls_out else Batch()
+    if seen.samples is not None:
+        return seen
     if learns:
         calls = [item for item in calls if item.taped.backward is not None]
     called = Batch() if _is_of_graphs(calls, taped) else _of_calls(calls, learns=learns)
@@ -150,6 +154,18 @@ def _inferred(items: Sequence[_CountedInput]) -> Batch:
 
 def _size(item: TapedInput) -> tuple[int, int]:
     return item.samples or 0, item.tokens or 0
+
+
+def _rolled_out(calls: Sequence[_CountedInput]) -> Batch:
+    """What the module that is called first was given without gradients before the first update;
+    nothing where that are words: those of a sentence are no steps of an environment."""
+    first = [item.taped for item in calls if item.update == 0 and item.taped.backward is None]
+    own = [item for item in first if item.owner == first[0].owner]
+    return (
+        Batch()
+        if any(item.tokens is not None for item in own) or not own
+        else _together(own, "into")
+    )
 
 
 # -- words ----------------------------------------------------------------------------------------

@@ -19,6 +19,13 @@ from neusight.recording.tape import EnoughSteps, Tape, TapedFree, TapedInput, Ta
 
 __all__ = ["StepCutter"]
 
+#: Ops that draw random numbers: an agent's choice of what to do.
+_DRAWS = frozenset(
+    f"aten::{name}"
+    for name in ("multinomial", "normal", "normal_", "bernoulli", "bernoulli_", "randn", "rand",
+                 "uniform_", "exponential_", "randn_like", "rand_like", "randint")
+)  # fmt: skip
+
 #: Forward passes with gradients, but without a backward among them, after which a script is taken
 #: to infer: a GAN runs its networks a few times before the first backward, and some programs call
 #: one layer after the other.
@@ -74,8 +81,11 @@ class StepCutter:
         self._returns = Turns(starts_differently=True)
         self._num_rounds = 0
         self._round_start = 0
-        # Calls without gradients of what is trained, since an optimizer stepped: a rollout.
+        # Calls without gradients of what is trained, since an optimizer stepped: a rollout; and of
+        # the longest one.
         self._rolled_out = 0
+        self._most_rolled_out = 0
+        self._call_start = 0
         self._names = TurnNames()
         self._repeats = ""
         # Ends of forward passes that may turn out to be inference.
@@ -112,6 +122,7 @@ class StepCutter:
     def outermost_forward_begins(self) -> None:
         """A module is called from outside any other."""
         self._raise_again()
+        self._call_start = self._tape.position()
         if self._is_deaf or self._attribution.phase != "forward":
             return
         if self._before_first_forward:
@@ -176,6 +187,12 @@ class StepCutter:
             self._take(self._returns, turn, self._tape.position())
 
     @property
+    def _rolls_out(self) -> bool:
+        """Whether a step begins with calls without gradients."""
+        turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
+        return any(rolled_out for _, rolled_out in turns)
+
+    @property
     def _may_train(self) -> bool:
         return self._has_optimizer or self._num_rounds > 0 or self.backward_seen
 
@@ -217,19 +234,29 @@ class StepCutter:
 
     def _is_within_training(self, module: torch.nn.Module) -> bool:
         """A call without gradients, but of a teacher or a generator inside a training step, or to
-        gather what the model then learns from."""
+        gather what the model then learns from. In evaluation mode it does so where it draws random
+        actions; else it validates."""
         if not self._optimizers.any_train:
             return self._num_rounds > 0 and module.training
-        if not module.training:
-            return not self._optimizers.train(module)
-        if self._rolled_out or self._optimizers.train(module):
+        trains = self._optimizers.train(module)
+        rolls_out = self._rolled_out > 0 or self._draws_since(self._call_start)
+        if not module.training and trains and not rolls_out:
+            return False
+        if self._rolled_out or trains:
             self._rolled_out += 1
         return True
+
+    def _draws_since(self, position: int) -> bool:
+        return any(
+            type(entry) is TapedOp and entry.signature.op in _DRAWS
+            for entry in self._tape.entries[position:]
+        )
 
     def _turn_ends(self, turn: int) -> None:
         if self._is_deaf:
             return
         self._before_first_forward = False
+        self._most_rolled_out = max(self._most_rolled_out, self._rolled_out)
         rolled_out, self._rolled_out = self._rolled_out > 0, 0
         may_decide = not self._optimizers.any_waits
         self._take(self._updates, (turn, rolled_out), self._tape.position(), may_decide=may_decide)
@@ -237,7 +264,8 @@ class StepCutter:
     def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
         found = turns.take(token, end, may_decide=may_decide)
         waits = not found and not turns.pattern
-        if waits and self.patience.is_over(len(turns), self._tape.gpu_ops):
+        is_longer = turns is self._updates and self._most_rolled_out > 0
+        if waits and self.patience.is_over(len(turns), self._tape.gpu_ops, is_longer=is_longer):
             found = turns.settle()
         if turns is self._rounds and found:
             found = self._without_setup(found)
@@ -269,8 +297,11 @@ class StepCutter:
         if self._folded.num_train and self._updates.pattern:
             turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
             words = self._names.words([turn for turn, _ in turns], of="step")
-            rolls_out = any(rolled_out for _, rolled_out in turns)
-            return f"calls without gradients, then {words}" if rolls_out else words
+            if not self._rolls_out:
+                return words
+            count = self._most_rolled_out
+            calls = f"{count:,} calls" if count > 1 else "one call"
+            return f"{calls} without gradients, then {words}"
         if self._folded.num_train and self._rounds.pattern:
             times = len(self._rounds.pattern)
             passes = "forward and backward" if times == 1 else f"{times} times forward and backward"
@@ -336,7 +367,8 @@ class StepCutter:
         self.backward_seen = False
         if any(type(entry) is not TapedInput for entry in taped):
             kind = kind or _kind_of(taped)
-            batch = batch_of_step(taped, trains=kind == "train")
+            is_iteration = self._rolls_out and len(self._updates.pattern) > 1
+            batch = batch_of_step(taped, trains=kind == "train", rolls_out=is_iteration)
             self._folded.add(Step(kind, self.writer.write(taped), batch=batch))
 
     def _stop_if_enough(self) -> None:

@@ -22,6 +22,9 @@ _KINDS_TOLD = 4
 #: second), and how many times the ops of the first turn at least: a rollout is followed by updates.
 _LEAST_PATIENCE_OPS = 50_000
 _PATIENCE = 4
+#: As many times as long where a rollout was seen: another one begins the next iteration, after
+#: hundreds of updates (about 20 seconds).
+_PATIENCE_FOR_ROLLOUTS = 20
 
 #: Places from the end at which a repetition is looked for: what follows a loop is short.
 _ENDS_TRIED = 8
@@ -156,14 +159,16 @@ class Patience:
         """A step was cut off after so many ops."""
         self._begun = num_ops
 
-    def is_over(self, num_turns: int, num_ops: int) -> bool:
-        """Whether it is, so many turns and ops after; then it begins again."""
+    def is_over(self, num_turns: int, num_ops: int, *, is_longer: bool = False) -> bool:
+        """Whether it is, so many turns and ops after; then it begins again. It `is_longer` where
+        iterations begin with a rollout."""
+        least = self._least_ops * (_PATIENCE_FOR_ROLLOUTS if is_longer else 1)
         if num_turns == 1:
             first = num_ops - self._begun
-            self._deadline = num_ops + max(self._least_ops, _PATIENCE * first)
+            self._deadline = num_ops + max(least, _PATIENCE * first)
         if num_ops < self._deadline:
             return False
-        self._deadline = num_ops + self._least_ops
+        self._deadline = num_ops + least
         return True
 
 

@@ -408,9 +408,56 @@ def test_a_rollout_and_the_updates_after_it_are_one_step() -> None:
     forecast = forecast_of(reinforce(5))
 
     assert shape_of(forecast)[:2] == [("setup", 1), ("train", 5)]
-    assert step_is(forecast) == "calls without gradients, then 16 steps of Adam"
+    assert step_is(forecast) == "32 calls without gradients, then 16 steps of Adam"
+    assert forecast.recording.steps[1].batch.samples == 32 * 4
     _, stopped = recorded(lambda: reinforce(1000)(None), steady_steps=3)
     assert stopped is EnoughSteps
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws: bool) -> None:
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, seen: torch.Tensor) -> torch.Tensor:
+            scores = self.layer(seen)
+            return scores.softmax(-1).multinomial(1) if draws else scores.argmax(-1)
+
+    def train(_: object) -> None:
+        agent = Agent().cuda()
+        optimizer = torch.optim.Adam(agent.parameters())
+        for _ in range(5):
+            agent.eval()
+            for _ in range(12):
+                with torch.no_grad():
+                    agent(torch.ones(2, 8, device="cuda")).tolist()
+            agent.train()
+            for _ in range(6):
+                agent.layer(torch.ones(16, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+
+    steps = forecast.recording.steps
+    if draws:
+        assert step_is(forecast) == "12 calls without gradients, then 6 steps of Adam"
+        assert {step.batch.samples for step in steps if step.kind == "train"} == {24}
+    else:  # it validates
+        assert step_is(forecast) == "one step of Adam"
+        assert {step.batch.samples for step in steps if step.kind == "train"} == {16}
+
+
+def test_an_iteration_may_be_long() -> None:
+    """Of more ops than a longer cycle is looked for in where no rollout was seen."""
+    train = reinforce(1000, updates=64)
+
+    steps, stopped = recorded(lambda: train(None), steady_steps=2, patience=Patience(least_ops=100))
+
+    assert stopped is EnoughSteps
+    assert [step.kind for step in steps] == ["setup", *["train"] * 3]
 
 
 def test_a_second_optimizer_may_join_later() -> None:
