@@ -30,8 +30,10 @@ KINDS = {
     "habits": ("Habits", "What training and inference scripts do beside layers and losses."),
     "scripts": (
         "Scripts",
-        "Public programs, unmodified, by name and commit. A note says where a library without a "
-        "script of its own was called by a few lines.",
+        "Public programs, unmodified, by name and commit. **ok**: the forecast's step is the one "
+        "that the author means, with the author's batch (`benchmarks/covered/script_steps.py`); "
+        "**difference**: it is not. A note says where a library without a script of its own was "
+        "called by a few lines.",
     ),
 }
 

@@ -26,6 +26,7 @@ import neusight.integrations
 import neusight.predictors
 from covered.cases import CannotTry, Case, Outcome, plain
 from covered.script_list import SCRIPTS, Script, Source
+from covered.script_steps import MEANT, differences
 
 #: The environment variable that names the folder of programs.
 PROGRAMS_VARIABLE = "NEUSIGHT_PROGRAMS"
@@ -82,7 +83,8 @@ def command(script: Script, figures: Path) -> list[str]:
 
 
 def judged(script: Script, code: int, said: str, figures: Path, version: str) -> Outcome:
-    """Whether the script ran to a forecast of GPU work, or met the limit that it is to meet."""
+    """Whether the script ran to a forecast of its author's step and batch, or met the limit that it
+    is to meet."""
     if script.limit:
         if code != 0 and script.limit in " ".join(said.split()):
             return Outcome("refused", script.limit, version)
@@ -94,7 +96,11 @@ def judged(script: Script, code: int, said: str, figures: Path, version: str) ->
     forecast = json.loads(figures.read_text())
     if not forecast["num_kernels"]:
         return Outcome("failed", "the forecast has no kernels", version)
-    return Outcome("ok", "; ".join(filter(None, (script.stand_in, _stubs(script)))), version)
+    meant = MEANT.get(script.name)
+    notes = [script.stand_in, _stubs(script), "" if meant else "no step of its own"]
+    wrong = differences(meant, forecast) if meant else ""
+    reason = plain("; ".join(filter(None, (wrong, *notes))))
+    return Outcome("difference" if wrong else "ok", reason, version)
 
 
 def _stubs(script: Script) -> str:

@@ -109,7 +109,7 @@ class Stack(nn.Module):
         bias = self.bias(found).permute(2, 0, 1)[None]
         if self.decoder:
             future = torch.ones(seq, seq, dtype=torch.bool, device=x.device).triu(1)
-            bias = bias.masked_fill(future, torch.finfo(torch.float32).min / 2)
+            bias = bias.masked_fill(future, torch.finfo(bias.dtype).min / 2)
         for layer in self.layers:
             x = layer(x, bias, encoded)
         return self.norm(x)

@@ -235,9 +235,10 @@ class ProgramHooks:
         self._tape.mark("annotation_end", name)
         if stepped_optimizer(name) and self._optimizers:
             optimizer = self._optimizers.pop()
-            self._attribution.leave_optimizer(is_within_other=bool(self._optimizers))
+            is_within_other = bool(self._optimizers)
+            self._attribution.leave_optimizer(is_within_other=is_within_other)
             if not failed:
-                self._cutter.optimizer_ends(optimizer)
+                self._cutter.optimizer_ends(optimizer, is_within_other=is_within_other)
 
     def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self.is_elsewhere:

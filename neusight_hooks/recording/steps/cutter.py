@@ -40,6 +40,10 @@ _ROUNDS_BY_HAND = 32
 _LEAST_REPEATS = 4
 
 
+#: Calls without gradients before an update that may be of a teacher; more are of a rollout.
+_FEW_CALLS = 4
+
+
 # Over 300 lines: what may end a step is decided in one place, each way a short method.
 class StepCutter:
     """Cuts the tape into steps.
@@ -206,9 +210,13 @@ class StepCutter:
         if not self._is_deaf:
             self._cut(self._returns.flush())
 
-    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has stepped."""
+    def optimizer_ends(
+        self, optimizer: torch.optim.Optimizer, *, is_within_other: bool = False
+    ) -> None:
+        """It has stepped; `is_within_other` where another one steps it."""
         self._optimizers.stepped(optimizer)
+        if is_within_other:
+            return
         updated = self._optimizers.updated_by(optimizer)
         self._turn_ends(self._names.of_optimizer(optimizer, updated))
 
@@ -367,7 +375,8 @@ class StepCutter:
         self.backward_seen = False
         if any(type(entry) is not TapedInput for entry in taped):
             kind = kind or _kind_of(taped)
-            is_iteration = self._rolls_out and len(self._updates.pattern) > 1
+            is_long = len(self._updates.pattern) > 1 or self._most_rolled_out > _FEW_CALLS
+            is_iteration = self._rolls_out and is_long
             batch = batch_of_step(taped, trains=kind == "train", rolls_out=is_iteration)
             self._folded.add(Step(kind, self.writer.write(taped), batch=batch))
 

@@ -460,6 +460,30 @@ def test_an_iteration_may_be_long() -> None:
     assert [step.kind for step in steps] == ["setup", *["train"] * 3]
 
 
+def test_an_optimizer_that_steps_others_takes_one_turn() -> None:
+    class Both(torch.optim.Optimizer):
+        def __init__(self, nets: list[nn.Sequential]) -> None:
+            super().__init__([each for net in nets for each in net.parameters()], {})
+            self.parts = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+
+        def step(self, closure: Any = None) -> None:
+            for part in self.parts:
+                part.step()
+
+    def train(_: object) -> None:
+        nets = [model(), model()]
+        both = Both(nets)
+        for _ in range(6):
+            nets[1](nets[0](inputs())).sum().backward()
+            both.step()
+            both.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert dict(shape_of(forecast))["train"] == 6
+    assert step_is(forecast) == "one step of Both"
+
+
 def test_a_second_optimizer_may_join_later() -> None:
     def train(_: object) -> None:
         nets = [model(), model()]
