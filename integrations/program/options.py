@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -47,8 +48,11 @@ DEFAULT_MAX_OPS = 5_000_000
 #: What the host may be said to be.
 HOSTS = ("plain", "cloud", "older", "profiled")
 
+#: Versions of torch whose kernels are told apart.
+_TORCH = re.compile(r"2\.\d{1,2}(\.\d+)?")
+
 #: Options that a project's settings and a baseline may state too, by name, as text.
-STATED = ("calibration", "host", "predictor", "steps")
+STATED = ("calibration", "host", "predictor", "steps", "torch")
 
 #: The same of what a step takes in.
 STATED_OF_BATCH = ("samples", "tokens")
@@ -62,7 +66,8 @@ class ProgramOptions:
     """How a program is recorded and priced.
 
     `steps` is after how many steady steps it is ended (None: never), `calibration` the file of
-    what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have).
+    what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have),
+    `torch` the version whose kernels are priced ("2.4"; None: the one that is installed).
     `samples` and `tokens` state what enters a step, in place of what is recorded. `is_guarded`
     lets it write only where nothing is the user's, in a process of its own. `compiles_models`
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
@@ -78,6 +83,7 @@ class ProgramOptions:
     predictor: str | None = None
     calibration: str | None = None
     host: str | None = None
+    torch: str | None = None
     strict: bool = False
     out_of_memory: Literal["report", "raise"] = "report"
     max_ops: int = DEFAULT_MAX_OPS
@@ -99,6 +105,8 @@ class ProgramOptions:
         require_predictor(self.predictor)
         if self.host not in (None, *HOSTS):
             raise OptionError(f"unknown host {self.host!r}; known: {', '.join(HOSTS)}")
+        if self.torch is not None and not _TORCH.fullmatch(self.torch):
+            raise OptionError(f"--torch is {self.torch!r}; it must be a version like 2.4 or 2.6.0")
         for name in ("samples", "tokens"):
             value = getattr(self, name)
             if value is not None and value <= 0:

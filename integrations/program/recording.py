@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
     from neusight.integrations.program.ranks.rank_process import RankEnd
     from neusight.predictors.gpu import GPU
+    from neusight.recording.recording import Recording
     from neusight.session import Session, SessionOptions
 
 __all__ = ["recorded"]
@@ -65,13 +66,26 @@ def _recorded_here(
     with telling_progress(session, quiet=options.quiet), rates.reading():
         outcome = run_program(program, session, is_guarded=is_own)
     outcome = _with_failure_of_others(outcome, session)
-    recording = rates.added_to(session.forecast.recording)
+    recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
         files.add(Path(program.target).resolve())
     return Recorded(
         outcome, recording, own_ops_of(recording, formulas_before), digest_of_files(files)
     )
+
+
+def _as_torch(recording: Recording, version: str | None) -> Recording:
+    """With the kernels that the stated version of torch has for the ops. Which ops a library runs,
+    and what Inductor compiles, is of the installed one, and that is said."""
+    if version is None:
+        return recording
+    note = (
+        f"kernels are those of torch {version}; the ops, and what is compiled, are those of the "
+        f"installed {recording.torch_version}"
+    )
+    changed = recording.as_torch(version)
+    return replace(changed, warnings=(*changed.warnings, note))
 
 
 def _with_failure_of_others(outcome: Outcome, session: Session) -> Outcome:

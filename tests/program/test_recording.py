@@ -40,6 +40,30 @@ def test_what_was_recorded_knows_the_program(tmp_path: Path) -> None:
     assert found.outcome == Outcome()
 
 
+def test_kernels_are_those_of_the_version_of_torch_that_is_stated(tmp_path: Path) -> None:
+    text = (
+        "import torch\n"
+        "words = torch.zeros(2048, dtype=torch.long, device='cuda')\n"
+        "torch.nn.Embedding(64, 4096, device='cuda').half()(words)\n"
+    )
+
+    def gather_us(version: str | None) -> float:
+        options = ProgramOptions(quiet=True, torch=version)
+        found = recorded(program(tmp_path, text), H100, options)
+        assert found.recording is not None
+        notes = [line for line in found.recording.warnings if "kernels are those of" in line]
+        assert len(notes) == (version is not None)
+        forecast = found.forecast(program(tmp_path, text), H100, options)
+        return sum(
+            kernel.duration_ns / 1e3
+            for kernel in forecast.timeline.kernels
+            if kernel.kernel.name == "embedding"
+        )
+
+    assert gather_us("2.6") > 3 * gather_us("2.8")  # wide loads since 2.8
+    assert gather_us(None) == gather_us("2.13")
+
+
 @guarded
 def test_behind_the_guard_it_is_another_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -66,6 +66,9 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     check.add_argument("--calibration", metavar="FILE",
                        help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+    check.add_argument("--torch", metavar="VERSION",
+                     help="price the kernels of that version of torch, as 2.4 (default: the "
+                     "installed one)")  # fmt: skip
     check.add_argument("--host", choices=HOSTS, help="cost of the host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     add_rank_arguments(check)

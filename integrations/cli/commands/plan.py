@@ -94,6 +94,9 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+    plan.add_argument("--torch", metavar="VERSION",
+                     help="price the kernels of that version of torch, as 2.4 (default: the "
+                     "installed one)")  # fmt: skip
     plan.add_argument("--host", choices=HOSTS, help="cost of the host")
     plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                       help="end a loop that waits for an invented value after N ops")  # fmt: skip

@@ -92,6 +92,9 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+    run.add_argument("--torch", metavar="VERSION",
+                     help="price the kernels of that version of torch, as 2.4 (default: the "
+                     "installed one)")  # fmt: skip
     run.add_argument("--host", choices=HOSTS,
                      help="cost of the host (default: what machines with that GPU usually have); "
                      "profiled: slowed by a profiler")  # fmt: skip
