@@ -92,7 +92,10 @@ MEANT: dict[str, Meant] = {
     "litgpt/finetune_adapter": _TUNED,
     "litgpt/finetune_adapter_v2": _TUNED,
     "litgpt/generate": Meant("one call of .*", 1, 1),
-    "torchtune/full_finetune_single_device": Meant(_ADAMW, 2, None),
+    # an optimizer for each parameter, which steps during the backward pass
+    "torchtune/full_finetune_single_device": Meant(
+        "21 steps in turn, of 21 different ones", 2, None
+    ),
     "torchtune/lora_finetune_single_device": Meant(_ADAMW, 2, None),
     "torchtitan/train, 1 GPU": Meant("one step of OptimizersContainer", 4, 4 * 512),
     "torchtitan/train, 4 GPUs, sharded and compiled": Meant(

@@ -423,7 +423,9 @@ def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws:
 
         def forward(self, seen: torch.Tensor) -> torch.Tensor:
             scores = self.layer(seen)
-            return scores.softmax(-1).multinomial(1) if draws else scores.argmax(-1)
+            actions: torch.Tensor
+            actions = scores.softmax(-1).multinomial(1) if draws else scores.argmax(-1)
+            return actions
 
     def train(_: object) -> None:
         agent = Agent().cuda()
@@ -466,7 +468,7 @@ def test_an_optimizer_that_steps_others_takes_one_turn() -> None:
             super().__init__([each for net in nets for each in net.parameters()], {})
             self.parts = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
 
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> Any:
             for part in self.parts:
                 part.step()
 
@@ -1063,7 +1065,7 @@ class Discriminator(nn.Linear):
 
 
 def test_optimizers_that_take_turns_are_named_by_the_modules_they_update() -> None:
-    def train(_: neusight.Forecast) -> None:
+    def train(_: object) -> None:
         generator, discriminator = Generator(16, 16).cuda(), Discriminator(16, 1).cuda()
         of_generator = torch.optim.Adam(generator.parameters())
         of_discriminator = torch.optim.Adam(discriminator.parameters())
