@@ -106,6 +106,7 @@ FAMILIES: dict[str, Features[Any]] = {
     "gemm_fp32_amd": FP32_GEMM_FEATURES,
     "convolution_fp32": CONVOLUTION_FEATURES,
     "convolution_miopen": MIOPEN_FEATURES,
+    "convolution_volta": CONVOLUTION_FEATURES,
     "rows_fp32": ROW_FEATURES,
     "collective": COLLECTIVE_FEATURES,
 }
@@ -184,9 +185,9 @@ _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 
 
 def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str | None:
-    """MIOpen's in all forms. Of cuDNN's what ordinary cores compute: images without groups or
-    dilation; where algorithms are found by trial as data/deepbench has them, on GPUs without TF32,
-    else as data/paper_fp32: 3 x 3, forward, without a stride."""
+    """MIOpen's in all forms. Of cuDNN's images without groups or dilation: where algorithms are
+    found by trial as data/deepbench has them, on ordinary cores of GPUs without TF32 and on Volta's
+    tensor cores; else as data/paper_fp32, in FP32: 3 x 3, forward, without a stride."""
     if min(size[:4]) < 1 or min(*size.input, *size.output) < 1:
         return None
     if gpu.vendor == "amd":
@@ -195,8 +196,10 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
     if kernel.variant == "fastest" and gpu.compute_capability < _AMPERE:
-        is_tensor = gpu.has_matrix_unit(kernel.compute)
-        return None if is_tensor else "convolution_fp32"
+        if not gpu.has_matrix_unit(kernel.compute):
+            return "convolution_fp32"
+        is_measured = gpu.compute_capability == _VOLTA and kernel.layout == "channels_last"
+        return "convolution_volta" if is_measured else None
     is_measured = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
     return "convolution_fp32" if is_measured and kernel.dtype == "float32" else None
 
