@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calibration", metavar="FILE",
                         help="what `neusight calibrate` learnt of the GPU")  # fmt: skip
     parser.add_argument("--host", metavar="NAME", help="cost of the host")
+    parser.add_argument("--torch", metavar="VERSION", help="price that version's kernels, as 2.4")
     parser.add_argument("--samples", type=int, metavar="N", help="samples a step takes in")
     parser.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     parser.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
