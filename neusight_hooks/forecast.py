@@ -125,6 +125,8 @@ class Forecast:
         self.pricer = pricer or Pricer(options.gpu, options.predictor, options.topology)
         self._recording = recording
         self._recordings = tuple(ranks)
+        #: What the program did on GPUs beside the first that it was recorded for.
+        self._recorded: list[tuple[GPU, Recording]] = []
 
     def step(self) -> None:
         """Says that a step of the program ends here: for inside a `forecast_on` block."""
@@ -336,22 +338,16 @@ class Forecast:
         topology: str | Topology | None = None,
     ) -> Forecast:
         """The same recording on another GPU, or on this one with another predictor or calibration,
-        or in another system.
+        or in another system; of a block that was recorded for several GPUs, the one for that GPU.
 
         The calibration of this forecast stays where GPU and predictor do, a topology that was
         stated stays whatever the GPU.
         ForecastStateError where the program ended because this GPU's memory did not suffice, or
         asked the GPU something that the other one answers differently (its attention kernel, its
-        compute capability): record it there again.
+        compute capability): record it there again, or for both, `forecast_on([...])`.
         """
         target = find_gpu(gpu)
-        if target != self.gpu and ran_out(self.recording):
-            raise ForecastStateError(
-                f"The program ended where it ran out of the memory of {self.gpu.name}, so nobody "
-                f"knows what it does beyond. Record it again: forecast_on({target.name!r})."
-            )
-        for recording in (self.recording, *self._recordings[1:]) if target != self.gpu else ():
-            _require_same_answers(recording, target)
+        recording, ranks = self._recorded_for(target)
         learnt = read_calibration(calibration)
         if learnt is None and predictor is None and target == self.gpu:
             learnt = self.calibration
@@ -363,7 +359,28 @@ class Forecast:
             host=host_profile(host, target, learnt),
             topology=self.topology if topology is None else find_topology(topology),
         )
-        return Forecast(self.recording, there, ranks=self._recordings)
+        forecast = Forecast(recording, there, ranks=ranks)
+        forecast._recorded = [*self._recorded, (self.gpu, self.recording)]
+        return forecast
+
+    def _recorded_for(self, target: GPU) -> tuple[Recording, Sequence[Recording]]:
+        """What the program does on that GPU, with its ranks; ForecastStateError if nobody knows."""
+        if target == self.gpu:
+            return self.recording, self._recordings
+        for gpu, recording in self._recorded:
+            if gpu == target:
+                return recording, ()
+        for _, recording in self._recorded:
+            if not ran_out(recording) and _different_answer(recording, target) is None:
+                return recording, ()
+        if ran_out(self.recording):
+            raise ForecastStateError(
+                f"The program ended where it ran out of the memory of {self.gpu.name}, so nobody "
+                f"knows what it does beyond. Record it again: forecast_on({target.name!r})."
+            )
+        for recording in (self.recording, *self._recordings[1:]):
+            _require_same_answers(recording, target)
+        return self.recording, self._recordings
 
     def of(self, recording: Recording) -> Forecast:
         """The forecast of another recording, such as this one changed, priced alike."""
@@ -586,14 +603,23 @@ def _saved_topology(text: str | None, path: str | Path) -> Topology | None:
 
 
 def _require_same_answers(recording: Recording, target: GPU) -> None:
+    different = _different_answer(recording, target)
+    if different is not None:
+        name, answered, there = different
+        raise ForecastStateError(
+            f"The program asked {recording.gpu} for {name} and {target.name} answers "
+            f"differently ({answered} there {there}), so it may take another path. Record both: "
+            f"forecast_on([{recording.gpu!r}, {target.name!r}])."
+        )
+
+
+def _different_answer(recording: Recording, target: GPU) -> tuple[str, str, str] | None:
+    """What the program asked the GPU and that one answers differently: the name of the question
+    and both answers."""
     from neusight.questions import answer
 
     for question, answered in recording.questions:
         there = answer(question, target)
         if there != answered:
-            name = question.partition(" ")[0]
-            raise ForecastStateError(
-                f"The program asked {recording.gpu} for {name} and {target.name} answers "
-                f"differently ({answered} there {there if there is not None else 'unknown'}), so "
-                f"it may take another path. Record it again: forecast_on({target.name!r})."
-            )
+            return question.partition(" ")[0], answered, "unknown" if there is None else there
+    return None

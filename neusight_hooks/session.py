@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 import warnings as python_warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from neusight.interrupts import Interrupts, runs_the_program
 from neusight.predictors.clusters.placement import require_joined
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import ForecastStateError
-from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import find_predictor
@@ -35,6 +35,7 @@ from neusight.timeline.host import HostProfile
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.distributed.peers.link import Link
+    from neusight.fake_cuda.processes.other_gpus import OtherGPUs
     from neusight.fake_cuda.store.folder_watch import FolderWatch
     from neusight.fake_cuda.store.store import Store
     from neusight.recording.recorder import Recorder
@@ -142,6 +143,12 @@ class OpenForecast(Forecast):
         if recording is not None:
             self._recording, self._is_recorded = recording, True
 
+    def add(self, recorded: Sequence[tuple[GPU, Recording]], notes: Sequence[str]) -> None:
+        """What the block did on other GPUs, and where that is not known."""
+        self._recorded += recorded
+        kept = self._recording
+        self._recording = replace(kept, warnings=(*kept.warnings, *notes))
+
     def _repr_html_(self) -> str | None:
         return super()._repr_html_() if self._is_recorded else None
 
@@ -208,7 +215,7 @@ class Session:
         caller = self._caller or sys._getframe(1).f_code
         self._undo.callback(self.interrupts.put_back)
         try:
-            self._prove()
+            self.prove()
             self.interrupts.hold()
             self._enter(caller)
             self.interrupts.release()
@@ -217,7 +224,7 @@ class Session:
             self.close()
             raise
 
-    def _prove(self) -> None:
+    def prove(self) -> None:
         """Imports torch, which must be whole or not at all, and proves that it can be patched: the
         first time that takes seconds, in which nothing has to be held."""
         refuse_platform()
@@ -407,7 +414,9 @@ class Session:
 class forecast_on:  # a context manager reads as a verb
     """Forecasts what the block (or the decorated function) would do on a GPU.
 
-    `gpu` is a name (`neusight gpus` lists them) or a `GPU`; `predictor` a name or your own;
+    `gpu` is a name (`neusight gpus` lists them) or a `GPU`, or a list of them: the process is
+    forked for each after the first, runs the block there without output, and its writes are
+    dropped; `Forecast.on` then has what the program does on each. `predictor` a name or your own;
     `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
     `HostProfile` (default: what machines with that GPU usually have); `calibration` what
     `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
@@ -435,7 +444,7 @@ class forecast_on:  # a context manager reads as a verb
 
     def __init__(
         self,
-        gpu: str | GPU,
+        gpu: str | GPU | Sequence[str | GPU],
         *,
         predictor: str | Predictor | None = None,
         calibration: Calibration | str | Path | None = None,
@@ -454,8 +463,9 @@ class forecast_on:  # a context manager reads as a verb
         gpus_per_node: int | None = None,
         rank: int | None = None,
     ) -> None:
+        first, *others = _several(gpu)
         made_with = forecast_options(
-            gpu,
+            first,
             predictor=predictor,
             calibration=calibration,
             host=host,
@@ -464,6 +474,10 @@ class forecast_on:  # a context manager reads as a verb
             profile_memory=profile_memory,
             with_modules=with_modules,
         )
+        self._others = [
+            forecast_options(name, predictor=predictor, host=host, topology=topology)
+            for name in others
+        ]
         self._options = SessionOptions(
             made_with,
             on_out_of_memory=on_out_of_memory,
@@ -480,6 +494,7 @@ class forecast_on:  # a context manager reads as a verb
         )
         self._on_trace_ready = on_trace_ready
         self._session: Session | None = None
+        self._elsewhere: OtherGPUs | None = None
 
     def __enter__(self) -> OpenForecast:
         return self.open(caller=_caller_of(sys._getframe(1)))
@@ -487,8 +502,23 @@ class forecast_on:  # a context manager reads as a verb
     def open(self, *, caller: CodeType | None, folder: Path | None = None) -> OpenForecast:
         """Enters the block for a tool that runs programs: call stacks end at `caller`, and name
         files relative to `folder` (default: the working directory)."""
-        self._session = Session(self._options, caller=caller, folder=folder)
-        return self._session.open()
+        options = self._options
+        if self._others and Session._current is None:
+            from neusight.fake_cuda.processes.other_gpus import OtherGPUs
+
+            Session(options).prove()
+            self._elsewhere = OtherGPUs()
+            here = self._elsewhere.start([other.gpu for other in self._others])
+            for other in self._others:
+                if other.gpu is here:
+                    options = replace(options, forecast=other, allow_writes=False, keep_writes=None)
+        self._session = Session(options, caller=caller, folder=folder)
+        try:
+            return self._session.open()
+        except BaseException:
+            if self._elsewhere is not None:
+                self._elsewhere.give_up()
+            raise
 
     def __exit__(
         self,
@@ -500,6 +530,11 @@ class forecast_on:  # a context manager reads as a verb
         assert session is not None
         session.note_failure(kind, error, traceback)
         session.close()
+        if self._elsewhere is not None:
+            if self._elsewhere.is_child:
+                self._elsewhere.report(session.forecast.recording)
+            session.forecast.add(*self._elsewhere.collect())
+            self._elsewhere = None
         if kind is None and not session.has_cuda_work:
             failure = session.processes.failure
             why = f"; {failure}" if failure else _CHOSEN_BEFORE
@@ -523,6 +558,19 @@ class forecast_on:  # a context manager reads as a verb
 
         runs_the_program(forecasted)
         return forecasted
+
+
+def _several(gpu: str | GPU | Sequence[str | GPU]) -> list[GPU]:
+    """One GPU or several, each once; ValueError for none."""
+    given = [gpu] if isinstance(gpu, (str, GPU)) else list(gpu)
+    if not given:
+        raise ValueError("forecast_on got an empty list; name at least one GPU.")
+    found: list[GPU] = []
+    for one in given:
+        target = find_gpu(one)
+        if target not in found:
+            found.append(target)
+    return found
 
 
 def _for_others(options: SessionOptions, store: Store | None) -> bytes:

@@ -167,7 +167,10 @@ def test_a_question_that_another_gpu_answers_differently_forbids_repricing() -> 
         train()
         torch.cuda.get_device_capability()
 
-    with pytest.raises(ForecastStateError, match=r"get_device_capability.*forecast_on\('T4'\)"):
+    with pytest.raises(
+        ForecastStateError,
+        match=r"get_device_capability.*forecast_on\(\['H100-SXM5-80GB', 'T4'\]\)",
+    ):
         forecast.on("T4")
     forecast.on("H200")
 

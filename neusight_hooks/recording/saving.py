@@ -49,7 +49,13 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = ["SCHEMA_VERSION", "load_recording", "load_recordings", "save_recording"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "load_recording",
+    "load_recordings",
+    "recording_bytes",
+    "save_recording",
+]
 
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 2
@@ -93,6 +99,16 @@ def save_recording(
     """Writes a recording (gzip where the name ends in .gz), equal ones to equal bytes; `beside` are
     those of other ranks that were run with it."""
     path = Path(path)
+    data = recording_bytes(recording, beside=beside, **extra)
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    write_atomically(path, data)
+
+
+def recording_bytes(
+    recording: Recording, *, beside: Sequence[Recording] = (), **extra: str
+) -> bytes:
+    """What `save_recording` writes, not compressed; RecordingError where nobody could read it."""
     document = {**_encode(recording), "extra": extra}
     if beside:
         document[_BESIDE_FIELD] = [_encode(one) for one in beside]
@@ -102,9 +118,7 @@ def save_recording(
             f"The recording is too large to be saved: {len(data) >> 20} MiB, "
             f"{MAX_DOCUMENT_BYTES >> 20} MiB can be read again. Record fewer steps."
         )
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    write_atomically(path, data)
+    return data
 
 
 def load_recording(path: str | Path) -> tuple[Recording, dict[str, str]]:
