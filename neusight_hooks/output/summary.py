@@ -176,7 +176,9 @@ def _premises(found: Findings) -> Iterator[str]:
         yield f"  topology  {found.topology.name}, {network_words(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)
     if taken:
-        yield f"  step      {taken}; {_counted_steps(found.verdict.steps)}"
+        whole = f", {time_text(found.verdict.latency_us)} in all"
+        counted = _counted_steps(found.verdict.steps)
+        yield f"  step      {taken}; {counted}{whole if found.verdict.kind == 'eval' else ''}"
 
 
 def _trace_words(found: Findings) -> list[str]:

@@ -175,7 +175,7 @@ class ProgramHooks:
         if self._attribution.is_outside():
             self._is_of_torch = _is_called_by_torch(module)
             if not self._is_of_torch:
-                self._cutter.outermost_forward_begins()
+                self._cutter.outermost_forward_begins(module)
                 kwargs = _arguments_by_keyword() if kwargs is None else kwargs
                 self.inputs.module_begins(module, _class_name(module), args, kwargs)
             self._name_all(module)

@@ -11,6 +11,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.inputs.batch import batch_of_step
 from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
 from neusight.recording.steps.folding import FoldedSteps
+from neusight.recording.steps.methods import MethodCall
 from neusight.recording.steps.optimizers import Optimizers
 from neusight.recording.steps.turns import Patience, TurnNames, Turns, repetition
 from neusight.recording.steps.writer import StepWriter
@@ -39,6 +40,11 @@ _ROUNDS_BY_HAND = 32
 #: How often ops must repeat to be the steps of a loop without modules: fewer may be one thing.
 _LEAST_REPEATS = 4
 
+
+#: Ops (about 20 seconds) after which nobody waits for the end of a method that calls modules, and
+#: (about a second) after which one such call beyond the first is enough.
+_MAX_OPS_OF_METHOD = 1_000_000
+_OPS_OF_LONG_METHOD = 50_000
 
 #: Calls without gradients before an update that may be of a teacher; more are of a rollout.
 _FEW_CALLS = 4
@@ -95,6 +101,7 @@ class StepCutter:
         # Ends of forward passes that may turn out to be inference.
         self._forward_ends: list[tuple[int, int]] = []
         self._infers = False
+        self._method: MethodCall | None = None
         self._optimizers = Optimizers()
 
     @property
@@ -123,9 +130,10 @@ class StepCutter:
         self._close()
         self._stop_if_enough()
 
-    def outermost_forward_begins(self) -> None:
-        """A module is called from outside any other."""
+    def outermost_forward_begins(self, module: torch.nn.Module | None = None) -> None:
+        """A module, or (None) a compiled function, is called from outside any other."""
         self._raise_again()
+        self._follow_method(module)
         self._call_start = self._tape.position()
         if self._is_deaf or self._attribution.phase != "forward":
             return
@@ -172,7 +180,7 @@ class StepCutter:
         # Validation after training whose cycle may not be known yet.
         self._cut(self._updates.flush())
         self._cut(self._rounds.flush())
-        self._take(self._returns, self._names.of_module(module), self._tape.position())
+        self._call_ends(self._names.of_module(module))
 
     def function_begins(self) -> None:
         """A compiled function is called from outside any module or other such function."""
@@ -188,7 +196,48 @@ class StepCutter:
         if torch.is_grad_enabled():
             self._forward_ends.append((self._tape.position(), turn))
         else:
-            self._take(self._returns, turn, self._tape.position())
+            self._call_ends(turn)
+
+    # -- methods that call modules ----------------------------------------------------------------
+
+    def _call_ends(self, turn: int) -> None:
+        """A call without gradients returned, which ends a step of inference unless a method that
+        is running made it."""
+        position = self._tape.position()
+        if self._method is None:
+            self._take(self._returns, turn, position)
+        else:
+            self._method.called.append((position, turn))
+
+    def _follow_method(self, module: torch.nn.Module | None) -> None:
+        """A module is called: by a method that is running, by another one, or by none."""
+        method = self._method
+        if method is not None:
+            num_ops = self._tape.gpu_ops - method.begin
+            if method.end is not None:
+                self._method_ends(method.end, num_ops)
+            elif method.module() is module or num_ops > _MAX_OPS_OF_METHOD:
+                self._forget_method()
+        may_be_called = module is not None and not (torch.is_grad_enabled() or self._may_train)
+        if self._method is None and may_be_called and not self._is_deaf:
+            assert module is not None
+            self._method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
+
+    def _method_ends(self, end: int, num_ops: int) -> None:
+        assert self._method is not None
+        if num_ops > _OPS_OF_LONG_METHOD and self._steady_steps is not None:
+            self._steady_steps = min(self._steady_steps, 1)
+        turn = self._names.of_method(self._method.name)
+        self._method = None
+        self._take(self._returns, turn, end)
+
+    def _forget_method(self) -> None:
+        """The calls that the method made end steps themselves."""
+        method, self._method = self._method, None
+        found: list[int] = []
+        for end, turn in () if method is None else method.called:
+            found += self._returns.take(turn, end)
+        self._cut(found)
 
     @property
     def _rolls_out(self) -> bool:
@@ -204,6 +253,7 @@ class StepCutter:
         """An optimizer is about to step."""
         self._raise_again()
         self._infers = False
+        self._forget_method()
         self._forward_ends.clear()
         self._rounds.clear()
         self._optimizers.note_trained(optimizer)
@@ -230,7 +280,7 @@ class StepCutter:
         if "optimizer" in phases:
             self._turn_ends(turn)
         elif phases == {"forward"} and not self._optimizers.any_train and not self._is_deaf:
-            self._take(self._returns, turn, self._tape.position())
+            self._call_ends(turn)
 
     @property
     def _is_deaf(self) -> bool:
@@ -283,6 +333,9 @@ class StepCutter:
         """The block ends: what is open becomes the last step."""
         self._steady_steps = None
         self._tape.flush()
+        if self._method is not None and self._method.end is not None:
+            self._method_ends(self._method.end, 0)
+        self._forget_method()
         if self._forward_ends and not self.backward_seen and not self._optimizers.any_alive:
             self._take_forwards()
         self._cut(self._updates.flush())
@@ -369,6 +422,8 @@ class StepCutter:
         self._attribution.forget_earlier()
         for turns in (self._updates, self._rounds, self._returns):
             turns.shift(len(taped))
+        if self._method is not None:
+            self._method.shift(len(taped))
         self._round_start = max(0, self._round_start - len(taped))
         self.patience.begin(self._tape.gpu_ops)
         self._forward_ends = []

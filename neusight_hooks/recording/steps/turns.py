@@ -275,6 +275,10 @@ class TurnNames:
             number = self._numbers[function] = self._new(name)
         return number
 
+    def of_method(self, name: str) -> int:
+        """The number of a method that was called."""
+        return self._number_of_shared(name)
+
     def of_graph(self, graph: int) -> int:
         """The number of a CUDA graph that was launched."""
         return self._number_of_shared(("a CUDA graph", graph))
