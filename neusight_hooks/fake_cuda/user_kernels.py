@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,21 @@ from neusight.recording.signature import spec_of
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["UnbuiltKernel", "UserKernel", "install_user_kernels", "record_launch"]
+__all__ = [
+    "LAUNCH_SCHEMA",
+    "UnbuiltKernel",
+    "UserKernel",
+    "install_user_kernels",
+    "record_launch",
+]
+
+#: A launch of a Triton kernel as an op, for graphs: torch.compile knows no other kernels where
+#: Triton is not installed. `order` are the names of its arguments, `names` the same in the order of
+#: those that are written, read, whole numbers, and others (as texts).
+LAUNCH_SCHEMA = (
+    "neusight::triton_launch(str kernel, str[] order, str[] names, Tensor(a!)[] written, "
+    "Tensor[] read, SymInt[] integers, str[] others, SymInt[] grid) -> ()"
+)
 
 #: A parameter of a kernel in its text, where it is no constant.
 _PARAMETER = re.compile(r"^\s*(\w+)\s*(?!.*constexpr)")
@@ -51,6 +66,9 @@ def install_user_kernels(patches: Patches, recorder: Recorder) -> None:
             return UnbuiltKernel(self, kwargs)
 
         patches.set(module.JITFunction, "run", run_or_record)
+        launch = getattr(torch.ops.neusight, "triton_launch", None)  # where Triton is a stub
+        if launch is not None:
+            recorder.take_over(launch.default, partial(_record_compiled_launch, recorder))
 
     def patch_tuning(module: Any) -> None:
         tune = module.Autotuner.run
@@ -177,6 +195,23 @@ def record_launch(
             f'register_op("{language}::{name}") tells better'
         )
     recorder.record_op(KnownOp(OpSignature(f"{language}::{name}", "default", arguments, ())))
+
+
+def _record_compiled_launch(
+    recorder: Recorder,
+    kernel: str,
+    order: Sequence[str],
+    names: Sequence[str],
+    written: Sequence[torch.Tensor],
+    read: Sequence[torch.Tensor],
+    integers: Sequence[int],
+    others: Sequence[str],
+    grid: Sequence[int],
+) -> None:
+    """Runs the op of `LAUNCH_SCHEMA`: puts the launch on the tape as one without torch.compile."""
+    values = dict(zip(names, (*written, *read, *integers, *others), strict=True))
+    arguments = {name: values[name] for name in order} | {"grid": tuple(grid)}
+    record_launch(recorder, kernel, arguments)
 
 
 def _argument(value: Any) -> Argument:

@@ -3,15 +3,18 @@ by `fake_cuda/user_kernels.py` as those of the real package are; none is ever ex
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import torch
 
 from neusight.fake_cuda.triton_driver import TargetDriver
-from neusight.stand_ins.own_op import names, note
+from neusight.fake_cuda.user_kernels import LAUNCH_SCHEMA
+from neusight.stand_ins.own_op import make_op, names, note
 
 __all__ = ["MODULES", "settle"]
 
@@ -32,13 +35,26 @@ def _not_here(name: str) -> NoReturn:
     )
 
 
+#: Launches a kernel inside a graph of torch.compile; it computes nothing while that is traced.
+_launch_op: Any = make_op(LAUNCH_SCHEMA, lambda *args: None)
+
+
 class KernelInterface:
     """What is launched as kernel[grid](...)."""
 
     arg_names: tuple[str, ...] = ()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                given = dict(zip(self.arg_names, args, strict=False))
+                return _launch_compiled(self, grid, {**given, **kwargs})
+            return self.run(*args, grid=grid, warmup=False, **kwargs)
+
+        return launch
+
+    def add_arguments(self, given: dict[str, Any]) -> None:
+        """Adds the arguments that it has beside those that it is given."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it, were it compiled."""
@@ -57,6 +73,7 @@ class JITFunction(KernelInterface):
             if parameter.default is not parameter.empty
         }
         self.__name__, self.__module__, self.__doc__ = fn.__name__, fn.__module__, fn.__doc__
+        self.written = _written_by(fn, self.arg_names)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Recorded on forecast tensors; nothing else can be done with it."""
@@ -117,6 +134,12 @@ class Autotuner(KernelInterface):
         self.__name__ = fn.__name__
         self.best_config = self.configs[0] if self.configs else None
 
+    def add_arguments(self, given: dict[str, Any]) -> None:
+        """Those of the first configuration, which is not tuned."""
+        if self.configs:
+            for name, value in self.configs[0].kwargs.items():
+                given.setdefault(name, value)
+
 
 class Heuristics(KernelInterface):
     """A kernel some of whose arguments are computed from the others."""
@@ -125,12 +148,104 @@ class Heuristics(KernelInterface):
         self.fn, self.values, self.arg_names = fn, values, fn.arg_names
         self.__name__ = fn.__name__
 
+    def add_arguments(self, given: dict[str, Any]) -> None:
+        """Those that are computed from the others."""
+        for name, value in self.values.items():
+            given[name] = value(given)
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the kernel with them."""
         given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         for name, value in self.values.items():
             kwargs[name] = given[name] = value(given)
         return self.fn.run(*args, **kwargs)
+
+
+def _launch_compiled(kernel: Any, grid: Any, given: dict[str, Any]) -> None:
+    """The launch as an op: torch.compile traces this function, and keeps no other kernels."""
+    kernel.add_arguments(given)
+    while not isinstance(kernel, JITFunction):
+        kernel = kernel.fn
+        kernel.add_arguments(given)
+    found = grid(given) if callable(grid) else grid
+    sizes = list(found) if isinstance(found, (list, tuple)) else [found]
+    order = [name for name in kernel.arg_names if name in given]
+    tensors = [name for name in order if isinstance(given[name], torch.Tensor)]
+    integers = [
+        name for name in order if isinstance(given[name], int) and not isinstance(given[name], bool)
+    ]
+    written = [name for name in tensors if name in kernel.written]
+    read = [name for name in tensors if name not in kernel.written]
+    others = [name for name in order if name not in tensors and name not in integers]
+    _launch_op(
+        kernel.__name__,
+        order,
+        [*written, *read, *integers, *others],
+        [given[name] for name in written],
+        [given[name] for name in read],
+        [given[name] for name in integers],
+        [str(given[name]) for name in others],
+        sizes,
+    )
+
+
+#: Functions of triton.language that write through their first argument, and Python's own that a
+#: kernel may call.
+_WRITING = ("store", "atomic_")
+_READING = ("range", "min", "max", "float", "int")
+
+
+def _written_by(fn: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, ...]:
+    """Parameters of a kernel through which it writes: what its stores' addresses are computed
+    from, and what it hands to functions that are not Triton's. All of them where none is
+    found."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+    except (OSError, TypeError, SyntaxError):
+        return tuple(parameters)
+    found: set[str] = set()
+    sources: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            _note_sources(sources, node.targets, node.value)
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+            _note_sources(sources, [node.target], node.value)
+        elif isinstance(node, ast.Call):
+            found |= _names_in(_written_arguments(node))
+    added = found
+    while added:
+        added = set().union(*(sources.get(name, set()) for name in added)) - found
+        found |= added
+    return tuple(name for name in parameters if name in found) or tuple(parameters)
+
+
+def _written_arguments(call: ast.Call) -> list[ast.expr]:
+    """What a call may write through."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        if function.attr.startswith(_WRITING):
+            return call.args[:1] or [word.value for word in call.keywords if word.arg == "pointer"]
+        return []
+    if isinstance(function, ast.Name) and function.id not in (
+        "range",
+        "min",
+        "max",
+        "float",
+        "int",
+    ):
+        return [*call.args, *(word.value for word in call.keywords)]
+    return []
+
+
+def _note_sources(
+    sources: dict[str, set[str]], targets: Iterable[ast.expr], value: ast.expr
+) -> None:
+    for name in _names_in(targets):
+        sources.setdefault(name, set()).update(_names_in([value]))
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name)}
 
 
 def jit(fn: Any = None, **options: Any) -> Any:

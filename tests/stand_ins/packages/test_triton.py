@@ -177,3 +177,49 @@ def test_packages_derive_tuners_of_their_own() -> None:
 
     (launch,) = launches(forecast)
     assert launch.signature.op == "triton::add"
+
+
+def test_a_compiled_program_has_its_kernels_in_its_graph() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        triton = importlib.import_module("triton")
+        add, tuned = kernels_of(triton)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            out = torch.empty_like(x)
+            add[lambda given: (triton.cdiv(x.numel(), given["BLOCK"]),)](
+                x.sin(), out, x.numel(), BLOCK=1000
+            )
+            tuned[(4,)](out, n=out.numel())
+            return out.cos()
+
+        x = torch.ones(NUM, device="cuda")
+        run(x)
+        torch.compile(run, fullgraph=True)(x)
+    eager = launches(forecast)[:2]
+    compiled = launches(forecast)[2:]
+
+    assert [call.signature.op for call in compiled] == ["triton::add", "triton::tuned"]
+    for one, other in zip(eager, compiled, strict=True):
+        assert one.signature.by_name == {
+            name: {"True": True, "False": False}.get(str(value), value)
+            for name, value in other.signature.by_name.items()
+        }
+    assert not forecast.unmapped
+
+
+def test_a_kernel_writes_through_what_its_stores_are_computed_from() -> None:
+    def kernel(x_ptr: Any, out_ptr: Any, count_ptr: Any, helped_ptr: Any, n: Any) -> None:
+        tl: Any = None
+        helper: Any = None
+        places = tl.arange(0, 8)
+        block = out_ptr + places
+        block += n
+        tl.store(block, tl.load(x_ptr + places), mask=places < n)
+        tl.atomic_add(count_ptr, 1)
+        helper(helped_ptr)
+
+    from neusight.stand_ins.packages.triton import _written_by
+
+    parameters = ("x_ptr", "out_ptr", "count_ptr", "helped_ptr", "n")
+    assert _written_by(kernel, parameters) == ("out_ptr", "count_ptr", "helped_ptr", "n")
+    assert _written_by(len, parameters) == parameters
