@@ -55,7 +55,7 @@ from neusight.timeline.pricing import (
 from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
 from neusight.timeline.ranks.likeness import peers_note
 from neusight.timeline.spans import Timeline
-from neusight.timeline.steady import other_steps_of
+from neusight.timeline.steady import kernels_of, other_steps_of, steady_step_of
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
 
@@ -325,6 +325,23 @@ class Forecast:
     def warnings(self) -> list[str]:
         """What to know before believing the figures."""
         return self.findings.warnings
+
+    def explain(self, what: str) -> str:
+        """What stands behind the prices of the steady step's kernels whose module, op or kernel
+        has `what` in its name (with `*` and `?`: that matches it): sizes, launch, what bounds them,
+        and where the price is from. NothingToExplainError, a ValueError, names what is like it.
+        """
+        from neusight.advice.explanation import explain_kernels
+
+        step = steady_step_of(self.timeline)
+        return explain_kernels(
+            what,
+            () if step is None else kernels_of(step, self.timeline),
+            gpu=self.gpu,
+            predictor=self.predictor,
+            torch_version=self.recording.torch_version,
+            step_us=self.step_latency_us.median,
+        )
 
     # -- elsewhere ------------------------------------------------------------------------------
 

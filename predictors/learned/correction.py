@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ __all__ = [
     "architecture_of",
     "family_of",
     "knowledge_of",
+    "network_words",
     "shipped",
 ]
 
@@ -309,7 +311,7 @@ class Trained:
                 members.setdefault((family, kernel.compute), []).append(index)
         found: list[Adjustment | None] = [None] * len(kernels)
         for (family, _), indices in members.items():
-            network = self._network_for(family, gpu)
+            network = self.network_for(family, gpu)
             if network is None:
                 continue
             if not network.gpus and architecture_of(gpu) not in network.architectures:
@@ -327,7 +329,8 @@ class Trained:
                     found[index] = adjustment
         return found
 
-    def _network_for(self, family: str, gpu: GPU) -> Network | None:
+    def network_for(self, family: str, gpu: GPU) -> Network | None:
+        """The network of a family that prices kernels on that GPU."""
         known = self._networks.get(family)
         if known is not None and gpu.model in known.gpus:
             return known
@@ -359,6 +362,22 @@ def _adjusted(
             kernels, factors.tolist(), spreads.tolist(), outside.tolist(), strict=True
         )
     ]
+
+
+def network_words(kernel: Kernel, gpu: GPU) -> str:
+    """What the shipped network that corrects a kernel was fitted on, and its error on measurements
+    of that kind of data that it was not fitted on; "" where there is none."""
+    family = family_of(kernel, gpu)
+    network = None if family is None else shipped().network_for(family, gpu)
+    if network is None:
+        return ""
+    known = network.provenance
+    where = "this GPU among others" if network.gpus else "other GPUs than this one"
+    if len(network.gpus) == 1:
+        where = "this GPU"
+    errors = list(known.get("mape", {}).values())
+    error = f", {median(errors):.0%} off in the median group of rows kept back" if errors else ""
+    return f"the network {family} was fitted to {known['num_rows']:,} rows of {where}{error}"
 
 
 @cache

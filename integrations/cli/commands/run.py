@@ -118,6 +118,9 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--json", metavar="FILE", help="write all figures there")
     run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
+    run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
+                     help="tell what stands behind the prices of its kernels: launch, bound, "
+                     "origin")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ class RunRequest:
     json: str | None
     html: str | None
     save: str | None
+    explain: tuple[str, ...]
     command: str
     date: str
 
@@ -201,6 +205,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         json=options.json,
         html=options.html,
         save=options.save,
+        explain=tuple(options.explain),
         command=command,
         date=_date(options.html),
     )
@@ -275,6 +280,7 @@ def _sweep(request: RunRequest, text: str) -> int:
         "html": request.html,
         "keep-writes": request.options.keep_writes,
         "try": request.tries,
+        "explain": request.explain,
     }
     unused = [name for name, path in written.items() if path]
     if unused:
@@ -353,8 +359,21 @@ def _report(
     for report in reports:
         print(report.verdict if is_quiet else f"\n{report}")
     _print_trials(trials, is_quiet=is_quiet)
+    problems += _explain(request, forecasts)
     tell_problems([*_end_of(outcome), *problems])
     return problems
+
+
+def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
+    """Prints what stands behind the prices that were asked for; returns what is not there."""
+    missing: dict[str, None] = {}
+    for what in request.explain:
+        for forecast in forecasts:
+            try:
+                print(f"\n{printable_text(forecast.explain(what))}")
+            except ValueError as error:
+                missing[f"--explain: {error}"] = None
+    return list(missing)
 
 
 def _is_to_try(request: RunRequest, outcome: Outcome) -> bool:

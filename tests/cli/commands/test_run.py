@@ -211,3 +211,21 @@ def test_a_program_without_cuda_has_a_report_that_says_so(
     assert code == 2
     assert "  report    r.html" in capsys.readouterr().out
     assert "nothing was put on the GPU" in (tmp_path / "r.html").read_text()
+
+
+def test_prices_are_explained_after_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "infer.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(64, 64).cuda()\n"
+        "for _ in range(3): model(torch.ones(8, 64, device='cuda'))\n"
+    )
+    known = main(["run", "--gpu", "H100", "--explain", "addmm", str(script)])
+    out = capsys.readouterr().out
+    unknown = main(["run", "--gpu", "H100", "--explain", "conv", str(script)])
+
+    assert (known, unknown) == (0, 2)
+    assert "addmm on H100-SXM5-80GB: 1 kernel of " in out
+    assert "no module, op or kernel of the step has 'conv'" in capsys.readouterr().err

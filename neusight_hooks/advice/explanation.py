@@ -1,0 +1,222 @@
+"""Why kernels of a step take as long as they do: launch, bound, and where the price is from."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from neusight.output.kernel_names import kernel_display_name
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    AttentionSize,
+    CollectiveSize,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+)
+from neusight.predictors.learned.correction import network_words
+from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
+from neusight.predictors.predictor import Estimate, Predictor
+from neusight.predictors.tiled import Tiled
+from neusight.predictors.words import bytes_text, counted, time_text
+from neusight.timeline.spans import KernelSpan
+
+__all__ = ["NothingToExplainError", "explain_kernels"]
+
+#: Different kernels that are explained; the rest is counted.
+_MOST_SHOWN = 12
+
+#: Names suggested where nothing goes by the one that was asked for.
+_SUGGESTED = 5
+
+_LIBRARIES = {"nvidia": "CUDA", "amd": "ROCm"}
+
+#: Types by the names of the units that compute in them.
+_OWN_UNIT = {
+    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
+}  # fmt: skip
+
+_ORIGINS = {
+    "trained": "a network on top of the physics",
+    "physics": "the physics of its class",
+    "fallback": "bytes over bandwidth: nobody mapped the op to kernels",
+    "custom": "bytes over bandwidth: a kernel of the program's own, which may compute more",
+}
+
+
+class NothingToExplainError(ValueError):
+    """No kernel of the step goes by that name."""
+
+
+def explain_kernels(
+    what: str,
+    kernels: Sequence[KernelSpan],
+    *,
+    gpu: GPU,
+    predictor: Predictor,
+    torch_version: str,
+    step_us: float,
+) -> str:
+    """What stands behind the prices of the kernels of a step whose module, op or kernel has `what`
+    in its name (with `*` and `?`: that matches it), the most expensive first.
+
+    NothingToExplainError names what is like it.
+    """
+    chosen = [span for span in kernels if _goes_by(what, span, gpu)]
+    if not chosen:
+        raise NothingToExplainError(_nothing(what, kernels))
+    groups: dict[tuple[Kernel, str], list[KernelSpan]] = defaultdict(list)
+    for span in chosen:
+        groups[span.kernel, span.call.signature.op].append(span)
+    ordered = sorted(groups.values(), key=_total_us, reverse=True)
+    total_us = _total_us(chosen)
+    lines = [
+        f"{what} on {gpu.name}: {counted(len(chosen), 'kernel')} of {len(kernels)}, "
+        f"{time_text(total_us)} of GPU time in a step of {time_text(step_us)}"
+    ]
+    for spans in ordered[:_MOST_SHOWN]:
+        lines += ["", *_explained(spans, gpu, predictor)]
+    rest = ordered[_MOST_SHOWN:]
+    if rest:
+        rest_us = sum(map(_total_us, rest))
+        lines += ["", f"  and {len(rest)} more, {time_text(rest_us)} together"]
+    release, libraries = torch_version.partition("+")[0], _LIBRARIES[gpu.vendor]
+    lines += [
+        "",
+        f"  kernels as torch {release} and its {libraries} libraries choose them "
+        "(--torch states another version)",
+        f"  constants of {gpu.name}: {gpu.constants_origin}",
+    ]
+    return "\n".join(lines)
+
+
+def _total_us(spans: Iterable[KernelSpan]) -> float:
+    return sum(span.duration_ns for span in spans) / 1e3
+
+
+def _goes_by(what: str, span: KernelSpan, gpu: GPU) -> bool:
+    wanted = what.lower()
+    if not any(sign in wanted for sign in "*?"):
+        wanted = f"*{wanted}*"
+    names = (
+        span.call.module,
+        span.call.signature.op,
+        span.kernel.name,
+        kernel_display_name(span.kernel, span.estimate, gpu),
+    )
+    return any(fnmatch.fnmatchcase(name.lower(), wanted) for name in names)
+
+
+def _nothing(what: str, kernels: Iterable[KernelSpan]) -> str:
+    known = {span.call.signature.op for span in kernels}
+    known |= {part for span in kernels for part in span.call.module.split(".") if part}
+    if not known:
+        return f"nothing is called {what!r}: the step has no kernels"
+    similar = difflib.get_close_matches(what, sorted(known), _SUGGESTED, 0.4) or sorted(known)
+    named = ", ".join(similar[:_SUGGESTED])
+    return f"no module, op or kernel of the step has {what!r} in its name; there are {named}"
+
+
+def _explained(spans: Sequence[KernelSpan], gpu: GPU, predictor: Predictor) -> list[str]:
+    first = spans[0]
+    kernel, estimate = first.kernel, first.estimate
+    each = time_text(estimate.latency_us)
+    interval = f"{time_text(estimate.low_us)} to {time_text(estimate.high_us)}"
+    modules = list(dict.fromkeys(span.call.module or "(no module)" for span in spans))
+    places = modules[0] + (f" and {len(modules) - 1} more" if len(modules) > 1 else "")
+    rows = [
+        ("what", f"{_size_words(kernel)}, {_type_words(kernel)}"),
+        ("where", f"{first.call.signature.op} in {places}"),
+        ("launch", _launch_words(kernel, estimate, gpu)),
+        ("bound", _bound_words(kernel, estimate, gpu)),
+        ("price", _price_words(kernel, estimate, gpu, predictor)),
+    ]
+    name = kernel_display_name(kernel, estimate, gpu)
+    lines = [f"  {len(spans)} x {each} ({interval})  {name}"]
+    return lines + [f"      {label:<7} {text}" for label, text in rows if text]
+
+
+def _size_words(kernel: Kernel) -> str:
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        batch = f"{size.batch} x " if size.batch > 1 else ""
+        layout = f", {kernel.layout}" if kernel.layout else ""
+        return f"product of {batch}[{size.m} x {size.k}] by [{size.k} x {size.n}]{layout}"
+    if isinstance(size, ConvolutionSize):
+        taps, stride = (" x ".join(map(str, edges)) for edges in (size.kernel, size.stride))
+        maps = " x ".join(map(str, size.input))
+        groups = f", {size.groups} groups" if size.groups > 1 else ""
+        return (
+            f"{size.direction} convolution of {size.batch} x {size.in_channels} maps of {maps} to "
+            f"{size.out_channels} channels, filter {taps}, stride {stride}{groups}"
+            + (f", {kernel.layout}" if kernel.layout else "")
+        )
+    if isinstance(size, AttentionSize):
+        heads = f"{size.heads} heads"
+        heads += f" ({size.kv_heads} of keys)" if size.kv_heads != size.heads else ""
+        direction = "backward" if size.backward else "forward"
+        mask = ", causal" if size.causal else ""
+        return (
+            f"{direction} attention of {size.batch} x {heads}, {size.seq_q} queries on "
+            f"{size.seq_kv} keys of {size.head_dim}{mask}"
+        )
+    if isinstance(size, CollectiveSize):
+        return f"{kernel.name} of {bytes_text(size.num_bytes)} among {size.world_size} ranks"
+    return f"{kernel.name} of {size.rows:,} x {size.width:,} elements"
+
+
+def _type_words(kernel: Kernel) -> str:
+    types = kernel.dtype
+    if kernel.out_dtype != kernel.dtype:
+        types += f" to {kernel.out_dtype}"
+    if kernel.flops and kernel.compute != _OWN_UNIT.get(kernel.dtype):
+        types += f" in {kernel.compute}"
+    is_told = not kernel.variant or kernel.name.startswith(kernel.variant)
+    return types if is_told else f"{types}, {kernel.variant}"
+
+
+def _launch_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+    if isinstance(kernel.size, CollectiveSize):
+        return ""
+    words = [] if estimate.tile is None else [f"tiles of {estimate.tile[0]} x {estimate.tile[1]}"]
+    if estimate.split_k > 1:
+        words.append(f"split-K {estimate.split_k}")
+    words.append(f"{counted(estimate.num_ctas, 'CTA')} of {estimate.threads_per_cta} threads")
+    words.append(f"{estimate.num_waves:.2g} waves on {gpu.num_sms} SMs")
+    return ", ".join(words)
+
+
+def _bound_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+    """What limits it, and how far it is from the least that the datasheet allows."""
+    words = []
+    if kernel.flops:
+        us = flop_roofline_us(kernel, gpu)
+        words.append(
+            f"{kernel.flops / 1e9:,.3g} GFLOP take {time_text(us)} at the peak in {kernel.compute} "
+            f"({min(1.0, us / estimate.latency_us):.0%})"
+        )
+    us = memory_roofline_us(kernel, gpu)
+    if us:
+        words.append(
+            f"{bytes_text(kernel.num_bytes)} take {time_text(us)} at the peak bandwidth "
+            f"({min(1.0, us / estimate.latency_us):.0%})"
+        )
+    return f"{estimate.bound}; " + ", ".join(words) if words else estimate.bound
+
+
+def _price_words(kernel: Kernel, estimate: Estimate, gpu: GPU, predictor: Predictor) -> str:
+    told = f"{predictor.name}: {_ORIGINS.get(estimate.origin, estimate.origin)}"
+    if estimate.predictor not in ("tiled", "tiled_burst"):
+        return told
+    network = network_words(kernel, gpu)
+    if not network:
+        return told
+    sustained = estimate.predictor == "tiled"
+    [physics] = Tiled(sustained=sustained, correction=None).predict([kernel], gpu)
+    inside = "inside" if estimate.in_range else "outside"
+    return (
+        f"{told}; the physics alone says {time_text(physics.latency_us)}; {network}; "
+        f"{inside} the range of its measurements"
+    )
