@@ -198,8 +198,9 @@ class Kernel:
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
 
-    The last seven say what the price depends on and the rest does not tell: `variant` which of its
-    class it is; `is_backward` that a norm, a softmax or an attention computes gradients;
+    An attention of `layout` "contiguous" is torch's own, on sequences of one length. The last seven
+    say what the price depends on and the rest does not tell: `variant` which of its class it is;
+    `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
     row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
     `bytes_read_again` what its loops over a row read anew, unless it still lies in the L2;

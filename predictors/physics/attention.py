@@ -109,6 +109,25 @@ _CTA_CLOCKS = 6050.0
 #: Share of the longest CTA's time that the tail adds to the average SM's.
 _TAIL_SHARE = 0.35
 
+#: FlashAttention-2 forward on Hopper and Blackwell: one CTA of four warps reaches half of an SM's
+#: matrix throughput, and with a causal mask the longest CTAs start last. The share of the longest
+#: CTA's time that adds to the average SM's, and the floor, read off data/llm_layers (H100, 32
+#: heads; 16 heads were kept back).
+_FLASH_2_TAIL_SHARE = 1.4
+_FLASH_2_ALONE = 2.0
+_FLASH_2_FLOOR_FACTOR = 1.0
+_FLASH_2_MAJORS = (9, 10)
+
+#: The same on Ampere and Ada, where neither side is longer than 128: clocks of a CTA of 64 queries,
+#: and of each 64 keys of 128 elements (RTX A6000, 32 heads; 16 were kept back), two CTAs an SM. The
+#: serving kernels of data/modern, which the networks were fitted to, take twice as long there.
+_SHORT_LENGTH = 128
+_SHORT_TILE = 64
+_SHORT_CTA_CLOCKS = 1980.0
+_SHORT_TILE_CLOCKS = 4140.0
+_SHORT_HEAD_DIM = 128
+_SHORT_CTAS_AN_SM = 2
+
 #: Clocks for adding up the parts of a split.
 _SPLIT_CLOCKS = 17_600.0
 
@@ -142,11 +161,19 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
     dram_us = _dram_us(kernel, gpu)
+    is_flash_2 = _is_flash_2(kernel, size, gpu)
     best_us, split = min(
-        (_split_us(size, gpu, parts, total_us, longest, pair_us, cta_us, dram_us), parts)
+        (
+            smooth_maximum(
+                _busy_us(total_us, -(-longest // parts) * pair_us, cta_us, size, is_flash_2),
+                dram_us,
+            )
+            + _split_clocks(size, gpu, parts) / clock,
+            parts,
+        )
         for parts in KV_SPLITS
     )
-    floor_us = gpu.floor_us * _FLOOR_FACTOR
+    floor_us = gpu.floor_us * (_FLASH_2_FLOOR_FACTOR if is_flash_2 else _FLOOR_FACTOR)
     is_memory_bound = dram_us > max(total_us, best_us / 2)
     launch = geometry_of(
         KernelClass.ATTENTION,
@@ -165,26 +192,48 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
+        at_most_us=_short_us(kernel, size, gpu),
     )
 
 
-def _split_us(
-    size: AttentionSize,
-    gpu: GPU,
-    parts: int,
-    total_us: float,
-    longest: int,
-    pair_us: float,
-    cta_us: float,
-    dram_us: float,
+def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
+    """What torch's FlashAttention-2 takes at most where the sequences are short; else infinite."""
+    is_short = max(size.seq_q, size.seq_kv) <= _SHORT_LENGTH and min(size[:5]) >= 1
+    is_measured = gpu.vendor == "nvidia" and gpu.compute_capability[0] == 8
+    is_of_torch = kernel.variant == "flash_attention" and kernel.layout == "contiguous"
+    if not (is_short and is_measured and is_of_torch) or size.backward:
+        return math.inf
+    rows, columns = -(-size.seq_q // _SHORT_TILE), -(-size.seq_kv // _SHORT_TILE)
+    waves = -(-size.batch * size.heads * rows // (_SHORT_CTAS_AN_SM * gpu.num_sms))
+    depth = max(size.head_dim, size.head_dim_v) / _SHORT_HEAD_DIM
+    clocks = _SHORT_CTA_CLOCKS + columns * _SHORT_TILE_CLOCKS * depth
+    return gpu.floor_us + waves * clocks / (gpu.clock_hz * 1e-6)
+
+
+def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
+    """Whether it is the forward of FlashAttention-2 on a GPU that it was not written for."""
+    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability[0] in _FLASH_2_MAJORS
+    return kernel.variant == "flash_attention" and is_newer and not size.backward
+
+
+def _busy_us(
+    total_us: float, chain_us: float, cta_us: float, size: AttentionSize, is_flash_2: bool
 ) -> float:
-    """The time with keys and values cut into so many parts, without the floor."""
-    longest_us = -(-longest // parts) * pair_us + cta_us
-    busy_us = max(total_us, longest_us) + _TAIL_SHARE * longest_us
-    clocks = 0.0
-    if parts > 1:
-        clocks = _SPLIT_CLOCKS + 2.0 * parts * (size.batch * size.heads) * size.seq_q / gpu.num_sms
-    return smooth_maximum(busy_us, dram_us) + clocks / (gpu.clock_hz * 1e-6)
+    """Until the last CTA has ended, of the average SM's time and that of the longest CTA: its
+    chain of pairs of tiles, and the rest of it."""
+    longest_us = chain_us + cta_us
+    if not is_flash_2:
+        return max(total_us, longest_us) + _TAIL_SHARE * longest_us
+    if size.causal:
+        return total_us + _FLASH_2_TAIL_SHARE * longest_us
+    return max(total_us, _FLASH_2_ALONE * chain_us + cta_us) + _TAIL_SHARE * chain_us
+
+
+def _split_clocks(size: AttentionSize, gpu: GPU, parts: int) -> float:
+    """Clocks for adding up the parts into which keys and values are cut."""
+    if parts == 1:
+        return 0.0
+    return _SPLIT_CLOCKS + 2.0 * parts * (size.batch * size.heads) * size.seq_q / gpu.num_sms
 
 
 def _dram_us(kernel: Kernel, gpu: GPU) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -191,3 +192,25 @@ def test_both_fused_backends_of_amd_are_one_library() -> None:
     both = [attention_timing(kernel, mi300x, sustained=False) for kernel in (flash, efficient)]
 
     assert both[0].time_us == both[1].time_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "measured_us"),
+    [("RTX A6000", 32, 5.2), ("RTX A6000", 112, 7.4), ("H100", 48, 9.3), ("H100", 1715, 94.4)],
+)
+def test_torchs_flash_attention_takes_what_profiles_show(
+    gpu: str, tokens: int, measured_us: float
+) -> None:
+    # data/llm_layers, 16 query heads on 4 of keys: not among the rows of the constants.
+    kernel = Kernel.attention(1, 16, 4, tokens, tokens, 128, causal=True, dtype="float16")
+    kernel = replace(kernel, layout="contiguous")
+    timing = attention_timing(kernel, find_gpu(gpu), sustained=False)
+    assert min(timing.time_us, timing.at_most_us) == pytest.approx(measured_us, rel=0.3)
+
+
+def test_only_torchs_own_short_kernels_are_bounded() -> None:
+    kernel = Kernel.attention(1, 16, 4, 64, 64, 128, causal=True, dtype="float16")
+    longer = Kernel.attention(1, 16, 4, 64, 129, 128, causal=True, dtype="float16")
+    gpu = find_gpu("RTX A6000")
+    for other in (kernel, replace(longer, layout="contiguous")):
+        assert attention_timing(other, gpu, sustained=False).at_most_us == math.inf

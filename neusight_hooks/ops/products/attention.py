@@ -178,7 +178,8 @@ def sdpa_flash(
     **others: Argument,
 ) -> list[Kernel]:
     """FlashAttention-2 forward."""
-    return _forward(_heads_first(query, key, value), "flash_attention", causal=is_causal)
+    found = _forward(_heads_first(query, key, value), "flash_attention", causal=is_causal)
+    return [replace(kernel, layout="contiguous") for kernel in found]
 
 
 @register_op("aten::_scaled_dot_product_flash_attention_backward")
@@ -396,7 +397,8 @@ def sdpa_cudnn(
 ) -> list[Kernel]:
     """cuDNN's fused attention."""
     problem = _of_cudnn(query, key, value, cum_seq_q)
-    return _forward(problem, "cudnn_attention", causal=is_causal, bias=attn_bias)
+    chosen = _chosen_before(math, attn_bias)
+    return _forward(problem, chosen, causal=is_causal, bias=attn_bias)
 
 
 @register_op(
@@ -418,7 +420,22 @@ def sdpa_cudnn_backward(
 ) -> list[Kernel]:
     """cuDNN's fused attention backward, with the same kernels around the main one."""
     problem = _of_cudnn(query, key, value, cum_seq_q)
-    return _backward(problem, "cudnn_attention", causal=is_causal, bias=attn_bias)
+    chosen = _chosen_before(math, attn_bias)
+    return _backward(problem, chosen, causal=is_causal, bias=attn_bias)
+
+
+#: The first version of torch whose wheels bring a cuDNN (9.15.1) that it prefers on Hopper and
+#: Blackwell (check_prefer_cudnn_attention, ATen/native/transformers/cuda/sdp_utils.cpp). 2.5.0,
+#: which did so too, was taken back after its bugs (PyTorch 138522).
+_CUDNN_FIRST_SINCE = (2, 11)
+
+
+def _chosen_before(math: MathMode, bias: TensorSpec | None) -> Variant:
+    """What the version of torch that is priced runs where today's runs cuDNN: FlashAttention-2, or
+    for a mask the memory-efficient kernel."""
+    if math.torch >= _CUDNN_FIRST_SINCE:
+        return "cudnn_attention"
+    return "flash_attention" if bias is None else "efficient_attention"
 
 
 def _of_cudnn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from neusight.ops import kernels_of
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import OpSignature
+from neusight.recording.recording import MathMode, OpSignature
 from op_calls import MATH, call, kernels, names, signature, spec
 
 
@@ -24,7 +25,22 @@ def attention(op: str, kv_heads: int = 8, **more: Any) -> OpSignature:
 def test_flash_attention_is_one_kernel() -> None:
     (kernel,) = kernels(attention("_scaled_dot_product_flash_attention"))
 
-    assert kernel == Kernel.attention(2, 8, 8, 128, 128, 64, causal=True, dtype="bfloat16")
+    expected = Kernel.attention(2, 8, 8, 128, 128, 64, causal=True, dtype="bfloat16")
+    assert kernel == replace(expected, layout="contiguous")
+
+
+def test_before_torch_2_11_flash_ran_where_today_cudnn_does() -> None:
+    forward, backward = "_scaled_dot_product_cudnn_attention", "_cudnn_attention_backward"
+    bias = spec(2, 8, 128, 128, dtype="bfloat16")
+    older, newer = replace(MATH, torch=(2, 10)), replace(MATH, torch=(2, 11))
+
+    def variants(signature: OpSignature, math: MathMode) -> set[str]:
+        return {kernel.variant for kernel in kernels(signature, math)} - {""}
+
+    for op in (forward, backward):
+        assert variants(attention(op), older) == {"flash_attention"}
+        assert variants(attention(op), newer) == {"cudnn_attention"}
+        assert variants(attention(op, attn_bias=bias), older) == {"efficient_attention"}
 
 
 def test_flash_backward_prepares_and_converts_and_sums_grouped_heads() -> None:
