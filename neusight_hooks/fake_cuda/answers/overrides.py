@@ -202,6 +202,7 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        _require_matching(query, key, value, attn_mask, is_causal=is_causal)
         needs_grad = torch.is_grad_enabled() and (
             query.requires_grad or key.requires_grad or value.requires_grad
         )
@@ -249,6 +250,38 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         raise RuntimeError("No available kernel. Aborting execution.")
 
     return scaled_dot_product_attention
+
+
+def _require_matching(query: Any, key: Any, value: Any, mask: Any, *, is_causal: bool) -> None:
+    """RuntimeError as torch raises it, for operands that no kernel takes together
+    (validate_sdpa_input, ATen/native/transformers/attention.cpp)."""
+    operands = (query, key, value)
+    expected = "Expected query, key, and value to"
+    for what, found in (
+        ("dtype", [operand.dtype for operand in operands]),
+        ("device type", [operand.device for operand in operands]),
+    ):
+        if len({getattr(item, "type", item) for item in found}) > 1:
+            name = what.partition(" ")[0]
+            raise RuntimeError(
+                f"{expected} have the same {what}, but got query.{name}: {found[0]} "
+                f"key.{name}: {found[1]} and value.{name}: {found[2]} instead."
+            )
+    dims = [operand.dim() for operand in operands]
+    if min(dims) < 2:
+        raise RuntimeError(
+            f"{expected} all be at least 2 dimensional, but got query.dim: {dims[0]}, "
+            f"key.dim: {dims[1]} and value.dim: {dims[2]} instead."
+        )
+    if mask is None:
+        return
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+            f"attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype} instead."
+        )
+    if is_causal:
+        raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
 
 
 def _own_priority(usual_order: list[int]) -> tuple[AttentionBackend, ...] | None:

@@ -270,3 +270,24 @@ def test_one_hot_writes_ones_where_a_compiler_compares() -> None:
         labels = torch.ones(2, dtype=torch.long, device="cuda")
         assert torch.vmap(classes)(labels).shape == (2, 5)
         assert torch.compile(classes, backend="aot_eager")(labels).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"key": torch.float32}, "Expected query, key, and value to have the same dtype"),
+        ({"mask": torch.float64}, "Expected attn_mask dtype to be bool or float"),
+        ({"mask": torch.bool, "is_causal": True}, "Explicit attn_mask should not be set"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused_as_torch_does(
+    change: dict[str, Any], told: str
+) -> None:
+    with neusight.forecast_on("H100"):
+        query = torch.ones(1, 2, 8, 64, dtype=torch.bfloat16, device="cuda")
+        key = query.to(change.get("key", torch.bfloat16))
+        mask = torch.ones(8, 8, device="cuda").to(change["mask"]) if "mask" in change else None
+        with pytest.raises(RuntimeError, match=told):
+            torch.nn.functional.scaled_dot_product_attention(
+                query, key, query, attn_mask=mask, is_causal=change.get("is_causal", False)
+            )
