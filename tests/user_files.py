@@ -48,7 +48,7 @@ PYTHON = {
     "seen = open('data.bin', 'rb').read()",
     "open x on what stands": "try:\n    open('notes.txt', 'x')\n"
     "except FileExistsError as error:\n    seen = (error.errno, error.filename)",
-    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), os.listdir())",
+    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), sorted(os.listdir()))",
     "write_text": "Path('notes.txt').write_text('new'); seen = Path('notes.txt').read_text()",
     "write_bytes": "Path('data.bin').write_bytes(b'new'); seen = Path('data.bin').read_bytes()",
     "json.dump": "json.dump({'a': 1}, open('checkpoint-1/state.json', 'w'))\n"

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, why_no_view
 from neusight.integrations.program.guard.landlock import is_available
 from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, PYTHON, furnish
 
@@ -143,11 +144,22 @@ def all_ways(ways: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture(params=["view", "overlay"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What keeps the user's files as they are under `neusight run`."""
+    if request.param == "view" and why_no_view():
+        pytest.skip(f"this machine refuses a view of the file system: {why_no_view()}")
+    if request.param == "overlay":
+        if not is_available():
+            pytest.skip("this kernel has no Landlock")
+        monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    return str(request.param)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
 @pytest.mark.filterwarnings(*IGNORED)
 @pytest.mark.parametrize("group", GROUPS)
-def test_behind_the_guard_too(group: str, tmp_path: Path) -> None:
+def test_so_it_is_under_the_command(group: str, mode: str, tmp_path: Path) -> None:
     ways = GROUPS[group]
     for number in range(len(ways)):
         furnish(tmp_path / "real" / f"way-{number}")
@@ -205,8 +217,9 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
-def test_children_and_exits_share_the_store_and_leave_all_as_it_was(tmp_path: Path) -> None:
+def test_children_and_exits_share_the_files_and_leave_all_as_it_was(
+    mode: str, tmp_path: Path
+) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     folders = {name: tmp_path / f"way-{n}" for n, name in enumerate(CHILDREN_AND_EXIT)}

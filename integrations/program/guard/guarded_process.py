@@ -1,8 +1,9 @@
 """Records a program in a process of its own, which the kernel keeps away from the user's files.
 
-The script runs in a forked child that may write only where no user's files are. What the overlay
-has to do at real paths, this process does for it while it waits; and it alone prices, prints and
-writes what the user asked for.
+The script runs in a forked child with a copy-on-write view of the file system. Where the kernel
+refuses that, the child may write only where no user's files are, and what the overlay has to do at
+real paths, this process does for it while it waits. This process alone prices, prints and writes
+what the user asked for.
 """
 
 from __future__ import annotations
@@ -31,8 +32,13 @@ from neusight.integrations.program.guard.forking import (
     pickled_error,
     words_of_end,
 )
-from neusight.integrations.program.guard.landlock import is_available, restrict_writes
-from neusight.integrations.program.guard.writable_folders import allowed_folders
+from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
+from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.view import enter_view
+from neusight.integrations.program.guard.writable_folders import (
+    allowed_folders,
+    caches_of_packages,
+)
 from neusight.interrupts import RELAY, raises_from_here, take_relayed
 from neusight.predictors.errors import OptionError
 
@@ -41,18 +47,27 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
 
 __all__ = [
+    "FILES_VARIABLE",
     "Ended",
     "Terminated",
     "checked_keep_folder",
     "ending_on_sigterm",
+    "files_words",
     "in_guarded_process",
     "is_guarded",
+    "why_no_view",
 ]
 
 T = TypeVar("T")
 
 #: What ends a process from outside: `kill`, and a terminal that is closed.
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+#: Says `overlay` where no copy-on-write view is to be tried.
+FILES_VARIABLE = "NEUSIGHT_FILES"
+_VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
+_NO_VIEW = "no copy-on-write view"
+#: Folder in the store, and file in it, for what the child has to tell.
+_ANSWER = "answer"
 #: Folder in the store that the script takes for the system's temporary one.
 _TEMPORARY = "tmp"
 #: Bytes of its path at most: 107, less "/pymp-12345678/listener-12345678" of multiprocessing.
@@ -67,17 +82,19 @@ class Terminated(BaseException):
 
 @dataclass(frozen=True)
 class Ended(Generic[T]):
-    """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`."""
+    """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`;
+    `files` says what it wrote in a view of its own."""
 
     answer: T | None
     failure: str = ""
     exit_code: int = 0
+    files: str = ""
 
 
 def is_guarded(*, is_command_line: bool, allow_writes: bool) -> bool:
     """Whether a program is to run in a process of its own: from the command line, unless it may
-    write where it wants, where the kernel can guard it."""
-    return is_command_line and not allow_writes and is_available()
+    write where it wants."""
+    return is_command_line and not allow_writes and sys.platform == "linux"
 
 
 def checked_keep_folder(folder: str | None, *, allow_writes: bool = False) -> None:
@@ -100,49 +117,142 @@ def checked_keep_folder(folder: str | None, *, allow_writes: bool = False) -> No
 
 
 def in_guarded_process(
-    work: Callable[[Store], T], words: Iterable[str], *, keep: str | None = None
+    work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None = None
 ) -> Ended[T]:
-    """What `work` returned in a process of its own, given the store for the program's files; what
-    it raises is raised here. `words` may name files of the user's, whose folders stay closed.
-    Copies and new files are collected into `keep`, then removed."""
+    """What `work` returned in a process of its own; what it raises is raised here. `words` may name
+    files of the user's, whose folders stay closed. What the program writes is collected into
+    `keep`, then removed.
+
+    The process has a copy-on-write view of the file system, and `work` gets None; where the kernel
+    refuses that, the store by which an overlay keeps the user's files as they are.
+    """
     with _loaded():
+        raises_from_here()
         return _in_guarded_process(work, words, keep=keep)
 
 
 def _in_guarded_process(
-    work: Callable[[Store], T], words: Iterable[str], *, keep: str | None
+    work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None
 ) -> Ended[T]:
-    raises_from_here()
-    from neusight.fake_cuda.store.hands import HandsServer
     from neusight.fake_cuda.store.leftovers import remove_leftovers
     from neusight.fake_cuda.store.store import Store
 
     for folder in {tempfile.gettempdir(), _SHORT_PARENT}:
         remove_leftovers(folder)
     store = Store.create()
-    if keep is not None:
-        Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
+    layers, not_kept = Layers(store.folder), store.not_kept
+    files = ""
     try:
-        server = HandsServer(store.folder)
-        try:
-            with (
-                allowed_folders(words) as writable,
-                _temporary_folder(store.folder) as temporary,
-            ):
-                allowed = [store.folder, *writable]
-                status = _run_child(lambda: _answer(work, store.folder, allowed, temporary), server)
-            answer = _taken(server)
-        finally:
-            server.close()
+        (Path(store.folder) / _ANSWER).mkdir()
+        if keep is not None:
+            Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
+        with caches_of_packages(words) as caches:
+            status = None
+            if os.environ.get(FILES_VARIABLE) != "overlay":
+                status = _run_in_view(work, store.folder, caches)
+            if status is None:
+                status = _run_in_overlay(work, store.folder, allowed_folders(words, caches))
+        answer = _taken(store.folder)
+        files = layers.summary_line()
+        if keep is not None:
+            not_kept += layers.keep(keep)
     finally:
         store.close(keep=keep)
-        for text in store.not_kept:
+        for text in not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
     if answer is None:
-        return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)))
+        return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)), files)
     if isinstance(answer, BaseException):
         raise answer
-    return Ended(answer[0])
+    return Ended(answer[0], files=files)
+
+
+def files_words(mode: str, *, is_guarded: bool) -> str:
+    """What keeps the user's files as they are where what a program wrote was kept away by `mode`,
+    a value of the recording's option."""
+    if mode == "view":
+        return _VIEW_WORDS
+    why = why_no_view() if is_guarded else ""
+    return f"{guard_words(is_guarded=is_guarded)}{f'; {_NO_VIEW}: {why}' if why else ''}"
+
+
+def why_no_view() -> str:
+    """Why a program gets no copy-on-write view of the file system here; empty where it does."""
+    from neusight.fake_cuda.store.store import Store
+
+    if os.environ.get(FILES_VARIABLE) == "overlay":
+        return f"{FILES_VARIABLE} says so"
+    store = Store.create()
+    try:
+        (Path(store.folder) / _ANSWER).mkdir()
+        refusal = _Refusal()
+        child = fork()
+        if child == 0:
+            with suppress(BaseException):
+                refusal.enter_view(store.folder, [])
+            os._exit(0)
+        text = refusal.text()
+        os.waitpid(child, 0)
+        return text
+    finally:
+        store.close()
+
+
+def _run_in_view(work: Callable[[Store | None], object], folder: str, caches: list[str]) -> int | None:
+    """Status of the process; None where it could not have a view of its own."""
+    refusal = _Refusal()
+
+    def run() -> None:
+        if refusal.enter_view(folder, caches):
+            _answer(lambda: work(None), folder)
+
+    status = _run_child(run)
+    return None if refusal.text() else status
+
+
+class _Refusal:
+    """A pipe by which a forked process says why it has no view."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def enter_view(self, folder: str, caches: list[str]) -> bool:
+        """In the child: whether it has one."""
+        try:
+            enter_view(folder, [os.path.join(folder, _ANSWER), *caches])
+        except OSError as error:
+            os.write(self._write, (error.strerror or str(error)).encode())
+            return False
+        finally:
+            os.close(self._write)
+        return True
+
+    def text(self) -> str:
+        """In the parent, once the child has ended or has its view; empty where it has."""
+        os.close(self._write)
+        with os.fdopen(self._read, "rb") as file:
+            return file.read().decode()
+
+
+def _run_in_overlay(work: Callable[[Store], object], folder: str, allowed: list[str]) -> int:
+    """Status of the process: the overlay stands before its files, and the kernel behind it."""
+    from neusight.fake_cuda.store.hands import HandsServer
+    from neusight.fake_cuda.store.store import Store
+
+    server = HandsServer(folder)
+    try:
+        with _temporary_folder(folder) as temporary:
+
+            def run() -> None:
+                server.close()
+                tempfile.tempdir = os.environ["TMPDIR"] = temporary
+                if is_available():
+                    restrict_writes([folder, *allowed])
+                _answer(lambda: work(Store(folder)), folder)
+
+            return _run_child(run, server)
+    finally:
+        server.close()
 
 
 @contextmanager
@@ -193,19 +303,19 @@ def _load() -> None:
     import neusight.session  # noqa: F401
 
 
-def _taken(server: HandsServer) -> Any:
+def _taken(folder: str) -> Any:
     """The answer in a tuple, the exception that was raised, or None where there is neither."""
-    if server.taken is None:
+    try:
+        data = Path(folder, _ANSWER, _ANSWER).read_bytes()
+    except FileNotFoundError:
         return None
-    with os.fdopen(server.taken, "rb") as file:
-        file.seek(0)
-        return pickle.load(file)
+    return pickle.loads(data)
 
 
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def _run_child(work: Callable[[], None], server: HandsServer) -> int:
+def _run_child(work: Callable[[], None], server: HandsServer | None = None) -> int:
     """Forks, does the child's work at real paths until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
@@ -213,13 +323,14 @@ def _run_child(work: Callable[[], None], server: HandsServer) -> int:
         parent = os.getpid()
         child = fork()
         if child == 0:
-            _be_child(work, server, parent, signals.interrupt)
+            _be_child(work, parent, signals.interrupt)
         signals.child = child
         status: int | None = None
         try:
             if signals.num_terminations:  # it came before the child could be told
                 os.kill(child, signal.SIGTERM)
-            _serve_until_end(server, child)
+            if server is not None:
+                _serve_until_end(server, child)
             _, status = os.waitpid(child, 0)
         finally:
             signals.child = 0
@@ -332,14 +443,11 @@ def _children() -> list[int]:
 # -- the child -----------------------------------------------------------------------------------
 
 
-def _be_child(
-    work: Callable[[], None], server: HandsServer, parent: int, interrupt: Any
-) -> NoReturn:
+def _be_child(work: Callable[[], None], parent: int, interrupt: Any) -> NoReturn:
     """Does the work and ends the process, past everything that the parent has still to do."""
     own, status = os.getpid(), 0
     try:
         end_with_parent(parent)
-        server.close()
         for number in _ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
@@ -360,20 +468,13 @@ def _be_child(
         os._exit(status)
 
 
-def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], temporary: str) -> None:
-    """Works behind the guard, and passes on what came of it. What a script forked off and let run
-    to the end has nothing to tell."""
-    from neusight.fake_cuda.store.hands import RemoteHands
-    from neusight.fake_cuda.store.store import Store
-
-    own = os.getpid()
-    hands = RemoteHands(folder)  # it keeps the true functions
+def _answer(work: Callable[[], object], folder: str) -> None:
+    """Works, and passes on what came of it. What a script forked off and let run to the end has
+    nothing to tell."""
+    own, opened, renamed = os.getpid(), os.open, os.rename  # the true functions
     try:
-        tempfile.tempdir = os.environ["TMPDIR"] = temporary
-        restrict_writes(allowed)
-        done = work(Store(folder))
+        data = pickle.dumps((work(),), pickle.HIGHEST_PROTOCOL)
         ignore_interrupts()
-        data = pickle.dumps((done,), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         ignore_interrupts()
         if os.getpid() != own:
@@ -382,8 +483,8 @@ def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], tempo
     if os.getpid() != own:
         return
     gc.collect()  # files that the script left open are written to their ends
-    descriptor = os.memfd_create("neusight answer")
-    with os.fdopen(descriptor, "wb") as file:
+    place = os.path.join(folder, _ANSWER, _ANSWER)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with os.fdopen(opened(f"{place}.part", flags, 0o600), "wb") as file:
         file.write(data)
-        file.flush()
-        hands.give(descriptor)
+    renamed(f"{place}.part", place)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from neusight.fake_cuda.store.folder_watch import FolderWatch
 from neusight.fake_cuda.store.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.store.journal import Journal
-from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own
+from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own, remove_tree
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.fake_cuda.store.true_functions import functions_beneath
@@ -336,7 +336,7 @@ class Store:
                 if kept is None or not _is_in(path, kept):
                     self._remove_made(path)
             self._journal.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder)
             if self._lock is not None:
                 with contextlib.suppress(OSError):  # a script may have closed it
                     os.close(self._lock)
