@@ -260,7 +260,7 @@ class Session:
             host=forecast.host,
             asked=self._asked,
             store=store,
-            allow_writes=options.allow_writes,
+            has_view=options.has_view,
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
