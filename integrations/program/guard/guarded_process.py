@@ -66,6 +66,10 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 FILES_VARIABLE = "NEUSIGHT_FILES"
 _VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
 _NO_VIEW = "no copy-on-write view"
+#: Where shared memory is: a store lies there where the temporary folder cannot be an upper layer,
+#: as on a container's own overlay.
+_MEMORY = "/dev/shm"
+_PARENTS = (None, _MEMORY)
 #: Folder in the store, and file in it, for what the child has to tell.
 _ANSWER = "answer"
 #: Folder in the store that the script takes for the system's temporary one.
@@ -135,31 +139,43 @@ def _in_guarded_process(
     work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None
 ) -> Ended[T]:
     from neusight.fake_cuda.store.leftovers import remove_leftovers
+
+    for folder in {tempfile.gettempdir(), _SHORT_PARENT, _MEMORY}:
+        remove_leftovers(folder)
+    if keep is not None:
+        Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
+    with caches_of_packages(words) as caches:
+        for parent in () if os.environ.get(FILES_VARIABLE) == "overlay" else _PARENTS:
+            with _store(parent, keep) as store:
+                status = _run_in_view(work, store.folder, caches)
+                if status is not None:
+                    return _ended(status, store, keep)
+        with _store(None, keep) as store:
+            status = _run_in_overlay(work, store.folder, allowed_folders(words, caches))
+            return _ended(status, store, None)
+
+
+@contextmanager
+def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
+    """A store for one process; at its end the files in it that are to be kept are."""
     from neusight.fake_cuda.store.store import Store
 
-    for folder in {tempfile.gettempdir(), _SHORT_PARENT}:
-        remove_leftovers(folder)
-    store = Store.create()
-    layers, not_kept = Layers(store.folder), store.not_kept
-    files = ""
+    store = Store.create(parent=parent)
     try:
         (Path(store.folder) / _ANSWER).mkdir()
-        if keep is not None:
-            Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
-        with caches_of_packages(words) as caches:
-            status = None
-            if os.environ.get(FILES_VARIABLE) != "overlay":
-                status = _run_in_view(work, store.folder, caches)
-            if status is None:
-                status = _run_in_overlay(work, store.folder, allowed_folders(words, caches))
-        answer = _taken(store.folder)
-        files = layers.summary_line()
-        if keep is not None:
-            not_kept += layers.keep(keep)
+        yield store
     finally:
         store.close(keep=keep)
-        for text in not_kept:
+        for text in store.not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
+
+
+def _ended(status: int, store: Store, keep: str | None) -> Ended[Any]:
+    """What came of a process; what it wrote in a view of its own goes to `keep`."""
+    layers = Layers(store.folder)
+    answer, files = _taken(store.folder), layers.summary_line()
+    if keep is not None:
+        store.not_kept += layers.keep(keep)
     if answer is None:
         return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)), files)
     if isinstance(answer, BaseException):
@@ -178,24 +194,22 @@ def files_words(mode: str, *, is_guarded: bool) -> str:
 
 def why_no_view() -> str:
     """Why a program gets no copy-on-write view of the file system here; empty where it does."""
-    from neusight.fake_cuda.store.store import Store
-
     if os.environ.get(FILES_VARIABLE) == "overlay":
         return f"{FILES_VARIABLE} says so"
-    store = Store.create()
-    try:
-        (Path(store.folder) / _ANSWER).mkdir()
-        refusal = _Refusal()
-        child = fork()
-        if child == 0:
-            with suppress(BaseException):
-                refusal.enter_view(store.folder, [])
-            os._exit(0)
-        text = refusal.text()
-        os.waitpid(child, 0)
-        return text
-    finally:
-        store.close()
+    refusals = []
+    for parent in _PARENTS:
+        with _store(parent, None) as store:
+            refusal = _Refusal()
+            child = fork()
+            if child == 0:
+                with suppress(BaseException):
+                    refusal.enter_view(store.folder, [])
+                os._exit(0)
+            refusals.append(refusal.text())
+            os.waitpid(child, 0)
+        if not refusals[-1]:
+            return ""
+    return refusals[0]
 
 
 def _run_in_view(work: Callable[[Store | None], object], folder: str, caches: list[str]) -> int | None:
