@@ -390,7 +390,7 @@ class Session:
         return Recording(
             steps=tuple(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             questions=tuple(sorted(self._questions.items())),
             warnings=tuple(self._warnings_of(recorder)),
             script=self.options.script,

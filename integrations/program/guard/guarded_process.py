@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import select
 import signal
 import sys
@@ -24,12 +23,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.answers import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
-    pickled_error,
     words_of_end,
 )
 from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
@@ -323,7 +322,7 @@ def _taken(folder: str) -> Any:
         data = Path(folder, _ANSWER, _ANSWER).read_bytes()
     except FileNotFoundError:
         return None
-    return pickle.loads(data)
+    return decoded(data)
 
 
 # -- the parent ----------------------------------------------------------------------------------
@@ -487,13 +486,13 @@ def _answer(work: Callable[[], object], folder: str) -> None:
     nothing to tell."""
     own, opened, renamed = os.getpid(), os.open, os.rename  # the true functions
     try:
-        data = pickle.dumps((work(),), pickle.HIGHEST_PROTOCOL)
+        data = encoded((work(),))
         ignore_interrupts()
     except BaseException as error:
         ignore_interrupts()
         if os.getpid() != own:
             raise
-        data = pickled_error(error)
+        data = encoded_error(error)
     if os.getpid() != own:
         return
     gc.collect()  # files that the script left open are written to their ends
