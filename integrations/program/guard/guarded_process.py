@@ -71,6 +71,9 @@ _MEMORY = "/dev/shm"
 _PARENTS = (None, _MEMORY)
 #: Folder in the store, and file in it, for what the child has to tell.
 _ANSWER = "answer"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+#: Said where a limit on files (ulimit -f) or a full disk stops it.
+_TOO_LARGE = "what was recorded could not be written to the temporary folder"
 #: Folder in the store that the script takes for the system's temporary one.
 _TEMPORARY = "tmp"
 #: Bytes of its path at most: 107, less "/pymp-12345678/listener-12345678" of multiprocessing.
@@ -179,6 +182,8 @@ def _ended(status: int, store: Store, keep: str | None) -> Ended[Any]:
         return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)), files)
     if isinstance(answer, BaseException):
         raise answer
+    if isinstance(answer, str):
+        return Ended(None, answer, ExitCode.JUDGED, files)
     return Ended(answer[0], files=files)
 
 
@@ -317,7 +322,8 @@ def _load() -> None:
 
 
 def _taken(folder: str) -> Any:
-    """The answer in a tuple, the exception that was raised, or None where there is neither."""
+    """The answer in a tuple, the exception that was raised, why there is neither in words, or None
+    where nothing is said."""
     try:
         data = Path(folder, _ANSWER, _ANSWER).read_bytes()
     except FileNotFoundError:
@@ -497,7 +503,16 @@ def _answer(work: Callable[[], object], folder: str) -> None:
         return
     gc.collect()  # files that the script left open are written to their ends
     place = os.path.join(folder, _ANSWER, _ANSWER)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with os.fdopen(opened(f"{place}.part", flags, 0o600), "wb") as file:
-        file.write(data)
+    try:
+        _write(opened(f"{place}.part", _NEW_FILE, 0o600), data)
+    except OSError as error:
+        reason = f"{_TOO_LARGE}: {error.strerror}"
+        _write(opened(f"{place}.part", _NEW_FILE, 0o600), encoded(reason))
     renamed(f"{place}.part", place)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
+from neusight.integrations.program.guard.answers import UnknownAnswerError
 from neusight.integrations.program.guard.guarded_process import (
     FILES_VARIABLE,
     checked_keep_folder,
@@ -483,3 +485,28 @@ def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path, either: str
 
     assert left_in_temporary(home) == []
     assert sorted(path.name for path in home.iterdir()) == ["mine.txt", "train.py"]
+
+
+def test_an_answer_that_is_too_large_for_a_file_is_said_so(home: Path, either: str) -> None:
+    def work(store: Any) -> bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+        return bytes(10_000)
+
+    ended = in_guarded_process(work, WORDS)
+
+    assert (ended.answer, ended.exit_code) == (None, 1)
+    assert ended.failure == (
+        "what was recorded could not be written to the temporary folder: File too large"
+    )
+    assert left_in_temporary(home) == []
+
+
+def test_an_answer_that_would_run_something_does_not(home: Path, either: str) -> None:
+    class Calling:
+        def __reduce__(self) -> Any:
+            return os.system, ("echo called > called.txt",)
+
+    with pytest.raises(UnknownAnswerError, match=r"posix\.system"):
+        in_guarded_process(lambda store: Calling(), WORDS)
+
+    assert sorted(path.name for path in home.iterdir()) == ["mine.txt"]
