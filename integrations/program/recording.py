@@ -78,7 +78,9 @@ def _recorded_here(
     session = Session(_session_options(program, gpu, options, link), store=store)
     rates = PrintedRates(session)
     with telling_progress(session, quiet=options.quiet), rates.reading():
-        outcome = run_program(program, session, is_last=is_own, is_guarded=is_own and not options.has_view)
+        outcome = run_program(
+            program, session, is_last=is_own, is_guarded=is_own and not options.has_view
+        )
     outcome = _with_failure_of_others(outcome, session)
     recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)

@@ -28,6 +28,7 @@ _VALUES = {
     ("builtins", "set"),
     ("multiprocessing.pool", "RemoteTraceback"),
     ("multiprocessing.pool", "rebuild_exc"),
+    ("neusight.exit_codes", "ExitCode"),
     ("neusight.integrations.program.recorded", "Recorded"),
     ("neusight.integrations.program.runner", "Outcome"),
 }

@@ -38,7 +38,13 @@ from neusight.integrations.program.guard.writable_folders import (
     allowed_folders,
     caches_of_packages,
 )
-from neusight.interrupts import RELAY, raises_from_here, take_relayed
+from neusight.interrupts import (
+    ENDING_SIGNALS,
+    RELAY,
+    raises_from_here,
+    signals_held,
+    take_relayed,
+)
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ __all__ = [
 T = TypeVar("T")
 
 #: What ends a process from outside: `kill`, and a terminal that is closed.
-_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = ENDING_SIGNALS[1:]
 #: Says `overlay` where no copy-on-write view is to be tried.
 FILES_VARIABLE = "NEUSIGHT_FILES"
 _VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
@@ -134,11 +140,13 @@ def in_guarded_process(
     """
     with _loaded():
         raises_from_here()
-        return _in_guarded_process(work, words, keep=keep)
+        interrupt = signal.getsignal(signal.SIGINT)
+        with signals_held():  # but while the process runs: nothing is left half made, or half gone
+            return _in_guarded_process(work, words, keep, interrupt)
 
 
 def _in_guarded_process(
-    work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None
+    work: Callable[[Store | None], T], words: Iterable[str], keep: str | None, interrupt: Any
 ) -> Ended[T]:
     from neusight.fake_cuda.store.leftovers import remove_leftovers
 
@@ -149,11 +157,12 @@ def _in_guarded_process(
     with caches_of_packages(words) as caches:
         for parent in () if os.environ.get(FILES_VARIABLE) == "overlay" else _PARENTS:
             with _store(parent, keep) as store:
-                status = _run_in_view(work, store.folder, caches)
+                status = _run_in_view(work, store.folder, caches, interrupt)
                 if status is not None:
                     return _ended(status, store, keep)
         with _store(None, keep) as store:
-            status = _run_in_overlay(work, store.folder, allowed_folders(words, caches))
+            allowed = allowed_folders(words, caches)
+            status = _run_in_overlay(work, store.folder, allowed, interrupt)
             return _ended(status, store, None)
 
 
@@ -216,7 +225,9 @@ def why_no_view() -> str:
     return refusals[0]
 
 
-def _run_in_view(work: Callable[[Store | None], object], folder: str, caches: list[str]) -> int | None:
+def _run_in_view(
+    work: Callable[[Store | None], object], folder: str, caches: list[str], interrupt: Any
+) -> int | None:
     """Status of the process; None where it could not have a view of its own."""
     refusal = _Refusal()
 
@@ -224,7 +235,7 @@ def _run_in_view(work: Callable[[Store | None], object], folder: str, caches: li
         if refusal.enter_view(folder, caches):
             _answer(lambda: work(None), folder)
 
-    status = _run_child(run)
+    status = _run_child(run, interrupt)
     return None if refusal.text() else status
 
 
@@ -252,7 +263,9 @@ class _Refusal:
             return file.read().decode()
 
 
-def _run_in_overlay(work: Callable[[Store], object], folder: str, allowed: list[str]) -> int:
+def _run_in_overlay(
+    work: Callable[[Store], object], folder: str, allowed: list[str], interrupt: Any
+) -> int:
     """Status of the process: the overlay stands before its files, and the kernel behind it."""
     from neusight.fake_cuda.store.hands import HandsServer
     from neusight.fake_cuda.store.store import Store
@@ -268,7 +281,7 @@ def _run_in_overlay(work: Callable[[Store], object], folder: str, allowed: list[
                     restrict_writes([folder, *allowed])
                 _answer(lambda: work(Store(folder)), folder)
 
-            return _run_child(run, server)
+            return _run_child(run, interrupt, server)
     finally:
         server.close()
 
@@ -334,20 +347,22 @@ def _taken(folder: str) -> Any:
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def _run_child(work: Callable[[], None], server: HandsServer | None = None) -> int:
+def _run_child(work: Callable[[], None], interrupt: Any, server: HandsServer | None = None) -> int:
     """Forks, does the child's work at real paths until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     with _signals_left_to_child() as signals:
         parent = os.getpid()
+        # What comes before the child has handlers of its own comes to it afterwards.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
         child = fork()
         if child == 0:
-            _be_child(work, parent, signals.interrupt)
+            _be_child(work, parent, interrupt, mask)
         signals.child = child
         status: int | None = None
         try:
-            if signals.num_terminations:  # it came before the child could be told
-                os.kill(child, signal.SIGTERM)
+            signals.send_what_came()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if server is not None:
                 _serve_until_end(server, child)
             _, status = os.waitpid(child, 0)
@@ -383,48 +398,52 @@ def _serve_until_end(server: HandsServer, child: int) -> None:
 class _Signals:
     """What came while the child ran."""
 
-    interrupt: Any
     child: int = 0
+    num_interrupts: int = 0
     num_terminations: int = 0
+
+    def send_what_came(self) -> None:
+        """What came before there was a child."""
+        if self.num_interrupts:
+            os.kill(self.child, RELAY)
+        if self.num_terminations:
+            os.kill(self.child, signal.SIGTERM)
 
     def pass_interrupt_on(self, number: int, frame: FrameType | None) -> None:
         """The terminal tells the child too, a program may have told this process alone: the child
         knows which."""
-        if self.child:
-            with suppress(ProcessLookupError):
-                os.kill(self.child, RELAY)
+        self.num_interrupts += 1
+        self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
+        self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
         if self.child:
-            wanted = signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL
             with suppress(ProcessLookupError):
-                os.kill(self.child, wanted)
+                os.kill(self.child, number)
 
 
 @contextmanager
 def _signals_left_to_child() -> Iterator[_Signals]:
     """While open, Ctrl-C is the child's alone (the terminal tells both), SIGTERM is passed on."""
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield _Signals(signal.SIG_DFL)
+        yield signals
         return
-    signals = _Signals(signal.getsignal(signal.SIGINT))
-    signal.signal(signal.SIGINT, signals.pass_interrupt_on)
-    # Else one that comes before the child has its handler would kill it.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [RELAY])
-    terminate = {
-        number: signal.signal(number, signals.terminate)
-        for number in _ENDING_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
-    }
+    before = {}
     try:
+        for number in ENDING_SIGNALS:
+            is_interrupt = number == signal.SIGINT
+            if is_interrupt or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                handler = signals.pass_interrupt_on if is_interrupt else signals.terminate
+                before[number] = signal.signal(number, handler)
         yield signals
     finally:
-        for number, handler in terminate.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, signals.interrupt)
 
 
 @contextmanager
@@ -432,11 +451,16 @@ def ending_on_sigterm() -> Iterator[None]:
     """While open, SIGTERM ends the processes that were started, then raises `Terminated`, so that
     nothing is left behind. For a command line's main thread."""
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
+    is_ending = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal is_ending
         for child in _children():
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
-        raise Terminated
+        if not is_ending:  # else it is on its way out
+            is_ending = True
+            raise Terminated
 
     before = {
         number: signal.signal(number, end)
@@ -462,7 +486,9 @@ def _children() -> list[int]:
 # -- the child -----------------------------------------------------------------------------------
 
 
-def _be_child(work: Callable[[], None], parent: int, interrupt: Any) -> NoReturn:
+def _be_child(
+    work: Callable[[], None], parent: int, interrupt: Any, mask: Iterable[int]
+) -> NoReturn:
     """Does the work and ends the process, past everything that the parent has still to do."""
     own, status = os.getpid(), 0
     try:
@@ -472,7 +498,7 @@ def _be_child(work: Callable[[], None], parent: int, interrupt: Any) -> NoReturn
                 signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(RELAY, take_relayed)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELAY])
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         leave_exit_to_parent()
         work()
     except KeyboardInterrupt:

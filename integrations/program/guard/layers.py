@@ -156,7 +156,9 @@ class _Layer(NamedTuple):
                 yield Change(path, True, False, None)
             moved_from = _attribute(above, "redirect")
             if moved_from is not None:
-                folder = self.covered if moved_from.startswith("/") else os.path.dirname(below or "")
+                folder = (
+                    self.covered if moved_from.startswith("/") else os.path.dirname(below or "")
+                )
                 below, is_moved = os.path.join(folder, moved_from.lstrip("/")), True
             elif _attribute(above, "opaque") is not None:
                 below = None

@@ -23,6 +23,7 @@ from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own, remove_
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.fake_cuda.store.true_functions import functions_beneath
+from neusight.interrupts import signals_held
 
 __all__ = ["Place", "Store", "missing"]
 
@@ -72,12 +73,13 @@ class Store:
     @classmethod
     def create(cls, *, parent: str | None = None) -> Store:
         """A fresh one in the temporary folder (or in `parent`), readable by this user alone."""
-        folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
-        os.mkdir(os.path.join(folder, _FILES))
-        lock = own(folder)
-        store = cls(folder, hands=OwnHands())
-        store._lock = lock
-        return store
+        with signals_held():
+            folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
+            lock = own(folder)  # first: what has no owner is never removed
+            os.mkdir(os.path.join(folder, _FILES))
+            store = cls(folder, hands=OwnHands())
+            store._lock = lock
+            return store
 
     # -- the journal ------------------------------------------------------------------------------
 
@@ -324,8 +326,11 @@ class Store:
 
         Only in the process that made the store: others leave it alone.
         """
-        if not self.is_owner:
-            return
+        if self.is_owner:
+            with signals_held():
+                self._close(keep)
+
+    def _close(self, keep: str | None) -> None:
         self.refresh()
         kept = None if keep is None else os.path.realpath(keep)
         try:

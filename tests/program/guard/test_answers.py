@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from neusight.exit_codes import ExitCode
 from neusight.integrations.program.guard.answers import (
     UnknownAnswerError,
     decoded,
@@ -51,7 +52,12 @@ def test_a_recording_comes_back() -> None:
     )  # fmt: skip
     entries = (call, Synchronize("item", "cpu", 0))
     recording = Recording((Step("eval", entries),), "H100", "2.13.0", options={"a": "b"})
-    answer = Recorded(Outcome("stopped", exit_code=1), recording, files="abc", ranks=(recording,))
+    answer = Recorded(
+        Outcome("stopped", exit_code=ExitCode.INTERRUPTED),
+        recording,
+        files="abc",
+        ranks=(recording,),
+    )
 
     assert decoded(encoded((answer,))) == (answer,)
 
@@ -91,7 +97,8 @@ def test_what_would_call_something_is_refused(value: object, tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["OptionError.__init__", "OptionError.mro", "annotations", "NeusightError.__subclasses__"]
+    "name",
+    ["OptionError.__init__", "OptionError.mro", "annotations", "NeusightError.__subclasses__"],
 )
 def test_nor_is_part_of_a_known_class_reached(name: str) -> None:
     data = b"\x80\x04\x8c\x1aneusight.predictors.errors" + b"\x8c"

@@ -361,7 +361,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(home: Path, overlay: None) -> None:
+def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(
+    home: Path, overlay: None
+) -> None:
     import sqlite3
 
     (home / "many.py").write_text(MANY)
