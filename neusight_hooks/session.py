@@ -80,8 +80,9 @@ class SessionOptions:
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
     compiles the program's models, which it does not ask for itself. With `has_view` the process has
-    a copy-on-write view of the file system, so that it writes where it says. `link` leads from `rank` to
-    those that run beside it; what waits for other processes in vain ends after `wait_s` seconds.
+    a copy-on-write view of the file system, so that it writes where it says. `link` leads from
+    `rank` to those that run beside it; what waits for other processes in vain ends after `wait_s`
+    seconds.
     """
 
     forecast: ForecastOptions

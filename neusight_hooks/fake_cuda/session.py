@@ -27,7 +27,7 @@ from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
-from neusight.fake_cuda.folder_renames import install_folder_renames
+from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installing import install_nvml
@@ -89,8 +89,8 @@ def enter_fake_cuda(
     processes: Processes | None = None,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
-    do; what they do to files goes to `store`, without one where they say: to the user's own, or in a
-    process that `has_view` to its copy-on-write view. With `compiles_models`
+    do; what they do to files goes to `store`, without one where they say: to the user's own, or in
+    a process that `has_view` to its copy-on-write view. With `compiles_models`
     their models are compiled, whatever they say. What they start joins `processes`. `undo` ends it;
     how to undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []

@@ -248,7 +248,7 @@ class _Refusal:
     def enter_view(self, folder: str, caches: list[str]) -> bool:
         """In the child: whether it has one."""
         try:
-            enter_view(folder, [os.path.join(folder, _ANSWER), *caches])
+            enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
         except OSError as error:
             os.write(self._write, (error.strerror or str(error)).encode())
             return False
@@ -442,8 +442,8 @@ def _signals_left_to_child() -> Iterator[_Signals]:
                 before[number] = signal.signal(number, handler)
         yield signals
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -528,7 +528,7 @@ def _answer(work: Callable[[], object], folder: str) -> None:
     if os.getpid() != own:
         return
     gc.collect()  # files that the script left open are written to their ends
-    place = os.path.join(folder, _ANSWER, _ANSWER)
+    place = f"{folder}/{_ANSWER}/{_ANSWER}"
     try:
         _write(opened(f"{place}.part", _NEW_FILE, 0o600), data)
     except OSError as error:

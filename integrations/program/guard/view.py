@@ -1,6 +1,6 @@
-"""A copy-on-write view of the file system: what a process and all it starts write goes to a store.
+"""A copy-on-write view of the file system: what a process and its children write goes to a store.
 
-A mount namespace (user_namespaces(7), mount_namespaces(7)) in which overlayfs lies over every folder
+A mount namespace (user_namespaces(7), mount_namespaces(7)) in which overlayfs covers every folder
 that can be written. With the right to mount, one overlay of `/` becomes the root, and one more lies
 on each file system mounted below it. An ordinary user gets a user namespace first, in which `/`
 cannot be a lower layer, since what is mounted on it is locked: each folder without a mount below it
@@ -61,8 +61,8 @@ class _Mount(NamedTuple):
 
 
 def enter_view(store: str, kept: Iterable[str]) -> None:
-    """From now on this process, which has one thread, writes to layers in the folder `store` in place
-    of its files; what it writes to the folders `kept` really stands there.
+    """From now on this process, which has one thread, writes to layers in the folder `store` in
+    place of its files; what it writes to the folders `kept` really stands there.
 
     OSError, with the reason in words, where this machine refuses it: the process must end then.
     """
@@ -193,7 +193,7 @@ def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: lis
 
 
 def _drop_capabilities() -> None:
-    """The rights that the user namespace gave: the user's own files keep the modes that they have."""
+    """The rights that the user namespace gave: the modes of the user's own files hold again."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()) != 0:
         raise _error("capset")
@@ -223,7 +223,7 @@ def _overlay(layers: Layers, folder: str, target: str) -> None:
 
 
 def _options_on(upper: str) -> str:
-    """Who may set trusted attributes can also have folders renamed, and names of one file kept so."""
+    """Only who may set trusted attributes can have folders renamed, and several names of a file."""
     try:
         os.setxattr(upper, "trusted.neusight", b"")
     except OSError:

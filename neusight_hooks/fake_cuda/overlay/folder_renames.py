@@ -1,4 +1,4 @@
-"""Folders that overlayfs, mounted by an ordinary user, cannot rename: copied instead, as `mv` does."""
+"""Folders that overlayfs cannot rename where an ordinary user mounted it: copied, as `mv` does."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _renaming(original: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             if error.errno != errno.EXDEV or folders or not _is_folder_of_one_disk(src, dst):
                 raise
-            if os.path.isdir(dst):  # noqa: PTH112
-                os.rmdir(dst)  # noqa: PTH106  (only an empty one may be replaced)
+            if os.path.isdir(dst):
+                os.rmdir(dst)
             shutil.copytree(src, dst, symlinks=True)
             shutil.rmtree(src)
 
@@ -37,7 +37,7 @@ def _renaming(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_folder_of_one_disk(src: Any, dst: Any) -> bool:
-    if os.path.islink(src) or not os.path.isdir(src):  # noqa: PTH112, PTH114
+    if os.path.islink(src) or not os.path.isdir(src):
         return False
-    above = os.path.dirname(os.path.abspath(os.fspath(dst)))  # noqa: PTH100, PTH120
-    return os.stat(src).st_dev == os.stat(above).st_dev  # noqa: PTH116
+    above = os.path.dirname(os.path.abspath(os.fspath(dst)))
+    return os.stat(src).st_dev == os.stat(above).st_dev
