@@ -27,10 +27,10 @@ from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core
 from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
-from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installing import install_nvml
+from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
