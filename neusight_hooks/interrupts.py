@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
 __all__ = [
+    "ENDING_SIGNALS",
     "RELAY",
     "Interrupts",
     "end_at_once",
     "raises_from_here",
     "runs_the_program",
+    "signals_held",
     "take_relayed",
 ]
 
@@ -45,6 +47,9 @@ _ENDING_FOLDERS = ("/torch/_library/",)
 #: it (macOS, Windows) read recordings and forecast nothing.
 RELAY = getattr(signal, "SIGRTMIN", signal.SIGTERM)
 
+#: What ends a process from outside: Ctrl-C, `kill`, a terminal that is closed.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+
 #: Seconds within which what is passed on is what came here too: a process group gets it twice.
 _SAME_PRESS_S = 0.3
 
@@ -59,6 +64,29 @@ def runs_the_program(function: F) -> F:
     """Marks a function of neusight that calls the user's program: what it calls is the user's."""
     _runs_the_program.add(function.__code__)
     return function
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """While open, what ends a process from outside waits; then it comes. By handlers, not by the
+    mask of signals: other threads would take them. No other thread than the main one is told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in dict.fromkeys(ENDING_SIGNALS):
+            handler = signal.getsignal(number)
+            if handler not in (None, signal.SIG_IGN):
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -80,8 +80,10 @@ class SessionOptions:
 
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
-    compiles the program's models, which it does not ask for itself. `link` leads from `rank` to
-    those that run beside it; what waits for other processes in vain ends after `wait_s` seconds.
+    compiles the program's models, which it does not ask for itself. With `has_view` the process has
+    a copy-on-write view of the file system, so that it writes where it says. `link` leads from
+    `rank` to those that run beside it; what waits for other processes in vain ends after `wait_s`
+    seconds.
     """
 
     forecast: ForecastOptions
@@ -90,6 +92,7 @@ class SessionOptions:
     with_stack: bool = False
     virtual_time: bool = False
     allow_writes: bool = False
+    has_view: bool = False
     keep_writes: str | Path | None = None
     steady_steps: int | None = None
     max_ops: int | None = None
@@ -265,6 +268,7 @@ class Session:
             host=forecast.host,
             asked=self._asked,
             store=store,
+            has_view=options.has_view,
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
@@ -297,7 +301,7 @@ class Session:
         from neusight.fake_cuda.store.folder_watch import FolderWatch
         from neusight.fake_cuda.store.store import Store
 
-        if self.options.allow_writes:
+        if self.options.allow_writes or self.options.has_view:
             return None
         store = self._store or Store.create()
         if self._store is None:
@@ -394,7 +398,7 @@ class Session:
         return Recording(
             steps=tuple(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             questions=tuple(sorted(self._questions.items())),
             warnings=tuple(self._warnings_of(recorder)),
             script=self.options.script,

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-__all__ = ["CHILDREN_AND_EXIT", "C_LIBRARIES", "MOVES_AND_REMOVALS", "PYTHON", "furnish"]
+__all__ = [
+    "CHILDREN_AND_EXIT", "C_LIBRARIES", "MOVES_AND_REMOVALS", "OTHERS", "PYTHON", "furnish",
+]  # fmt: skip
 
 
 def furnish(folder: Path) -> None:
@@ -48,7 +50,7 @@ PYTHON = {
     "seen = open('data.bin', 'rb').read()",
     "open x on what stands": "try:\n    open('notes.txt', 'x')\n"
     "except FileExistsError as error:\n    seen = (error.errno, error.filename)",
-    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), os.listdir())",
+    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), sorted(os.listdir()))",
     "write_text": "Path('notes.txt').write_text('new'); seen = Path('notes.txt').read_text()",
     "write_bytes": "Path('data.bin').write_bytes(b'new'); seen = Path('data.bin').read_bytes()",
     "json.dump": "json.dump({'a': 1}, open('checkpoint-1/state.json', 'w'))\n"
@@ -378,3 +380,146 @@ CHILDREN_AND_EXIT = {
         0,
     ),
 }
+
+# What reaches files by neither Python's functions nor the C writers that the overlay knows.
+_RUN = "run = lambda line: subprocess.run(line, shell=True, check=True, capture_output=True, text=True).stdout\n"
+_LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+
+OTHERS = {
+    "cp": _RUN + "run('cp notes.txt copied.txt'); seen = open('copied.txt').read()",
+    "cp over": _RUN + "run('cp log.csv notes.txt'); seen = open('notes.txt').read()",
+    "cp -a of a folder": _RUN + "run('cp -a checkpoint-1 copied')\n"
+    "seen = (torch.load('copied/model.pt'), os.stat('copied/state.json').st_mtime == "
+    "os.stat('checkpoint-1/state.json').st_mtime)",
+    "rm": _RUN + "run('rm notes.txt'); seen = os.path.exists('notes.txt')",
+    "rm -r": _RUN + "run('rm -r checkpoint-1'); seen = os.path.exists('checkpoint-1')",
+    "rm -r, then mkdir": _RUN + "run('rm -r checkpoint-1; mkdir checkpoint-1; echo n > checkpoint-1/n')\n"
+    "seen = os.listdir('checkpoint-1')",
+    "mv": _RUN + "run('mv notes.txt moved.txt'); seen = (open('moved.txt').read(), os.path.exists('notes.txt'))",
+    "mv over": _RUN + "run('mv log.csv notes.txt'); seen = open('notes.txt').read()",
+    "mv of a folder": _RUN + "run('mv checkpoint-1 best'); seen = torch.load('best/model.pt')",
+    "mv of a folder, then write in it": _RUN + "run('mv checkpoint-1 best; echo x >> best/state.json')\n"
+    "seen = (open('best/state.json').read(), sorted(os.listdir('best')))",
+    "chmod": _RUN + "run('chmod 600 notes.txt'); seen = oct(os.stat('notes.txt').st_mode)",
+    "chmod of a folder": _RUN + "run('chmod 700 empty'); seen = oct(os.stat('empty').st_mode)",
+    "chmod of a folder by Python": "os.chmod('empty', 0o711); seen = oct(os.stat('empty').st_mode)",
+    "touch -d": _RUN + "run('touch -d 2001-01-01 notes.txt'); seen = os.stat('notes.txt').st_mtime",
+    "touch of a folder": "os.utime('empty', (1, 1)); seen = os.stat('empty').st_mtime",
+    "touch, new": _RUN + "run('touch new.txt'); seen = os.path.getsize('new.txt')",
+    "append by a shell": _RUN + "run('echo more >> notes.txt'); seen = open('notes.txt').read()",
+    "truncate": _RUN + "run('truncate -s 5 data.bin'); seen = os.path.getsize('data.bin')",
+    "dd": _RUN + "run('dd if=/dev/zero of=data.bin bs=4 count=1 conv=notrunc')\n"
+    "seen = open('data.bin', 'rb').read()",
+    "sed -i": _RUN + "run('sed -i s/precious/common/ notes.txt'); seen = open('notes.txt').read()",
+    "tee": _RUN + "run('echo x | tee -a notes.txt'); seen = open('notes.txt').read()",
+    "ln": _RUN + "run('ln notes.txt second; echo x >> second'); seen = open('notes.txt').read()",
+    "ln -s": _RUN + "run('ln -sf log.csv link.txt'); seen = os.readlink('link.txt')",
+    "mkfifo": _RUN + "run('mkfifo pipe; echo x > pipe & cat pipe'); seen = os.path.exists('pipe')",
+    "tar": _RUN + "run('tar cf all.tar checkpoint-1 && rm -r checkpoint-1 && tar xf all.tar')\n"
+    "seen = torch.load('checkpoint-1/model.pt')",
+    "git": _RUN + "run('git init -q . && git add notes.txt && git -c user.name=a -c user.email=a@b "
+    "commit -qm one'); seen = run('git log --format=%s && git status --short notes.txt')",
+    "another Python": "subprocess.run([sys.executable, '-S', '-c', \"open('notes.txt', 'a').write('x')\"])\n"
+    "seen = open('notes.txt').read()",
+    "a program reads what was written": _RUN + "open('notes.txt', 'w').write('new')\n"
+    "seen = run('cat notes.txt')",
+    "a program reads what was removed": _RUN + "os.remove('notes.txt'); seen = run('ls')",
+    "os.system": "os.system('echo x >> notes.txt'); seen = open('notes.txt').read()",
+    "a descriptor that is inherited": "f = open('notes.txt', 'a')\n"
+    "line = f'import os; os.write({f.fileno()}, b\"x\")'\n"
+    "subprocess.run([sys.executable, '-S', '-c', line], pass_fds=[f.fileno()])\n"
+    "f.close(); seen = open('notes.txt').read()",
+    "open(2) by C": _LIBC + "d = libc.open(b'notes.txt', os.O_WRONLY | os.O_TRUNC)\n"
+    "libc.write(d, b'new', 3); libc.close(d); seen = open('notes.txt').read()",
+    "fopen by C": _LIBC + "libc.fopen.restype = ctypes.c_void_p\n"
+    "f = libc.fopen(b'new.txt', b'w')\nif not f:\n    raise PermissionError\nlibc.fputs(b'abc', ctypes.c_void_p(f))\n"
+    "libc.fclose(ctypes.c_void_p(f)); seen = open('new.txt').read()",
+    "rename(2) by C": _LIBC + "libc.rename(b'log.csv', b'notes.txt'); seen = open('notes.txt').read()",
+    "unlink(2) by C": _LIBC + "libc.unlink(b'notes.txt'); seen = os.path.exists('notes.txt')",
+    "mkdir(2) by C": _LIBC + "libc.mkdir(b'made', 0o755); seen = os.listdir('made')",
+    "chmod(2) by C": _LIBC + "libc.chmod(b'notes.txt', 0o600); seen = oct(os.stat('notes.txt').st_mode)",
+    "os.mkfifo": "os.mkfifo('pipe'); seen = os.path.exists('pipe')",
+    "os.mknod": "os.mknod('plain'); seen = os.path.getsize('plain')",
+    "a socket": "import socket; s = socket.socket(socket.AF_UNIX); s.bind('s'); s.listen()\n"
+    "c = socket.socket(socket.AF_UNIX); c.connect('s'); c.send(b'x'); seen = s.accept()[0].recv(1)",
+    "setxattr": "os.setxattr('notes.txt', 'user.k', b'v'); seen = os.getxattr('notes.txt', 'user.k')",
+    "sqlite3, the program": _RUN + "run('sqlite3 runs.db \"insert into runs values (7)\"')\n"
+    "c = sqlite3.connect('runs.db'); seen = c.execute('select * from runs').fetchall(); c.close()",
+    "sqlite3, a kept connection": "import _sqlite3; c = _sqlite3.connect('runs.db')\n"
+    "c.execute('insert into runs values (8)'); c.commit(); c.close()\n"
+    "c = _sqlite3.connect('runs.db'); seen = c.execute('select * from runs').fetchall(); c.close()",
+    "sqlite3 in WAL mode": "c = sqlite3.connect('runs.db'); c.execute('pragma journal_mode=wal')\n"
+    "c.execute('insert into runs values (9)'); c.commit(); d = sqlite3.connect('runs.db')\n"
+    "seen = d.execute('select * from runs').fetchall(); c.close(); d.close()",
+    "dbm": "import dbm\nwith dbm.open('keys', 'c') as d:\n    d['a'] = 'b'\n"
+    "with dbm.open('keys') as d:\n    seen = d['a']",
+    "mmap of a new file": "f = open('new.bin', 'wb+'); f.truncate(64); m = mmap.mmap(f.fileno(), 64)\n"
+    "m[0:3] = b'abc'; m.flush(); m.close(); f.close(); seen = open('new.bin', 'rb').read(3)",
+    "a lock": "import fcntl; f = open('notes.txt', 'a'); fcntl.flock(f, fcntl.LOCK_EX)\n"
+    "f.write('x'); f.close(); seen = open('notes.txt').read()",
+    "a rewritten module": "import importlib\nPath('own_module.py').write_text('x = 1'); sys.path.insert(0, '.')\n"
+    "import own_module; one = own_module.x; os.utime('own_module.py', (1, 1))\n"
+    "Path('own_module.py').write_text('x = 20'); importlib.invalidate_caches()\n"
+    "importlib.reload(own_module); seen = (one, own_module.x); sys.path.pop(0)\n"
+    "del sys.modules['own_module']",
+    "a zip of modules": "with zipfile.ZipFile('modules.zip', 'w') as z:\n"
+    "    z.writestr('in_zip.py', 'x = 5')\nsys.path.insert(0, os.path.abspath('modules.zip'))\n"
+    "import in_zip; seen = in_zip.x; sys.path.pop(0)",
+    "profiler": "with torch.profiler.profile() as p:\n    torch.ones(3) + 1\n"
+    "p.export_chrome_trace('trace.json'); seen = 'traceEvents' in json.load(open('trace.json'))",
+    "profiler over a file": "with torch.profiler.profile() as p:\n    torch.ones(3) + 1\n"
+    "p.export_chrome_trace('notes.txt'); seen = 'traceEvents' in json.load(open('notes.txt'))",
+    "safetensors": "from safetensors.torch import load_file, save_file\n"
+    "save_file({'a': torch.ones(2)}, 'new.safetensors'); save_file({'a': torch.zeros(2)}, 'new.safetensors')\n"
+    "seen = load_file('new.safetensors')['a'].tolist()",
+    "safetensors' safe_open": "from safetensors import safe_open\nfrom safetensors.torch import save_file\n"
+    "save_file({'a': torch.ones(2)}, 'notes.txt')\nwith safe_open('notes.txt', 'pt') as f:\n"
+    "    seen = f.get_tensor('a').tolist()",
+    "tokenizers": "from tokenizers import Tokenizer, models\n"
+    "Tokenizer(models.WordLevel({'a': 0, '?': 1}, unk_token='?')).save('tokenizer.json')\n"
+    "seen = Tokenizer.from_file('tokenizer.json').encode('a').ids",
+    "save_pretrained of a tokenizer": "from tokenizers import Tokenizer, models\n"
+    "from transformers import PreTrainedTokenizerFast\n"
+    "fast = Tokenizer(models.WordLevel({'a': 0, '?': 1}, unk_token='?'))\n"
+    "PreTrainedTokenizerFast(tokenizer_object=fast).save_pretrained('checkpoint-1')\n"
+    "PreTrainedTokenizerFast(tokenizer_object=fast).save_pretrained('checkpoint-1')\n"
+    "seen = PreTrainedTokenizerFast.from_pretrained('checkpoint-1')('a')['input_ids']",
+    "Arrow's own file systems": "from pyarrow import fs\nlocal = fs.LocalFileSystem()\n"
+    "with local.open_output_stream('notes.txt') as f:\n    f.write(b'arrow')\n"
+    "local.copy_file('notes.txt', 'again.txt'); local.delete_file('log.csv')\n"
+    "seen = (open('again.txt').read(), os.path.exists('log.csv'))",
+    "an Arrow file, as datasets write them": "import pyarrow as pa\n"
+    "def write(values):\n    table = pa.table({'a': values})\n"
+    "    with pa.OSFile('rows.arrow', 'wb') as s, pa.ipc.new_stream(s, table.schema) as w:\n"
+    "        w.write_table(table)\n"
+    "write([1]); write([2, 3])\n"
+    "seen = pa.ipc.open_stream(pa.memory_map('rows.arrow')).read_all()['a'].to_pylist()",
+    "a folder of Parquet": "import pyarrow as pa, pyarrow.dataset as ds\n"
+    "ds.write_dataset(pa.table({'a': [1, 2]}), 'rows', format='parquet')\n"
+    "seen = ds.dataset('rows').to_table()['a'].to_pylist()",
+    "PIL": "from PIL import Image; Image.new('L', (2, 2), 7).save('dot.png')\n"
+    "seen = Image.open('dot.png').getpixel((0, 0))",
+    "a Cython writer with its own handle": "import pandas\n"
+    "pandas.DataFrame({'a': [1]}).to_parquet('log.csv'); seen = pandas.read_parquet('log.csv')['a'].tolist()",
+    "numpy by a descriptor": "d = os.open('array.npy', os.O_RDWR); np.full(4, 9).tofile(os.fdopen(d, 'r+b'))\n"
+    "seen = open('array.npy', 'rb').read()[:8]",
+    "os.rename of a folder": "os.rename('checkpoint-1', 'best'); seen = sorted(os.listdir('best'))",
+    "os.replace of a folder with one": "shutil.rmtree('checkpoint-2'); os.mkdir('checkpoint-2')\n"
+    "os.replace('checkpoint-1', 'checkpoint-2'); seen = torch.load('checkpoint-2/model.pt')",
+    "a second name that was there": "open('notes.txt', 'a').write('new'); seen = open('hard.txt').read()",
+    "posix": "import posix; posix.rename('notes.txt', 'moved.txt'); seen = open('moved.txt').read()",
+    "_io": "import _io; f = _io.FileIO('notes.txt', 'w'); f.write(b'x'); f.close()\n"
+    "seen = open('notes.txt').read()",
+    "multiprocessing, spawned": "seen = subprocess.run([sys.executable, '-c', "
+    "\"import os; os.rename('notes.txt', 'moved.txt')\"]).returncode, os.path.exists('moved.txt')",
+    "openat(2)": _LIBC + "f = os.open('checkpoint-1', os.O_RDONLY)\n"
+    "d = libc.openat(f, b'new.txt', os.O_WRONLY | os.O_CREAT, 0o644); libc.write(d, b'new', 3)\n"
+    "libc.close(d); os.close(f); seen = open('checkpoint-1/new.txt').read()",
+    "sendfile": "a, b = os.open('log.csv', os.O_RDONLY), os.open('notes.txt', os.O_WRONLY)\n"
+    "os.sendfile(b, a, 0, 4); os.close(a); os.close(b); seen = open('notes.txt').read()",
+    "copy_file_range": "a, b = os.open('log.csv', os.O_RDONLY), os.open('notes.txt', os.O_WRONLY)\n"
+    "os.copy_file_range(a, b, 4); os.close(a); os.close(b); seen = open('notes.txt').read()",
+    "a file without a name, linked": "d = os.open('.', os.O_TMPFILE | os.O_RDWR); os.write(d, b'x')\n"
+    "os.link(f'/proc/self/fd/{d}', 'named', follow_symlinks=True, src_dir_fd=0)\n"
+    "os.close(d); seen = open('named').read()",
+}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _told(sys.argv[1:], is_command_line=True)
     except Terminated:
         return ExitCode.TERMINATED
+    except KeyboardInterrupt:  # again, before the first was said
+        return ExitCode.INTERRUPTED
 
 
 def _told(words: list[str], *, is_command_line: bool) -> int:
@@ -125,6 +128,8 @@ def _told(words: list[str], *, is_command_line: bool) -> int:
         except Exception as error:
             return _failed(error, own)
         except KeyboardInterrupt:
+            if is_command_line:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
             return _said("interrupted", ExitCode.INTERRUPTED)
         return code
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from neusight.advice.advice import Advice, advice_lines, fitting_lines
-from neusight.integrations.program.guard.landlock import guard_words
+from neusight.integrations.program.guard.guarded_process import files_words
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
@@ -69,8 +69,9 @@ def _notes(screen: Screen, first: Forecast) -> list[str]:
     if screen.outcome.stopped_early:
         steps = options.steps_text
         notes.append(f"  note      the script was ended after {steps} steady steps (--steps)")
-    if FILES_OPTION in first.recording.options:
-        notes.append(f"  files     {guard_words(is_guarded=options.is_guarded)}")
+    mode = first.recording.options.get(FILES_OPTION)
+    if mode is not None:
+        notes.append(f"  files     {files_words(str(mode), is_guarded=options.is_guarded)}")
     return notes
 
 

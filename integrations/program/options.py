@@ -69,7 +69,8 @@ class ProgramOptions:
     what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have),
     `torch` the version whose kernels are priced ("2.4"; None: the one that is installed).
     `samples` and `tokens` state what enters a step, in place of what is recorded. `is_guarded`
-    lets it write only where nothing is the user's, in a process of its own. `compiles_models`
+    runs it in a process of its own, in which the user's files are safe; with `has_view` this is
+    that process, with a copy-on-write view of the file system. `compiles_models`
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
     where it is one, `topology` how those are joined (None: as in the GPU's reference system), and
     `network_gbps` with which network instead ("50x8"). `ranks` says which of them run side by side,
@@ -94,6 +95,7 @@ class ProgramOptions:
     allow_writes: bool = False
     keep_writes: str | None = None
     is_guarded: bool = False
+    has_view: bool = False
     compiles_models: bool = False
     rank: Rank | None = None
     topology: str | Topology | None = None

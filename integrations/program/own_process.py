@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.forking import pickled_error, words_of_end
+from neusight.integrations.program.guard.answers import decoded, encoded, encoded_error
+from neusight.integrations.program.guard.forking import words_of_end
 from neusight.integrations.program.guard.guarded_process import (
     Terminated,
     ending_on_sigterm,
@@ -106,7 +107,7 @@ class OwnProcess:
             failure, exit_code = words_of_end(code)
             failure = self._last_words() or failure
             return Recorded(Outcome(failure=failure, exit_code=exit_code, is_lost=True))
-        answer = pickle.loads(self._answer.read_bytes())
+        answer = decoded(self._answer.read_bytes())
         if isinstance(answer, BaseException):
             raise answer
         assert isinstance(answer, Recorded)
@@ -165,13 +166,13 @@ def main() -> int:
     )
     try:
         with ending_on_sigterm():
-            answer = pickle.dumps(recorded(program, gpu, options))
+            answer = encoded(recorded(program, gpu, options))
     except Terminated:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:
-        answer = pickled_error(error)
+        answer = encoded_error(error)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
     (place / "answer").write_bytes(answer)

@@ -38,13 +38,27 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     if not options.is_guarded:
         return record(program, gpu, options)
     ended = in_guarded_process(
-        lambda store: record(program, gpu, options, store),
+        lambda store: record(program, gpu, replace(options, has_view=store is None), store),
         program.possible_paths,
         keep=options.keep_writes,
     )
     if ended.answer is None:
         return Recorded(Outcome(failure=ended.failure, exit_code=ended.exit_code, is_lost=True))
-    return ended.answer
+    return _saying(ended.answer, ended.files) if ended.files else ended.answer
+
+
+def _saying(found: Recorded, files: str) -> Recorded:
+    """With what became of the files that the program wrote in a view of its own."""
+    from neusight.session import FILES_OPTION
+
+    if found.recording is None:
+        return found
+    told = replace(
+        found.recording,
+        warnings=(*found.recording.warnings, files),
+        options={**found.recording.options, FILES_OPTION: "view"},
+    )
+    return replace(found, recording=told, ranks=(told, *found.ranks[1:]) if found.ranks else ())
 
 
 def _recorded_here(
@@ -60,11 +74,13 @@ def _recorded_here(
     from neusight.session import Session
 
     formulas_before, modules_before = formulas(), set(sys.modules)
-    is_own = store is not None or link is not None
+    is_own = store is not None or link is not None or options.has_view
     session = Session(_session_options(program, gpu, options, link), store=store)
     rates = PrintedRates(session)
     with telling_progress(session, quiet=options.quiet), rates.reading():
-        outcome = run_program(program, session, is_guarded=is_own)
+        outcome = run_program(
+            program, session, is_last=is_own, is_guarded=is_own and not options.has_view
+        )
     outcome = _with_failure_of_others(outcome, session)
     recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
@@ -143,7 +159,7 @@ def _one_store(store: Store | None, options: ProgramOptions) -> Iterator[str | N
     where they may write."""
     from neusight.fake_cuda.store.store import Store
 
-    if store is not None or options.allow_writes:
+    if store is not None or options.allow_writes or options.has_view:
         yield None if store is None else store.folder
         return
     own = Store.create()
@@ -165,7 +181,8 @@ def _session_options(
         with_stack=options.with_stack,
         virtual_time=True,
         allow_writes=options.allow_writes,
-        keep_writes=options.keep_writes,
+        has_view=options.has_view,
+        keep_writes=None if options.has_view else options.keep_writes,
         steady_steps=options.steps,
         max_ops=options.max_ops,
         script=program.title,

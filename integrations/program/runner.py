@@ -78,10 +78,12 @@ def hide_gpus() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def run_program(program: Program, session: Session, *, is_guarded: bool = False) -> Outcome:
+def run_program(
+    program: Program, session: Session, *, is_last: bool = False, is_guarded: bool = False
+) -> Outcome:
     """Runs the program inside the session, its exit handlers too; raises what is the fault of
-    neusight alone. `is_guarded` says that this process is the program's and may not write
-    everywhere.
+    neusight alone. `is_last` says that this process is the program's and ends with it, `is_guarded`
+    that it may not write everywhere.
 
     What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
     KeyboardInterrupt where the program has ended, else there and then.
@@ -92,7 +94,7 @@ def run_program(program: Program, session: Session, *, is_guarded: bool = False)
     with _handler_kept():
         session.open()
         try:
-            _run_inside(program, session, is_guarded=is_guarded)
+            _run_inside(program, session, is_last=is_last)
         except EnoughSteps:
             return Outcome(stopped_early=True)
         except RunawayLoop as error:
@@ -117,13 +119,13 @@ def _outcome_of(error: Exception, session: Session, *, is_guarded: bool) -> Outc
     return _outcome_of_error(error, is_guarded=is_guarded)
 
 
-def _run_inside(program: Program, session: Session, *, is_guarded: bool) -> None:
+def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
     with ExitStack() as undo:
         undo.callback(session.close)
         session.interrupts.on_second = partial(_end_at_once, undo)
         undo.enter_context(_as_main(program))
         undo.push(session.note_failure)
-        _execute_to_the_end(program, is_last=is_guarded)
+        _execute_to_the_end(program, is_last=is_last)
 
 
 def _end_at_once(undo: ExitStack) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,16 +16,10 @@ from neusight.recording.tensor import ForecastTensor
 __all__ = ["install_checkpoints"]
 
 
-def install_checkpoints(patches: Patches, *, allow_writes: bool) -> None:
-    """Makes torch.load, safetensors and transformers work on forecast tensors."""
+def install_checkpoints(patches: Patches) -> None:
+    """Makes torch.load and safetensors work on forecast tensors."""
     _install_loading(patches)
     when_imported(patches, "safetensors.torch", lambda module: _patch_safetensors(patches, module))
-    if not allow_writes:
-        when_imported(
-            patches,
-            "transformers.modeling_utils",
-            lambda module: _patch_transformers(patches, module),
-        )
 
 
 def _install_loading(patches: Patches) -> None:
@@ -158,27 +151,3 @@ def _write_without_data(
             if tensor.device.type == "cpu":
                 file.seek(body + header[name]["data_offsets"][0])
                 file.write(bytes(tensor.detach().contiguous().view(torch.uint8).numpy()))
-
-
-# -- transformers --------------------------------------------------------------------------------
-
-
-def _patch_transformers(patches: Patches, module: Any) -> None:
-    """Its own save_pretrained takes tensors without data for tied ones."""
-    model_class = module.PreTrainedModel
-    original = model_class.save_pretrained
-
-    def save_pretrained(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(p, ForecastTensor) for p in self.parameters()):
-            return original(self, save_directory, *args, **kwargs)
-        os.makedirs(save_directory, exist_ok=True)  # noqa: PTH103  (the overlay's)
-        self.config.save_pretrained(save_directory)
-        if self.can_generate():
-            self.generation_config.save_pretrained(save_directory)
-        torch.save(
-            self.state_dict(),
-            os.path.join(save_directory, "pytorch_model.bin"),  # noqa: PTH118
-        )
-        return None
-
-    patches.set(model_class, "save_pretrained", save_pretrained)

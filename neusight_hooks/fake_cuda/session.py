@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installing import install_nvml
+from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
@@ -78,6 +80,7 @@ def enter_fake_cuda(
     asked: Callable[[str, object], None],
     virtual_time: bool = False,
     store: Store | None = None,
+    has_view: bool = False,
     raise_out_of_memory: bool = False,
     compiles_models: bool = False,
     rank: Rank | None = None,
@@ -86,10 +89,10 @@ def enter_fake_cuda(
     processes: Processes | None = None,
 ) -> None:
     """From here on programs run on `gpu` without its being there, and `recorder` records what they
-    do; what they do to files goes to `store`, without one where they say. With `compiles_models`
-    their models are compiled, whatever they say. What they start joins
-    `processes`. `undo` ends it; how to
-    undo a change is noted there before the change is made."""
+    do; what they do to files goes to `store`, without one where they say: to the user's own, or in
+    a process that `has_view` to its copy-on-write view. With `compiles_models`
+    their models are compiled, whatever they say. What they start joins `processes`. `undo` ends it;
+    how to undo a change is noted there before the change is made."""
     clocks: list[LiveClock] = []
 
     def clock() -> LiveClock:
@@ -132,6 +135,9 @@ def enter_fake_cuda(
     if compiles_models:
         install_trial(patches, recorder)
     _install_overlay(patches, store)
+    if has_view and os.geteuid() != 0:
+        install_folder_renames(patches)
+    install_checkpoints(patches)
     _set_only_lift_cpu_tensors(undo)
     _leave_room_for_hooks(undo)
     undo.callback(torch.set_rng_state, torch.get_rng_state())
@@ -161,16 +167,14 @@ def _install_own_code(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_overlay(patches: Patches, store: Store | None) -> None:
-    """Nothing of the user's changes from now on, and checkpoints of forecast tensors load back."""
+    """Nothing of the user's changes from now on."""
     if store is None:
-        install_checkpoints(patches, allow_writes=True)
         return
     overlay = Overlay(store)
     install_open_handles(patches, overlay)
     install_files(patches, overlay)
     install_writers(patches, overlay)
     install_spawned(patches, overlay)
-    install_checkpoints(patches, allow_writes=False)
 
 
 #: Frames of Python for each that a program has of its own. A module's call takes 5 of the

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,8 +21,9 @@ import pytest
 import torch
 
 import neusight
+from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, why_no_view
 from neusight.integrations.program.guard.landlock import is_available
-from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, PYTHON, furnish
+from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, OTHERS, PYTHON, furnish
 
 PREAMBLE = """
 import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging
@@ -143,11 +148,22 @@ def all_ways(ways: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture(params=["view", "overlay"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What keeps the user's files as they are under `neusight run`."""
+    if request.param == "view" and why_no_view():
+        pytest.skip(f"this machine refuses a view of the file system: {why_no_view()}")
+    if request.param == "overlay":
+        if not is_available():
+            pytest.skip("this kernel has no Landlock")
+        monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    return str(request.param)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
 @pytest.mark.filterwarnings(*IGNORED)
 @pytest.mark.parametrize("group", GROUPS)
-def test_behind_the_guard_too(group: str, tmp_path: Path) -> None:
+def test_so_it_is_under_the_command(group: str, mode: str, tmp_path: Path) -> None:
     ways = GROUPS[group]
     for number in range(len(ways)):
         furnish(tmp_path / "real" / f"way-{number}")
@@ -167,6 +183,61 @@ def test_behind_the_guard_too(group: str, tmp_path: Path) -> None:
     assert {int(n): text.replace(f"{tmp_path}/way/", f"{tmp_path}/real/")
             for n, text in seen.items()} == expected  # fmt: skip
     assert standing(tmp_path / "way") == before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(*IGNORED)
+def test_so_it_is_for_other_programs_and_libraries(mode: str, tmp_path: Path) -> None:
+    """In the overlay nothing changes either, but not all of them may write."""
+    ways = {name: _refusable(code) for name, code in OTHERS.items() if _is_possible(code)}
+    for number in range(len(ways)):
+        furnish(tmp_path / "real" / f"way-{number}")
+        furnish(tmp_path / "way" / f"way-{number}")
+    (tmp_path / "way" / "script.py").write_text(all_ways(ways))
+    before = standing(tmp_path / "way")
+    expected = {
+        number: repr(seen_by(code, tmp_path / "real" / f"way-{number}"))
+        for number, code in enumerate(ways.values())
+    }
+
+    done = neusight_run("script.py", tmp_path / "way")
+
+    seen = {int(line.split(" ", 1)[0]): line.split(" ", 1)[1]
+            for line in done.stdout.splitlines() if line[:1].isdigit()}  # fmt: skip
+    names = list(ways)
+    after = standing(tmp_path / "way")
+    changed = {path.partition("/")[0] for path in before if after.pop(path, None) != before[path]}
+    assert done.returncode == 0, done.stderr
+    assert {name: expected[n] for n, name in enumerate(names) if "refused" in expected[n]} == {}
+    assert after == {}
+    assert {names[int(folder.removeprefix("way-"))] for folder in changed} == (
+        set() if mode == "view" else OF_ATTRIBUTES
+    )
+    different = {names[n]: (seen[n], expected[n]) for n in expected if seen[n] != expected[n]}
+    if mode == "view":
+        assert different == {}
+    else:
+        assert len(different) <= MOST_REFUSED, different
+
+
+#: Of OTHERS, those that Landlock does not stop: they change what a file may and its times.
+OF_ATTRIBUTES = {"chmod", "chmod of a folder", "touch -d", "chmod(2) by C"}
+#: Of OTHERS, those that read back something else where the overlay is all there is.
+MOST_REFUSED = 50
+
+
+def _is_possible(code: str) -> bool:
+    """Whether the packages that it imports are installed."""
+    named = re.findall(r"(?:from|import) (\w+)", code)
+    packages = {name for name in named if name in ("pandas", "PIL", "pyarrow", "safetensors",
+                                                   "tokenizers", "transformers")}  # fmt: skip
+    return all(importlib.util.find_spec(name) for name in packages)
+
+
+def _refusable(code: str) -> str:
+    """A way of which an error is what it saw."""
+    body = "\n".join(f"    {line}" for line in code.splitlines())
+    return f"try:\n{body}\nexcept Exception as error:\n    seen = f'refused: {{error}}'"
 
 
 #: Spawned children import the script.
@@ -205,10 +276,11 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_available(), reason="this kernel has no Landlock")
-def test_children_and_exits_share_the_store_and_leave_all_as_it_was(tmp_path: Path) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+def test_children_and_exits_share_the_files_and_leave_all_as_it_was(
+    mode: str, tmp_path: Path
+) -> None:
+    # Sockets of multiprocessing are in it, whose paths have 108 bytes at most.
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))
     folders = {name: tmp_path / f"way-{n}" for n, name in enumerate(CHILDREN_AND_EXIT)}
     for name, folder in folders.items():
         furnish(folder)
@@ -231,6 +303,7 @@ def test_children_and_exits_share_the_store_and_leave_all_as_it_was(tmp_path: Pa
         for text in READ_BACK.get(name, ()):
             assert text in told[1], told
     assert list(temporary.glob("neusight-*")) == []
+    shutil.rmtree(temporary)
 
 
 READ_BACK = {

@@ -18,7 +18,8 @@ from typing import Literal
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
-from neusight.integrations.program.guard.landlock import guard_words, is_available
+from neusight.integrations.program.guard.guarded_process import files_words, why_no_view
+from neusight.integrations.program.guard.landlock import is_available
 from neusight.predictors.terminal_text import printable_text
 from neusight.supported import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 
@@ -184,9 +185,9 @@ def _gpu(name: str) -> Finding:
 
 
 def _files(name: str) -> Finding:
-    if is_available():
-        return Finding(name, "ok", guard_words())
-    return Finding(name, "absent", guard_words())
+    refusal = why_no_view()
+    words = files_words("overlay" if refusal else "view", is_guarded=True)
+    return Finding(name, "ok" if not refusal or is_available() else "absent", words)
 
 
 def _tensorboard(name: str) -> Finding:

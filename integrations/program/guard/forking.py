@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import multiprocessing.process
 import os
-import pickle
 import signal
 import threading
 import warnings
 import weakref
-from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 
 from neusight.exit_codes import ExitCode
 from neusight.interrupts import RELAY
@@ -20,7 +18,6 @@ __all__ = [
     "fork",
     "ignore_interrupts",
     "leave_exit_to_parent",
-    "pickled_error",
     "words_of_end",
 ]
 
@@ -61,16 +58,6 @@ def ignore_interrupts() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, RELAY):
             signal.signal(number, signal.SIG_IGN)
-
-
-def pickled_error(error: BaseException) -> bytes:
-    """An exception for another process, with its traceback as text."""
-    try:
-        data = pickle.dumps(ExceptionWithTraceback(error, error.__traceback__))
-        pickle.loads(data)
-    except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return data
 
 
 def words_of_end(code: int) -> tuple[str, int]:

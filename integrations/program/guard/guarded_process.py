@@ -1,15 +1,15 @@
 """Records a program in a process of its own, which the kernel keeps away from the user's files.
 
-The script runs in a forked child that may write only where no user's files are. What the overlay
-has to do at real paths, this process does for it while it waits; and it alone prices, prints and
-writes what the user asked for.
+The script runs in a forked child with a copy-on-write view of the file system. Where the kernel
+refuses that, the child may write only where no user's files are, and what the overlay has to do at
+real paths, this process does for it while it waits. This process alone prices, prints and writes
+what the user asked for.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import pickle
 import select
 import signal
 import sys
@@ -23,17 +23,28 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.answers import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
-    pickled_error,
     words_of_end,
 )
-from neusight.integrations.program.guard.landlock import is_available, restrict_writes
-from neusight.integrations.program.guard.writable_folders import allowed_folders
-from neusight.interrupts import RELAY, raises_from_here, take_relayed
+from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
+from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.view import enter_view
+from neusight.integrations.program.guard.writable_folders import (
+    allowed_folders,
+    caches_of_packages,
+)
+from neusight.interrupts import (
+    ENDING_SIGNALS,
+    RELAY,
+    raises_from_here,
+    signals_held,
+    take_relayed,
+)
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
@@ -41,18 +52,34 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
 
 __all__ = [
+    "FILES_VARIABLE",
     "Ended",
     "Terminated",
     "checked_keep_folder",
     "ending_on_sigterm",
+    "files_words",
     "in_guarded_process",
     "is_guarded",
+    "why_no_view",
 ]
 
 T = TypeVar("T")
 
 #: What ends a process from outside: `kill`, and a terminal that is closed.
-_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = ENDING_SIGNALS[1:]
+#: Says `overlay` where no copy-on-write view is to be tried.
+FILES_VARIABLE = "NEUSIGHT_FILES"
+_VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
+_NO_VIEW = "no copy-on-write view"
+#: Where shared memory is: a store lies there where the temporary folder cannot be an upper layer,
+#: as on a container's own overlay.
+_MEMORY = "/dev/shm"
+_PARENTS = (None, _MEMORY)
+#: Folder in the store, and file in it, for what the child has to tell.
+_ANSWER = "answer"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+#: Said where a limit on files (ulimit -f) or a full disk stops it.
+_TOO_LARGE = "what was recorded could not be written to the temporary folder"
 #: Folder in the store that the script takes for the system's temporary one.
 _TEMPORARY = "tmp"
 #: Bytes of its path at most: 107, less "/pymp-12345678/listener-12345678" of multiprocessing.
@@ -67,17 +94,19 @@ class Terminated(BaseException):
 
 @dataclass(frozen=True)
 class Ended(Generic[T]):
-    """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`."""
+    """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`;
+    `files` says what it wrote in a view of its own."""
 
     answer: T | None
     failure: str = ""
     exit_code: int = 0
+    files: str = ""
 
 
 def is_guarded(*, is_command_line: bool, allow_writes: bool) -> bool:
     """Whether a program is to run in a process of its own: from the command line, unless it may
-    write where it wants, where the kernel can guard it."""
-    return is_command_line and not allow_writes and is_available()
+    write where it wants."""
+    return is_command_line and not allow_writes and sys.platform == "linux"
 
 
 def checked_keep_folder(folder: str | None, *, allow_writes: bool = False) -> None:
@@ -100,49 +129,161 @@ def checked_keep_folder(folder: str | None, *, allow_writes: bool = False) -> No
 
 
 def in_guarded_process(
-    work: Callable[[Store], T], words: Iterable[str], *, keep: str | None = None
+    work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None = None
 ) -> Ended[T]:
-    """What `work` returned in a process of its own, given the store for the program's files; what
-    it raises is raised here. `words` may name files of the user's, whose folders stay closed.
-    Copies and new files are collected into `keep`, then removed."""
+    """What `work` returned in a process of its own; what it raises is raised here. `words` may name
+    files of the user's, whose folders stay closed. What the program writes is collected into
+    `keep`, then removed.
+
+    The process has a copy-on-write view of the file system, and `work` gets None; where the kernel
+    refuses that, the store by which an overlay keeps the user's files as they are.
+    """
     with _loaded():
-        return _in_guarded_process(work, words, keep=keep)
+        raises_from_here()
+        interrupt = signal.getsignal(signal.SIGINT)
+        with signals_held():  # but while the process runs: nothing is left half made, or half gone
+            return _in_guarded_process(work, words, keep, interrupt)
 
 
 def _in_guarded_process(
-    work: Callable[[Store], T], words: Iterable[str], *, keep: str | None
+    work: Callable[[Store | None], T], words: Iterable[str], keep: str | None, interrupt: Any
 ) -> Ended[T]:
-    raises_from_here()
-    from neusight.fake_cuda.store.hands import HandsServer
     from neusight.fake_cuda.store.leftovers import remove_leftovers
-    from neusight.fake_cuda.store.store import Store
 
-    for folder in {tempfile.gettempdir(), _SHORT_PARENT}:
+    for folder in {tempfile.gettempdir(), _SHORT_PARENT, _MEMORY}:
         remove_leftovers(folder)
-    store = Store.create()
     if keep is not None:
         Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
+    with caches_of_packages(words) as caches:
+        for parent in () if os.environ.get(FILES_VARIABLE) == "overlay" else _PARENTS:
+            with _store(parent, keep) as store:
+                status = _run_in_view(work, store.folder, caches, interrupt)
+                if status is not None:
+                    return _ended(status, store, keep)
+        with _store(None, keep) as store:
+            allowed = allowed_folders(words, caches)
+            status = _run_in_overlay(work, store.folder, allowed, interrupt)
+            return _ended(status, store, None)
+
+
+@contextmanager
+def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
+    """A store for one process; at its end the files in it that are to be kept are."""
+    from neusight.fake_cuda.store.store import Store
+
+    store = Store.create(parent=parent)
     try:
-        server = HandsServer(store.folder)
-        try:
-            with (
-                allowed_folders(words) as writable,
-                _temporary_folder(store.folder) as temporary,
-            ):
-                allowed = [store.folder, *writable]
-                status = _run_child(lambda: _answer(work, store.folder, allowed, temporary), server)
-            answer = _taken(server)
-        finally:
-            server.close()
+        (Path(store.folder) / _ANSWER).mkdir()
+        yield store
     finally:
         store.close(keep=keep)
         for text in store.not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
+
+
+def _ended(status: int, store: Store, keep: str | None) -> Ended[Any]:
+    """What came of a process; what it wrote in a view of its own goes to `keep`."""
+    layers = Layers(store.folder)
+    answer, files = _taken(store.folder), layers.summary_line()
+    if keep is not None:
+        store.not_kept += layers.keep(keep)
     if answer is None:
-        return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)))
+        return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)), files)
     if isinstance(answer, BaseException):
         raise answer
-    return Ended(answer[0])
+    if isinstance(answer, str):
+        return Ended(None, answer, ExitCode.JUDGED, files)
+    return Ended(answer[0], files=files)
+
+
+def files_words(mode: str, *, is_guarded: bool) -> str:
+    """What keeps the user's files as they are where what a program wrote was kept away by `mode`,
+    a value of the recording's option."""
+    if mode == "view":
+        return _VIEW_WORDS
+    why = why_no_view() if is_guarded else ""
+    return f"{guard_words(is_guarded=is_guarded)}{f'; {_NO_VIEW}: {why}' if why else ''}"
+
+
+def why_no_view() -> str:
+    """Why a program gets no copy-on-write view of the file system here; empty where it does."""
+    if os.environ.get(FILES_VARIABLE) == "overlay":
+        return f"{FILES_VARIABLE} says so"
+    refusals = []
+    for parent in _PARENTS:
+        with _store(parent, None) as store:
+            refusal = _Refusal()
+            child = fork()
+            if child == 0:
+                with suppress(BaseException):
+                    refusal.enter_view(store.folder, [])
+                os._exit(0)
+            refusals.append(refusal.text())
+            os.waitpid(child, 0)
+        if not refusals[-1]:
+            return ""
+    return refusals[0]
+
+
+def _run_in_view(
+    work: Callable[[Store | None], object], folder: str, caches: list[str], interrupt: Any
+) -> int | None:
+    """Status of the process; None where it could not have a view of its own."""
+    refusal = _Refusal()
+
+    def run() -> None:
+        if refusal.enter_view(folder, caches):
+            _answer(lambda: work(None), folder)
+
+    status = _run_child(run, interrupt)
+    return None if refusal.text() else status
+
+
+class _Refusal:
+    """A pipe by which a forked process says why it has no view."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def enter_view(self, folder: str, caches: list[str]) -> bool:
+        """In the child: whether it has one."""
+        try:
+            enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
+        except OSError as error:
+            os.write(self._write, (error.strerror or str(error)).encode())
+            return False
+        finally:
+            os.close(self._write)
+        return True
+
+    def text(self) -> str:
+        """In the parent, once the child has ended or has its view; empty where it has."""
+        os.close(self._write)
+        with os.fdopen(self._read, "rb") as file:
+            return file.read().decode()
+
+
+def _run_in_overlay(
+    work: Callable[[Store], object], folder: str, allowed: list[str], interrupt: Any
+) -> int:
+    """Status of the process: the overlay stands before its files, and the kernel behind it."""
+    from neusight.fake_cuda.store.hands import HandsServer
+    from neusight.fake_cuda.store.store import Store
+
+    server = HandsServer(folder)
+    try:
+        with _temporary_folder(folder) as temporary:
+
+            def run() -> None:
+                server.close()
+                tempfile.tempdir = os.environ["TMPDIR"] = temporary
+                if is_available():
+                    restrict_writes([folder, *allowed])
+                _answer(lambda: work(Store(folder)), folder)
+
+            return _run_child(run, interrupt, server)
+    finally:
+        server.close()
 
 
 @contextmanager
@@ -193,33 +334,37 @@ def _load() -> None:
     import neusight.session  # noqa: F401
 
 
-def _taken(server: HandsServer) -> Any:
-    """The answer in a tuple, the exception that was raised, or None where there is neither."""
-    if server.taken is None:
+def _taken(folder: str) -> Any:
+    """The answer in a tuple, the exception that was raised, why there is neither in words, or None
+    where nothing is said."""
+    try:
+        data = Path(folder, _ANSWER, _ANSWER).read_bytes()
+    except FileNotFoundError:
         return None
-    with os.fdopen(server.taken, "rb") as file:
-        file.seek(0)
-        return pickle.load(file)
+    return decoded(data)
 
 
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def _run_child(work: Callable[[], None], server: HandsServer) -> int:
+def _run_child(work: Callable[[], None], interrupt: Any, server: HandsServer | None = None) -> int:
     """Forks, does the child's work at real paths until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     with _signals_left_to_child() as signals:
         parent = os.getpid()
+        # What comes before the child has handlers of its own comes to it afterwards.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
         child = fork()
         if child == 0:
-            _be_child(work, server, parent, signals.interrupt)
+            _be_child(work, parent, interrupt, mask)
         signals.child = child
         status: int | None = None
         try:
-            if signals.num_terminations:  # it came before the child could be told
-                os.kill(child, signal.SIGTERM)
-            _serve_until_end(server, child)
+            signals.send_what_came()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if server is not None:
+                _serve_until_end(server, child)
             _, status = os.waitpid(child, 0)
         finally:
             signals.child = 0
@@ -253,48 +398,52 @@ def _serve_until_end(server: HandsServer, child: int) -> None:
 class _Signals:
     """What came while the child ran."""
 
-    interrupt: Any
     child: int = 0
+    num_interrupts: int = 0
     num_terminations: int = 0
+
+    def send_what_came(self) -> None:
+        """What came before there was a child."""
+        if self.num_interrupts:
+            os.kill(self.child, RELAY)
+        if self.num_terminations:
+            os.kill(self.child, signal.SIGTERM)
 
     def pass_interrupt_on(self, number: int, frame: FrameType | None) -> None:
         """The terminal tells the child too, a program may have told this process alone: the child
         knows which."""
-        if self.child:
-            with suppress(ProcessLookupError):
-                os.kill(self.child, RELAY)
+        self.num_interrupts += 1
+        self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
+        self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
         if self.child:
-            wanted = signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL
             with suppress(ProcessLookupError):
-                os.kill(self.child, wanted)
+                os.kill(self.child, number)
 
 
 @contextmanager
 def _signals_left_to_child() -> Iterator[_Signals]:
     """While open, Ctrl-C is the child's alone (the terminal tells both), SIGTERM is passed on."""
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
-        yield _Signals(signal.SIG_DFL)
+        yield signals
         return
-    signals = _Signals(signal.getsignal(signal.SIGINT))
-    signal.signal(signal.SIGINT, signals.pass_interrupt_on)
-    # Else one that comes before the child has its handler would kill it.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [RELAY])
-    terminate = {
-        number: signal.signal(number, signals.terminate)
-        for number in _ENDING_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
-    }
+    before = {}
     try:
+        for number in ENDING_SIGNALS:
+            is_interrupt = number == signal.SIGINT
+            if is_interrupt or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                handler = signals.pass_interrupt_on if is_interrupt else signals.terminate
+                before[number] = signal.signal(number, handler)
         yield signals
     finally:
-        for number, handler in terminate.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, signals.interrupt)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -302,11 +451,16 @@ def ending_on_sigterm() -> Iterator[None]:
     """While open, SIGTERM ends the processes that were started, then raises `Terminated`, so that
     nothing is left behind. For a command line's main thread."""
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
+    is_ending = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal is_ending
         for child in _children():
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
-        raise Terminated
+        if not is_ending:  # else it is on its way out
+            is_ending = True
+            raise Terminated
 
     before = {
         number: signal.signal(number, end)
@@ -333,19 +487,18 @@ def _children() -> list[int]:
 
 
 def _be_child(
-    work: Callable[[], None], server: HandsServer, parent: int, interrupt: Any
+    work: Callable[[], None], parent: int, interrupt: Any, mask: Iterable[int]
 ) -> NoReturn:
     """Does the work and ends the process, past everything that the parent has still to do."""
     own, status = os.getpid(), 0
     try:
         end_with_parent(parent)
-        server.close()
         for number in _ENDING_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(RELAY, take_relayed)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [RELAY])
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         leave_exit_to_parent()
         work()
     except KeyboardInterrupt:
@@ -360,30 +513,32 @@ def _be_child(
         os._exit(status)
 
 
-def _answer(work: Callable[[Store], Any], folder: str, allowed: list[str], temporary: str) -> None:
-    """Works behind the guard, and passes on what came of it. What a script forked off and let run
-    to the end has nothing to tell."""
-    from neusight.fake_cuda.store.hands import RemoteHands
-    from neusight.fake_cuda.store.store import Store
-
-    own = os.getpid()
-    hands = RemoteHands(folder)  # it keeps the true functions
+def _answer(work: Callable[[], object], folder: str) -> None:
+    """Works, and passes on what came of it. What a script forked off and let run to the end has
+    nothing to tell."""
+    own, opened, renamed = os.getpid(), os.open, os.rename  # the true functions
     try:
-        tempfile.tempdir = os.environ["TMPDIR"] = temporary
-        restrict_writes(allowed)
-        done = work(Store(folder))
+        data = encoded((work(),))
         ignore_interrupts()
-        data = pickle.dumps((done,), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         ignore_interrupts()
         if os.getpid() != own:
             raise
-        data = pickled_error(error)
+        data = encoded_error(error)
     if os.getpid() != own:
         return
     gc.collect()  # files that the script left open are written to their ends
-    descriptor = os.memfd_create("neusight answer")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        hands.give(descriptor)
+    place = f"{folder}/{_ANSWER}/{_ANSWER}"
+    try:
+        _write(opened(f"{place}.part", _NEW_FILE, 0o600), data)
+    except OSError as error:
+        reason = f"{_TOO_LARGE}: {error.strerror}"
+        _write(opened(f"{place}.part", _NEW_FILE, 0o600), encoded(reason))
+    renamed(f"{place}.part", place)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]

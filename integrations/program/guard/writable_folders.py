@@ -11,33 +11,42 @@ from pathlib import Path
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
 
-__all__ = ["allowed_folders"]
+__all__ = ["allowed_folders", "caches_of_packages"]
 
 #: Devices, shared memory, and what a process says of itself.
 _ALWAYS = ("/dev", "/proc/self")
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 
-@contextmanager
-def allowed_folders(words: Iterable[str]) -> Iterator[list[str]]:
-    """The folders, but none that holds the working directory, or what one of the program's words
-    may name: what is there is the user's.
-
-    The kernel can only allow what is there, so caches are made; those that stay empty go again.
-    """
-    theirs = _places_of(words)
-    caches = [path for path in cache_folders() if not any(_is_in(one, path) for one in theirs)]
+def allowed_folders(words: Iterable[str], caches: Iterable[str]) -> list[str]:
+    """The folders, the caches among them, but none that holds the working directory, or what one of
+    the program's words may name: what is there is the user's."""
     temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), *_TEMPORARY)}
-    free = [path for path in temporary if not any(_is_in(one, path) for one in theirs)]
+    return [*_ALWAYS, *_redirected(), *caches, *sorted(_free(temporary, words))]
+
+
+@contextmanager
+def caches_of_packages(words: Iterable[str]) -> Iterator[list[str]]:
+    """The folders in which packages keep what they can make again, but none that holds what is the
+    user's, as in `allowed_folders`.
+
+    The kernel can only allow what is there, so they are made; those that stay empty go again.
+    """
+    caches = _free(cache_folders(), words)
     made: list[Path] = []
     try:
         for path in caches:
             made += _made(Path(path))
-        yield [*_ALWAYS, *_redirected(), *caches, *sorted(free)]
+        yield [path for path in caches if os.path.isdir(path)]  # noqa: PTH112
     finally:
         for folder in reversed(made):
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _free(folders: Iterable[str], words: Iterable[str]) -> list[str]:
+    theirs = _places_of(words)
+    return [path for path in folders if not any(_is_in(one, path) for one in theirs)]
 
 
 def _made(folder: Path) -> list[Path]:

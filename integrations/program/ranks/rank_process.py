@@ -14,12 +14,12 @@ from typing import Any, Literal, NoReturn, TextIO
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.peers.link import Link, RemoteLink, receive, send
+from neusight.integrations.program.guard.answers import decoded, encoded_error
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
-    pickled_error,
 )
 from neusight.interrupts import RELAY, take_relayed
 
@@ -231,7 +231,7 @@ def _tell_result(
         ignore_interrupts()
     except BaseException as error:
         ignore_interrupts()
-        done = pickle.dumps(Done("failed", error=pickle.loads(pickled_error(error))))
+        done = pickle.dumps(Done("failed", error=decoded(encoded_error(error))))
     if os.getpid() != own:  # what a script forked off and let run to the end
         return
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["JOURNAL", "OWNER", "STORE_PREFIX", "own", "remove_leftovers"]
+__all__ = ["JOURNAL", "OWNER", "STORE_PREFIX", "own", "remove_leftovers", "remove_tree"]
 
 #: How the name of a store's folder begins.
 STORE_PREFIX = "neusight-"
@@ -49,7 +49,7 @@ def remove_leftovers(parent: str) -> list[str]:
                 if _is_alive(int(os.read(descriptor, 20))):
                     continue
                 _remove_new_files(os.path.join(folder, JOURNAL))
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
                 removed.append(folder)
             finally:
                 os.close(descriptor)
@@ -58,6 +58,18 @@ def remove_leftovers(parent: str) -> list[str]:
             if STORE_PREFIX in os.readlink(link) and not os.path.exists(link):
                 os.unlink(link)
     return removed
+
+
+def remove_tree(folder: str) -> None:
+    """Removes a folder of this user's with all that is in it, folders that may not be read as well.
+    Never raises."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if not os.path.islink(path):
+                with suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 from neusight.fake_cuda.store.folder_watch import FolderWatch
 from neusight.fake_cuda.store.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.store.journal import Journal
-from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own
+from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own, remove_tree
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.fake_cuda.store.true_functions import functions_beneath
+from neusight.interrupts import signals_held
 
 __all__ = ["Place", "Store", "missing"]
 
@@ -72,12 +73,13 @@ class Store:
     @classmethod
     def create(cls, *, parent: str | None = None) -> Store:
         """A fresh one in the temporary folder (or in `parent`), readable by this user alone."""
-        folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
-        os.mkdir(os.path.join(folder, _FILES))
-        lock = own(folder)
-        store = cls(folder, hands=OwnHands())
-        store._lock = lock
-        return store
+        with signals_held():
+            folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
+            lock = own(folder)  # first: what has no owner is never removed
+            os.mkdir(os.path.join(folder, _FILES))
+            store = cls(folder, hands=OwnHands())
+            store._lock = lock
+            return store
 
     # -- the journal ------------------------------------------------------------------------------
 
@@ -324,8 +326,11 @@ class Store:
 
         Only in the process that made the store: others leave it alone.
         """
-        if not self.is_owner:
-            return
+        if self.is_owner:
+            with signals_held():
+                self._close(keep)
+
+    def _close(self, keep: str | None) -> None:
         self.refresh()
         kept = None if keep is None else os.path.realpath(keep)
         try:
@@ -336,7 +341,7 @@ class Store:
                 if kept is None or not _is_in(path, kept):
                     self._remove_made(path)
             self._journal.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder)
             if self._lock is not None:
                 with contextlib.suppress(OSError):  # a script may have closed it
                     os.close(self._lock)

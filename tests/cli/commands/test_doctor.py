@@ -13,6 +13,7 @@ from neusight.integrations.cli.commands import doctor
 from neusight.integrations.cli.commands.doctor import Finding, examine, report
 from neusight.integrations.cli.main import main
 from neusight.integrations.program.guard import landlock
+from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, why_no_view
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +35,19 @@ def test_the_repair_of_tensorboard_is_found(findings: dict[str, Finding]) -> Non
 def test_it_says_what_guards_the_users_files(
     findings: dict[str, Finding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert findings["your files"].text.startswith("guarded by the overlay")
+    refusal = why_no_view()
+    text = findings["your files"].text
+    assert text.startswith("guarded by the overlay" if refusal else "a copy-on-write view")
+    assert refusal in text
 
+    monkeypatch.setenv(FILES_VARIABLE, "overlay")
     monkeypatch.setattr(landlock, "landlock_abi", lambda: 0)
     found = doctor._EXAMINATIONS["your files"]("your files")
 
     assert (found.state, found.text) == (
         "absent",
         "guarded by the overlay alone: this kernel has no Landlock, or it is off (Linux 5.19 or "
-        "later has what it takes)",
+        "later has what it takes); no copy-on-write view: NEUSIGHT_FILES says so",
     )
 
 

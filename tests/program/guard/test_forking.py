@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.forking import pickled_error, words_of_end
-
-
-class _Unpicklable(Exception):
-    def __reduce__(self) -> str:
-        raise TypeError("not this one")
-
-
-def test_an_error_reaches_another_process_whatever_it_is() -> None:
-    plain = pickle.loads(pickled_error(ValueError("no such layer")))
-    odd = pickle.loads(pickled_error(_Unpicklable("of a library")))
-
-    assert (type(plain), str(plain)) == (ValueError, "no such layer")
-    assert (type(odd), str(odd)) == (RuntimeError, "_Unpicklable: of a library")
+from neusight.integrations.program.guard.forking import words_of_end
 
 
 def test_an_end_without_an_answer_is_told_in_words() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,20 +19,22 @@ import pytest
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
+from neusight.integrations.program.guard.answers import UnknownAnswerError
 from neusight.integrations.program.guard.guarded_process import (
+    FILES_VARIABLE,
     checked_keep_folder,
     in_guarded_process,
     is_guarded,
+    why_no_view,
 )
 from neusight.integrations.program.guard.landlock import is_available
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
-pytestmark = pytest.mark.skipif(
-    not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
-)
-
 WORDS = ("train.py",)
+
+HAS_VIEW = why_no_view() == ""
+in_view = pytest.mark.skipif(not HAS_VIEW, reason="this machine refuses a view of the file system")
 
 
 @pytest.fixture
@@ -46,6 +49,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+@pytest.fixture
+def overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the kernel refuses a view of the file system."""
+    if not is_available():
+        pytest.skip("this kernel has no Landlock of ABI 2 or later")
+    monkeypatch.setenv(FILES_VARIABLE, "overlay")
+
+
+@pytest.fixture(params=[pytest.param("view", marks=in_view), "overlay"])
+def either(request: pytest.FixtureRequest) -> str:
+    """Both ways to keep the user's files as they are."""
+    if request.param == "overlay":
+        request.getfixturevalue("overlay")
+    return str(request.param)
+
+
 def left_in_temporary(home: Path) -> list[str]:
     return sorted(path.name for path in (home.parent / "tmp").iterdir())
 
@@ -53,7 +72,7 @@ def left_in_temporary(home: Path) -> list[str]:
 # -- the process ---------------------------------------------------------------------------------
 
 
-def test_what_the_work_returns_comes_back(home: Path) -> None:
+def test_what_the_work_returns_comes_back(home: Path, either: str) -> None:
     ended = in_guarded_process(lambda store: {"pid": os.getpid(), "sum": 3}, WORDS)
 
     assert ended.answer is not None
@@ -74,7 +93,7 @@ def test_garbage_is_looked_for_in_what_the_work_makes_alone(home: Path) -> None:
     assert gc.isenabled() and gc.get_freeze_count() == before
 
 
-def test_what_the_work_raises_is_raised_with_its_frames(home: Path) -> None:
+def test_what_the_work_raises_is_raised_with_its_frames(home: Path, either: str) -> None:
     def work(store: Any) -> None:
         raise OptionError("not like this")
 
@@ -108,10 +127,9 @@ def test_what_cannot_be_sent_is_said_in_words(home: Path) -> None:
     ids=["kill", "real-time", "exit", "exit well", "interrupt"],
 )
 def test_a_process_that_ends_without_an_answer_is_told_in_words(
-    end: Callable[[], object], failure: str, code: int, home: Path
+    end: Callable[[], object], failure: str, code: int, home: Path, either: str
 ) -> None:
     def work(store: Any) -> None:
-        (Path(store.folder) / "rest").write_text("x")
         Path(tempfile.mkdtemp()).joinpath("x").write_text("x")
         end()
 
@@ -123,7 +141,7 @@ def test_a_process_that_ends_without_an_answer_is_told_in_words(
     assert left_in_temporary(home) == []
 
 
-def test_ctrl_c_is_the_childs(home: Path) -> None:
+def test_ctrl_c_is_the_childs(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         signal.signal(RELAY, signal.SIG_IGN)  # as before a terminal, where both are told already
         try:
@@ -137,7 +155,7 @@ def test_ctrl_c_is_the_childs(home: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path) -> None:
+def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         child = os.fork()
         if child == 0:
@@ -148,7 +166,7 @@ def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path) -> None:
     assert in_guarded_process(work, WORDS).answer == "the script's"
 
 
-def test_a_script_that_closes_every_descriptor_still_tells(home: Path) -> None:
+def test_a_script_that_closes_every_descriptor_still_tells(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         os.closerange(3, 256)
         return "told"
@@ -157,7 +175,7 @@ def test_a_script_that_closes_every_descriptor_still_tells(home: Path) -> None:
 
 
 def test_nothing_is_written_but_where_nothing_is_a_users(
-    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    home: Path, overlay: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "given").mkdir()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
@@ -193,7 +211,7 @@ def test_caches_that_stay_empty_are_not_left_behind(
     assert not (tmp_path / "a").exists()
 
 
-def test_new_files_are_made_by_the_process_beside(home: Path) -> None:
+def test_new_files_are_made_by_the_process_beside(home: Path, overlay: None) -> None:
     def work(store: Any) -> str:
         path = str(home / "new.txt")
         descriptor = store.hands.open(path, os.O_WRONLY | os.O_CREAT)
@@ -343,7 +361,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(home: Path) -> None:
+def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(
+    home: Path, overlay: None
+) -> None:
     import sqlite3
 
     (home / "many.py").write_text(MANY)
@@ -372,7 +392,7 @@ def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(home: P
     assert left_in_temporary(home) == []
 
 
-def test_an_error_that_the_guard_made_says_so(home: Path) -> None:
+def test_an_error_that_the_guard_made_says_so(home: Path, overlay: None) -> None:
     pytest.importorskip("pyarrow")
     (home / "train.py").write_text(
         "import torch\nfrom pyarrow import fs\ntorch.ones(3, device='cuda') + 1\n"
@@ -387,7 +407,7 @@ def test_an_error_that_the_guard_made_says_so(home: Path) -> None:
     assert (home / "mine.txt").read_text() == "mine"
 
 
-def test_check_is_guarded_and_writes_its_baseline(home: Path) -> None:
+def test_check_is_guarded_and_writes_its_baseline(home: Path, either: str) -> None:
     (home / "train.py").write_text(
         "import os, torch\nmodel = torch.nn.Linear(8, 8).cuda()\n"
         "for _ in range(3):\n    model(torch.ones(8, 8, device='cuda'))\n"
@@ -402,7 +422,7 @@ def test_check_is_guarded_and_writes_its_baseline(home: Path) -> None:
     assert left_in_temporary(home) == []
 
 
-def test_a_script_whose_process_is_killed_has_failed(home: Path) -> None:
+def test_a_script_whose_process_is_killed_has_failed(home: Path, either: str) -> None:
     (home / "train.py").write_text(
         "import os, torch\ntorch.ones(3, device='cuda')\nopen('new.txt', 'w').write('x')\n"
         "os.kill(os.getpid(), 9)\n"
@@ -437,7 +457,7 @@ def begun(home: Path) -> tuple[subprocess.Popen[str], int]:
     return process, int(process.stdout.readline())
 
 
-def test_sigterm_leaves_nothing_behind(home: Path) -> None:
+def test_sigterm_leaves_nothing_behind(home: Path, either: str) -> None:
     process, _ = begun(home)
 
     process.terminate()
@@ -449,7 +469,7 @@ def test_sigterm_leaves_nothing_behind(home: Path) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["mine.txt", "train.py"]
 
 
-def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path) -> None:
+def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path, either: str) -> None:
     process, script = begun(home)
     watched = os.pidfd_open(script)
 
@@ -460,10 +480,35 @@ def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path) -> None:
 
     assert select.select([watched], [], [], 60)[0] == [watched]  # the script does not outlive it
     os.close(watched)
-    assert (home / "new.txt").exists()
+    assert (home / "new.txt").exists() == (either == "overlay")
     [store] = left_in_temporary(home)
 
     assert remove_leftovers(str(home.parent / "tmp")) == [str(home.parent / "tmp" / store)]
 
     assert left_in_temporary(home) == []
     assert sorted(path.name for path in home.iterdir()) == ["mine.txt", "train.py"]
+
+
+def test_an_answer_that_is_too_large_for_a_file_is_said_so(home: Path, either: str) -> None:
+    def work(store: Any) -> bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+        return bytes(10_000)
+
+    ended = in_guarded_process(work, WORDS)
+
+    assert (ended.answer, ended.exit_code) == (None, 1)
+    assert ended.failure == (
+        "what was recorded could not be written to the temporary folder: File too large"
+    )
+    assert left_in_temporary(home) == []
+
+
+def test_an_answer_that_would_run_something_does_not(home: Path, either: str) -> None:
+    class Calling:
+        def __reduce__(self) -> Any:
+            return os.system, ("echo called > called.txt",)
+
+    with pytest.raises(UnknownAnswerError, match=r"posix\.system"):
+        in_guarded_process(lambda store: Calling(), WORDS)
+
+    assert sorted(path.name for path in home.iterdir()) == ["mine.txt"]

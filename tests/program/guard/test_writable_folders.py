@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program.guard.writable_folders import allowed_folders
+from neusight.integrations.program.guard.writable_folders import (
+    allowed_folders,
+    caches_of_packages,
+)
 from neusight.integrations.program.program import Program
 
 
@@ -26,8 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def folders(*arguments: str, target: str = "train.py") -> list[str]:
-    with allowed_folders(Program(target, arguments).possible_paths) as found:
-        return found
+    words = Program(target, arguments).possible_paths
+    with caches_of_packages(words) as caches:
+        return allowed_folders(words, caches)
 
 
 def test_devices_caches_and_the_temporary_folder_may_be_written(home: Path) -> None:
@@ -58,7 +62,7 @@ def test_nor_one_with_the_script_in_it(home: Path) -> None:
 def test_caches_are_there_while_it_is_open(home: Path) -> None:
     (home / ".triton").mkdir()
 
-    with allowed_folders(["train.py"]):
+    with caches_of_packages(["train.py"]):
         (home / ".cache" / "file").touch()
         assert (home / ".cache").stat().st_mode & 0o777 == 0o700
 

@@ -1,0 +1,311 @@
+"""A copy-on-write view of the file system: what a process and its children write goes to a store.
+
+A mount namespace (user_namespaces(7), mount_namespaces(7)) in which overlayfs covers every folder
+that can be written. With the right to mount, one overlay of `/` becomes the root, and one more lies
+on each file system mounted below it. An ordinary user gets a user namespace first, in which `/`
+cannot be a lower layer, since what is mounted on it is locked: each folder without a mount below it
+is covered by itself there, and the rest is read-only.
+
+/dev, /proc, /sys and /run, with what is mounted there, are the machine's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from neusight.integrations.program.guard.layers import Layers
+
+__all__ = ["enter_view"]
+
+# Linux, include/uapi/linux/sched.h, mount.h, capability.h.
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
+_DETACH = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+#: The system call's number on x86-64 and on all newer architectures.
+_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
+
+#: Not files: devices, processes, and what services keep while they run.
+_SYSTEM = ("/dev", "/proc", "/sys", "/run")
+#: File systems of the kernel's own, wherever they are mounted.
+_PSEUDO = (
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
+    "securityfs", "sysfs", "tracefs",
+)  # fmt: skip
+
+#: Flags of statvfs that a bind mount must keep when it is remounted in a user namespace.
+_KEPT_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+_KEPT_FLAGS |= os.ST_RELATIME
+
+
+class _Mount(NamedTuple):
+    """A line of /proc/self/mountinfo."""
+
+    path: str
+    kind: str
+    is_read_only: bool
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the files on it may be the user's, and may be written."""
+        return not self.is_read_only and self.kind not in _PSEUDO
+
+
+def enter_view(store: str, kept: Iterable[str]) -> None:
+    """From now on this process, which has one thread, writes to layers in the folder `store` in
+    place of its files; what it writes to the folders `kept` really stands there.
+
+    OSError, with the reason in words, where this machine refuses it: the process must end then.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise OSError(errno.EINVAL, "the process has several threads")
+    here = os.getcwd()
+    could_write = os.access(here, os.W_OK)
+    is_privileged = _unshare()
+    _mount("none", "/", "", _REC | _PRIVATE)
+    opened = {path: _opened(path) for path in (store, *kept)}
+    layers = Layers(f"/proc/self/fd/{opened[store]}")
+    kept_at = {path: opened[path] for path in kept}
+    try:
+        if is_privileged:
+            _enter_new_root(layers, kept_at)
+        else:
+            _cover_folders(layers, kept_at)
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
+    os.chdir("/")
+    os.chdir(here)
+    if could_write:
+        _require_writable(here)
+    _reopen_inherited(store)
+
+
+def _unshare() -> bool:
+    """Enters a mount namespace of its own; whether with the right to mount that it had before."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEWNS) == 0:
+        return True
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(_NEWNS | _NEWUSER) != 0:
+        raise _error("unshare")
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return False
+
+
+def _require_writable(folder: str) -> None:
+    """Files of a group that has no number in the user namespace cannot be copied (EOVERFLOW)."""
+    if _is_system(folder):
+        raise OSError(errno.EINVAL, f"{folder} is the machine's own")
+    probe = f"{folder}/.neusight-{os.getpid()}"
+    try:
+        os.mkdir(probe)
+    except OSError as error:
+        raise OSError(error.errno, f"{folder} cannot be covered: {error.strerror}") from None
+    os.rmdir(probe)
+
+
+# -- with the right to mount ---------------------------------------------------------------------
+
+
+def _enter_new_root(layers: Layers, kept: Mapping[str, int]) -> None:
+    root = layers.root
+    _overlay(layers, "/", root)
+    for mount in _mounts():
+        if mount.path == "/" or _is_system(mount.path):
+            continue
+        with suppress(FileNotFoundError, NotADirectoryError):  # hidden by another mount
+            _copy_mount(layers, mount, root + mount.path)
+    for path in _SYSTEM:
+        if os.path.isdir(path) and (path != "/run" or os.path.ismount(path)):
+            _mount(path, root + path, "", _BIND | _REC)
+    _bind_kept(root, kept)
+    os.chdir(root)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(_PIVOT_ROOT), b".", b".") != 0:
+        raise _error("pivot_root")
+    if libc.umount2(b".", _DETACH) != 0:
+        raise _error("umount")
+
+
+def _copy_mount(layers: Layers, mount: _Mount, target: str) -> None:
+    """What is mounted below `/`, mounted on the new root as well."""
+    if mount.is_covered and os.path.isdir(mount.path):
+        try:
+            return _overlay(layers, mount.path, target)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise
+    _mount(mount.path, target, "", _BIND)
+    if mount.is_covered:  # a file, or a file system that cannot be a lower layer
+        _make_read_only(target)
+    return None
+
+
+# -- as an ordinary user -------------------------------------------------------------------------
+
+
+def _cover_folders(layers: Layers, kept: Mapping[str, int]) -> None:
+    mounts = {mount.path: mount for mount in _mounts()}
+    split: list[str] = []
+    _cover(layers, "/", mounts, split)
+    _bind_kept("", kept)
+    for folder in split:
+        _make_read_only(folder)
+    _drop_capabilities()
+
+
+def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
+    """Covers a folder, or those in it where something is mounted below; mounts of which only parts
+    are covered go to `split`."""
+    mount = mounts.get(folder)
+    if _is_system(folder) or not (mount is None or mount.is_covered):
+        return
+    if not any(_is_in(path, folder) for path in mounts if path != folder):
+        try:
+            _overlay(layers, folder, folder)
+        except OSError:
+            _mount(folder, folder, "", _BIND)
+            _make_read_only(folder)
+        return
+    if mount is not None:
+        split.append(folder)
+    with os.scandir(folder) as entries:
+        below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for path in sorted(below):
+        with suppress(PermissionError):
+            _cover(layers, path, mounts, split)
+
+
+def _drop_capabilities() -> None:
+    """The rights that the user namespace gave: the modes of the user's own files hold again."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise _error("capset")
+
+
+# -- mounts --------------------------------------------------------------------------------------
+
+
+def _overlay(layers: Layers, folder: str, target: str) -> None:
+    """Mounts a copy-on-write view of `folder` on `target`; paths go by descriptor, so that a colon
+    or comma in one separates nothing."""
+    status = os.stat(folder)
+    upper, work = layers.add(folder)
+    mode = stat.S_IMODE(status.st_mode)
+    os.chmod(upper, mode if os.access(folder, os.W_OK) else mode & ~0o222)
+    with suppress(OSError):
+        os.chown(upper, status.st_uid, status.st_gid)
+    os.utime(upper, ns=(status.st_atime_ns, status.st_mtime_ns))
+    opened = [_opened(path) for path in (folder, upper, work)]
+    try:
+        places = zip(("lowerdir", "upperdir", "workdir"), opened, strict=True)
+        paths = ",".join(f"{name}=/proc/self/fd/{number}" for name, number in places)
+        _mount("overlay", target, "overlay", 0, f"{paths},volatile,{_options_on(upper)}")
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _options_on(upper: str) -> str:
+    """Only who may set trusted attributes can have folders renamed, and several names of a file."""
+    try:
+        os.setxattr(upper, "trusted.neusight", b"")
+    except OSError:
+        return "userxattr"
+    os.removexattr(upper, "trusted.neusight")
+    return "redirect_dir=on,index=on"
+
+
+def _bind_kept(root: str, kept: Mapping[str, int]) -> None:
+    for path, descriptor in kept.items():
+        _mount(f"/proc/self/fd/{descriptor}", root + path, "", _BIND | _REC)
+
+
+def _make_read_only(path: str) -> None:
+    flags = os.statvfs(path).f_flag & _KEPT_FLAGS
+    _mount("none", path, "", _REMOUNT | _BIND | _RDONLY | flags)
+
+
+def _mounts() -> list[_Mount]:
+    """What is mounted, parents first; of several on one path the last."""
+    found: dict[str, _Mount] = {}
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            left, right = line.split(" - ")
+            path = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
+            found[path] = _Mount(path, right.split()[0], "ro" in left.split()[5].split(","))
+    return sorted(found.values())
+
+
+def _is_system(path: str) -> bool:
+    return any(_is_in(path, folder) for folder in _SYSTEM)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    words = (os.fsencode(word) for word in (source, target, kind))
+    if ctypes.CDLL(None, use_errno=True).mount(*words, flags, data.encode()) != 0:
+        raise _error(f"mount {kind or 'bind'} on {target}")
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# -- descriptors ---------------------------------------------------------------------------------
+
+
+def _reopen_inherited(store: str) -> None:
+    """Files that were open for writing (`9>>notes.txt`) are those of the view; standard output and
+    error stay where they lead."""
+    kept = {_identity(number) for number in (0, 1, 2)}
+    for number in list(_writable_files()):
+        path = os.readlink(f"/proc/self/fd/{number}")
+        if _identity(number) in kept or _is_in(path, store):
+            continue
+        with suppress(OSError):  # it has no name any longer
+            flags = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+            opened = os.open(path, flags | os.O_CLOEXEC)
+            os.lseek(opened, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(opened, number, os.get_inheritable(number))
+            os.close(opened)
+
+
+def _writable_files() -> Iterator[int]:
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
+            if mode != os.O_RDONLY and stat.S_ISREG(os.fstat(int(name)).st_mode):
+                yield int(name)
+
+
+def _identity(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
