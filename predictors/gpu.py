@@ -35,6 +35,9 @@ _EMULATED_BY = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "fp32"}
 #: Start of the names of architectures whose 8-bit floats have no infinity and no negative zero.
 _FNUZ_ARCHITECTURE = "gfx94"
 
+#: The first compute capability whose tensor cores multiply 4-bit floats (Blackwell).
+_FP4_SINCE = (10, 0)
+
 
 @dataclass(frozen=True)
 class GPU:
@@ -160,13 +163,16 @@ class GPU:
         return compute in (matrix_units_of_architecture(self) if stated is None else stated)
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether products take that kind of 8-bit floats, on a GPU that has an FP8 unit: MI300's
-        are float8_e4m3fnuz and float8_e5m2fnuz, all others' float8_e4m3fn and float8_e5m2
-        (hipBLASLt's documentation, data type support). True of every other dtype.
+        """Whether products take that kind of 4-bit or 8-bit floats, on a GPU that has an FP8 unit:
+        4-bit ones from Blackwell on; MI300's 8-bit ones are float8_e4m3fnuz and float8_e5m2fnuz,
+        all others' float8_e4m3fn and float8_e5m2 (hipBLASLt's documentation, data type support).
+        True of every other dtype.
 
         >>> find_gpu("MI300X").multiplies("float8_e4m3fn")
         False
         """
+        if dtype.startswith("float4"):
+            return self.vendor == "nvidia" and self.compute_capability >= _FP4_SINCE
         is_fnuz = self.gcn_arch_name.startswith(_FNUZ_ARCHITECTURE)
         return not dtype.startswith(("float8_e4", "float8_e5")) or (
             dtype.endswith("fnuz") is is_fnuz

@@ -34,6 +34,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
 #: "cudnn_9_10": a convolution in three dimensions by a cuDNN of 9.8 to 9.14; "dilated": one with
 #: a dilation; "fastest": one whose algorithm was found by trial (torch.backends.cudnn.benchmark).
+#: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
+#: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
 Variant = Literal[
     "",
     "flash_attention",
@@ -59,6 +61,9 @@ Variant = Literal[
     "dilated",
     "fastest",
     "fused",
+    "packed_tiles",
+    "packed_16_rows",
+    "packed_rows",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
@@ -253,8 +258,12 @@ class Kernel:
         layout: Layout = "nt",
         bias: bool = False,
         name: str = "gemm",
+        weight_bytes: int | None = None,
+        variant: Variant = "",
     ) -> Kernel:
         """A matrix product, C[m, n] = A[m, k] B[k, n], `batch` times.
+
+        `weight_bytes` are those of a packed B with its scales; without them B has A's dtype.
 
         `layout` "nt" means B is stored as [n, k] (a Linear's weight), "nn" both row-major,
         "tn" A stored as [k, m]. 2·batch·m·n·k FLOPs.
@@ -265,6 +274,7 @@ class Kernel:
         _require_sizes("gemm", m=m, n=n, k=k, batch=batch)
         out = out_dtype or dtype
         item, out_item = _itemsize(dtype), _itemsize(out)
+        weight = batch * n * k * item if weight_bytes is None else weight_bytes
         return cls(
             kernel_class=KernelClass.GEMM,
             name=name,
@@ -273,9 +283,10 @@ class Kernel:
             out_dtype=out,
             compute=compute or compute_of(dtype),
             flops=2 * batch * m * n * k,
-            bytes_read=int(batch * (m * k + n * k) * item + (n * out_item if bias else 0)),
+            bytes_read=int(batch * m * k * item + weight + (n * out_item if bias else 0)),
             bytes_written=int(batch * m * n * out_item),
             layout=layout,
+            variant=variant,
         )
 
     @classmethod

@@ -119,9 +119,28 @@ class Pricer:
             self._estimates.update(zip(fresh, estimates, strict=True))
 
 
+#: tinygemm multiplies by m16n8k16 on bfloat16 (ATen/native/cuda/int4mm.cu).
+_TILE_PACKED_SINCE = (8, 0)
+
+
+def _is_tile_packed_on(gpu: GPU) -> bool:
+    return gpu.vendor != "nvidia" or gpu.compute_capability >= _TILE_PACKED_SINCE
+
+
 def _refuse_formats(kernels: Iterable[Kernel], gpu: GPU) -> None:
-    """UnsupportedKernelError where a product is of 8-bit floats that the GPU does not multiply."""
+    """UnsupportedKernelError where a product is of numbers that the GPU does not multiply: floats
+    of 4 or 8 bits, and tile-packed integers of 4."""
     for kernel in kernels:
+        if kernel.dtype.startswith("float4") and not gpu.multiplies(kernel.dtype):
+            raise UnsupportedKernelError(
+                f"{gpu.name} does not multiply {kernel.dtype}. Blackwell GPUs do, as B200: choose"
+                " one, or quantize to 8 bits."
+            )
+        if kernel.variant == "packed_16_rows" and not _is_tile_packed_on(gpu):
+            raise UnsupportedKernelError(
+                f"{gpu.name} does not run _weight_int4pack_mm, which needs compute capability 8.0."
+                " Choose an A100 or newer, or quantize to 8 bits."
+            )
         has_unit = kernel.compute == "fp8" and "fp8" in gpu.peak_tflops
         if has_unit and not gpu.multiplies(kernel.dtype):
             bits = kernel.dtype.removesuffix("fnuz").removesuffix("fn")

@@ -44,6 +44,7 @@ from neusight.predictors.learned.network import Network, exp_of, load_network
 from neusight.predictors.physics.communication.measured import curve_of
 from neusight.predictors.physics.communication.system import is_bridged, system_of
 from neusight.predictors.physics.gemm import is_vector_product
+from neusight.predictors.physics.packed_weights import PACKED_ROWS
 from neusight.predictors.physics.physical_time import PhysicalTime
 
 __all__ = [
@@ -117,7 +118,9 @@ FAMILIES: dict[str, Features[Any]] = {
 def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     """The family whose network corrects the kernel on that GPU, None where there is none."""
     size = kernel.size
-    if kernel.name == RECURRENT:
+    if kernel.name == RECURRENT or kernel.variant in PACKED_ROWS:
+        return None
+    if kernel.dtype.startswith("float4"):
         return None
     if isinstance(size, ConvolutionSize):
         return _convolution_family(kernel, size, gpu)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
 from neusight.predictors.physics.launch_geometry import effective_waves, geometry_of
+from neusight.predictors.physics.packed_weights import PACKED_ROWS, packed_timing
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import cold_share
@@ -453,8 +454,10 @@ def problems_of(kernels: Sequence[Kernel], gpu: GPU) -> GemmProblems:
     for kernel in kernels:
         size = kernel.size
         assert isinstance(size, GemmSize)
-        itemsize = DTYPE_BYTES[kernel.dtype]
+        itemsize = _bytes_of_element(kernel)
         weights = size.n * size.k * itemsize if _has_weight(kernel) else 0.0
+        if kernel.variant in PACKED_ROWS:
+            weights = max(0.0, kernel.bytes_read - size.m * size.k * itemsize)
         rows.append(
             (
                 size.batch,
@@ -468,6 +471,12 @@ def problems_of(kernels: Sequence[Kernel], gpu: GPU) -> GemmProblems:
             )
         )
     return columns(rows)
+
+
+def _bytes_of_element(kernel: Kernel) -> float:
+    """Bytes of one of the k elements of a row: two share a byte of float4_e2m1fn_x2."""
+    stored = DTYPE_BYTES[kernel.dtype]
+    return stored / 2 if kernel.dtype == "float4_e2m1fn_x2" else stored
 
 
 def _slowdown(kernel: Kernel, gpu: GPU) -> float:
@@ -503,9 +512,15 @@ def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> lis
         sustained=sustained,
     )
     return [
-        _vector_timing(kernel, gpu) if is_vector_product(kernel, gpu) else timing
-        for kernel, timing in zip(kernels, found, strict=True)
+        _of_its_kind(kernel, gpu, timing) for kernel, timing in zip(kernels, found, strict=True)
     ]
+
+
+def _of_its_kind(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
+    """The time of a product that is not computed as a plain tiled one, else that of the tiles."""
+    if kernel.variant in PACKED_ROWS:
+        return packed_timing(kernel, gpu, tiled)
+    return _vector_timing(kernel, gpu) if is_vector_product(kernel, gpu) else tiled
 
 
 def is_vector_product(kernel: Kernel, gpu: GPU) -> bool:

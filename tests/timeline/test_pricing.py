@@ -67,6 +67,41 @@ def scaled_mm(dtype: str) -> OpCall:
     return OpCall(OpSignature("aten::_scaled_mm", "default", arguments, (out,)), MATH)
 
 
+@pytest.mark.parametrize("name", ["H100", "A100", "L4", "MI300X"])
+def test_floats_of_4_bits_need_a_blackwell_gpu(name: str) -> None:
+    pricer = Pricer(find_gpu(name), Counting())
+
+    with pytest.raises(UnsupportedKernelError, match="Blackwell GPUs do, as B200: choose one, or"):
+        pricer(scaled_mm("float4_e2m1fn_x2"))
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("T4", True), ("V100", True), ("A100", False)])
+def test_tile_packed_integers_of_4_bits_need_ampere(name: str, is_refused: bool) -> None:
+    """_weight_int4pack_mm multiplies by m16n8k16, an instruction of compute capability 8.0."""
+    specs = {
+        "self": TensorSpec((1, 4096), (4096, 1), "bfloat16"),
+        "mat2": TensorSpec((512, 32, 32, 4), (4096, 128, 4, 1), "int32"),
+        "qScaleAndZeros": TensorSpec((32, 4096, 2), (8192, 2, 1), "bfloat16"),
+    }
+    result = TensorSpec((1, 4096), (4096, 1), "bfloat16")
+    signature = OpSignature("aten::_weight_int4pack_mm", "default", tuple(specs.items()), (result,))
+    pricer = Pricer(find_gpu(name), Counting())
+
+    if is_refused:
+        with pytest.raises(UnsupportedKernelError, match=r"compute capability 8\.0"):
+            pricer(OpCall(signature, MATH))
+    else:
+        assert len(pricer(OpCall(signature, MATH))) == 1
+
+
+def test_a_blackwell_gpu_multiplies_floats_of_4_bits() -> None:
+    pricer = Pricer(find_gpu("B200"), Counting())
+
+    [(kernel, _)] = pricer(scaled_mm("float4_e2m1fn_x2"))
+
+    assert kernel.dtype == "float4_e2m1fn_x2"
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "own"),
     [

@@ -190,9 +190,8 @@ class Overlay:
             if place is None or not place.is_private:
                 place = Place(self.store.private(visible), True)
             return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
-        opened = self.store.hands.open(visible, flags, mode)
-        self.store.note_made(visible, os.fstat(opened))
-        return opened
+        with self.store.making(visible):
+            return self.store.hands.open(visible, flags, mode)
 
     def _require_folder_of(self, visible: str) -> None:
         if not self.store.is_folder(os.path.dirname(visible)):
@@ -345,8 +344,8 @@ class Overlay:
         self._require_folder_of(visible)
         place = self.store.locate(visible)
         if place is not None and place.path == visible:
-            make_really()
-            self.store.note_made(visible, self.true.lstat(visible))
+            with self.store.making(visible):
+                make_really()
             return
         if place is not None and place.is_private:
             make(place.path)
@@ -387,8 +386,8 @@ class Overlay:
                 and free is not None
                 and free.path == target
             ):
-                self.store.hands.link(source, target)
-                self.store.note_made(target, self.true.lstat(target))
+                with self.store.making(target):
+                    self.store.hands.link(source, target)
                 return
             name = self.store.new_place(target)
             self.true.link(self.store.private(source), name)

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["JOURNAL", "OWNER", "STORE_PREFIX", "own", "remove_leftovers", "remove_tree"]
+__all__ = [
+    "BEING_MADE",
+    "JOURNAL",
+    "OWNER",
+    "STORE_PREFIX",
+    "own",
+    "remove_leftovers",
+    "remove_tree",
+]
 
 #: How the name of a store's folder begins.
 STORE_PREFIX = "neusight-"
@@ -22,6 +30,9 @@ STORE_PREFIX = "neusight-"
 OWNER = "owner"
 #: File in a store's folder with a line of JSON for each new file that the run made elsewhere.
 JOURNAL = "journal"
+
+#: Device and inode of what the run was about to make where nothing stood.
+BEING_MADE = (0, 0)
 
 #: What a run writes to a new file comes a moment after the journal names it: a second, so that no
 #: other program's write, after the run was killed, is taken for its own.
@@ -100,7 +111,7 @@ def _remove_new_files(journal: str) -> None:
     for path, identity in reversed(_new_files(journal).items()):
         with suppress(OSError):
             status = os.lstat(path)
-            is_same = (status.st_dev, status.st_ino) == identity
+            is_same = identity in (BEING_MADE, (status.st_dev, status.st_ino))
             if is_same and (stat.S_ISDIR(status.st_mode) or status.st_mtime_ns <= last_ns):
                 remove: Any = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
                 remove(path)

@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from neusight.fake_cuda.store.folder_watch import FolderWatch
 from neusight.fake_cuda.store.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.store.journal import Journal
-from neusight.fake_cuda.store.leftovers import OWNER, STORE_PREFIX, own, remove_tree
+from neusight.fake_cuda.store.leftovers import (
+    BEING_MADE,
+    OWNER,
+    STORE_PREFIX,
+    own,
+    remove_tree,
+)
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.fake_cuda.store.true_functions import functions_beneath
@@ -264,6 +270,18 @@ class Store:
         """What became of paths at and below `source` holds for `target`."""
         self._journal.write({"moved": source, "to": target})
 
+    @contextlib.contextmanager
+    def making(self, path: str) -> Iterator[None]:
+        """Inside, the run makes what will stand at `path`, where nothing does: that is noted first,
+        so that a run that is killed meanwhile leaves nothing behind."""
+        self._journal.write({"new": path, "dev": 0, "ino": 0})
+        try:
+            yield
+            self.note_made(path, self.true.lstat(path))
+        except OSError:
+            self.note_lost(path)
+            raise
+
     def note_made(self, path: str, status: os.stat_result) -> None:
         """The run made what stands at `path`."""
         self._journal.write({"new": path, "dev": status.st_dev, "ino": status.st_ino})
@@ -350,7 +368,7 @@ class Store:
     def _remove_made(self, path: str) -> None:
         with contextlib.suppress(OSError):
             status = os.lstat(path)
-            if (status.st_dev, status.st_ino) != self.made[path]:
+            if self.made[path] not in (BEING_MADE, (status.st_dev, status.st_ino)):
                 return  # something else stands there now
             if stat.S_ISDIR(status.st_mode):
                 os.rmdir(path)  # what another program put there stays

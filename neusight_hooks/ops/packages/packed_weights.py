@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
     memory_kernel,
     new_tensor,
-    num_bytes,
     output,
     pointwise_kernel,
     product,
 )
-from neusight.ops.products.gemm import matmul_kernels, matrix
+from neusight.ops.products.gemm import matmul_kernels, matrix, packed_weight_kernels
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
@@ -42,17 +39,23 @@ def gemm_4bit(
 ) -> list[Kernel]:
     """A Linear whose weight has four bits an element, with scales of blocks."""
     scales = gpu_tensors(others.values())
-    k = A.shape[-1]
-    if product(A.shape[:-1]) <= _MOST_FUSED_ROWS and k % max(1, blocksize) == 0:
-        return _unpacking_product(A, (A, B, bias, *scales), output(call))
-    rows = matrix(product(A.shape[:-1]), k, A)
+    if product(A.shape[:-1]) <= _MOST_FUSED_ROWS and A.shape[-1] % max(1, blocksize) == 0:
+        weight = (B, bias, *scales)
+        return packed_weight_kernels(A, weight, output(call), "packed_tiles", name="gemm_4bit")
     whole = new_tensor(shapeB, A.dtype, A.device)
     unpacked = memory_kernel(
         KernelClass.ELEMENTWISE, "dequantize_4bit", reads=(B, *scales), writes=(whole,)
     )
-    right = matrix(k, shapeB[0], whole, transposed=True)
-    products = matmul_kernels(rows, right, output(call), math, bias=bias is not None)
+    products = _plain_product(A, whole, output(call), math, bias=bias is not None)
     return [unpacked, *products] if products else []
+
+
+def _plain_product(
+    left: TensorSpec, weight: TensorSpec, result: TensorSpec, math: MathMode, *, bias: bool
+) -> list[Kernel]:
+    n, k = weight.shape
+    rows = matrix(product(left.shape[:-1]), k, left)
+    return matmul_kernels(rows, matrix(k, n, weight, transposed=True), result, math, bias=bias)
 
 
 @register_op("bitsandbytes::gemv_4bit")
@@ -67,17 +70,8 @@ def gemv_4bit(
 ) -> list[Kernel]:
     """A row times such a weight, in one kernel (kgemm_4bit_inference_naive)."""
     result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
-    return _unpacking_product(A, (A, B, *gpu_tensors(others.values())), result)
-
-
-def _unpacking_product(
-    left: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
-) -> list[Kernel]:
-    m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
-    if m * n * k == 0:
-        return []
-    gemm = Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="gemm_4bit")
-    return [replace(gemm, bytes_read=num_bytes(reads))]
+    weight = (B, *gpu_tensors(others.values()))
+    return packed_weight_kernels(A, weight, result, "packed_rows", name="gemm_4bit")
 
 
 @register_op("bitsandbytes::int8_linear_matmul")

@@ -22,10 +22,23 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import TENSOR_SCALED, Kernel, KernelClass, Layout, compute_of
+from neusight.predictors.kernel import (
+    TENSOR_SCALED,
+    Kernel,
+    KernelClass,
+    Layout,
+    Variant,
+    compute_of,
+)
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["compute_for_matmul", "matmul_kernels", "matrix", "unfit_operands"]
+__all__ = [
+    "compute_for_matmul",
+    "matmul_kernels",
+    "matrix",
+    "packed_weight_kernels",
+    "unfit_operands",
+]
 
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
@@ -461,7 +474,7 @@ def int8_weight_mm(
     call: OpSignature, math: MathMode, *, self: TensorSpec, mat2: TensorSpec, scales: TensorSpec
 ) -> list[Kernel]:
     """A product with a weight of 8-bit integers and a scale a column."""
-    return _packed_weight_kernels(self, mat2, (scales,), output(call))
+    return packed_weight_kernels(self, (mat2, scales), output(call), "packed_rows")
 
 
 @register_op("aten::_weight_int4pack_mm")
@@ -474,7 +487,7 @@ def int4_weight_mm(
     qScaleAndZeros: TensorSpec,
 ) -> list[Kernel]:
     """A product with a weight of 4-bit integers, a scale and a zero a group."""
-    return _packed_weight_kernels(self, mat2, (qScaleAndZeros,), output(call))
+    return packed_weight_kernels(self, (mat2, qScaleAndZeros), output(call), "packed_16_rows")
 
 
 @register_op("aten::_mixed_dtypes_linear")
@@ -488,19 +501,33 @@ def mixed_dtypes_linear(
     bias: TensorSpec | None = None,
 ) -> list[Kernel]:
     """A Linear with a quantized weight (CUTLASS)."""
-    others = (scale,) if bias is None else (scale, bias)
-    return _packed_weight_kernels(input, weight, others, output(call))
+    return packed_weight_kernels(input, (weight, scale, bias), output(call), "packed_tiles")
 
 
-def _packed_weight_kernels(
-    left: TensorSpec, weight: TensorSpec, others: tuple[TensorSpec, ...], result: TensorSpec
+def packed_weight_kernels(
+    left: TensorSpec,
+    weight: Sequence[TensorSpec | None],
+    result: TensorSpec,
+    variant: Variant,
+    name: str = "packed_weight_gemm",
 ) -> list[Kernel]:
-    """A product with a quantized weight that is unpacked inside the kernel."""
+    """A product with a quantized weight that is unpacked inside the kernel; `weight` is the packed
+    weight and all that is read with it, once."""
     m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
     if m * n * k == 0:
         return []
-    gemm = Kernel.gemm(m, n, k, dtype=left.dtype, layout="nt", name="packed_weight_gemm")
-    return [replace(gemm, bytes_read=num_bytes((left, weight, *others)))]
+    return [
+        Kernel.gemm(
+            m,
+            n,
+            k,
+            dtype=left.dtype,
+            out_dtype=result.dtype,
+            weight_bytes=num_bytes(weight),
+            variant=variant,
+            name=name,
+        )
+    ]
 
 
 @register_op("aten::_trilinear")

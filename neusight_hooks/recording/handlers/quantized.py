@@ -18,6 +18,10 @@ aten = torch.ops.aten
 #: Rows of grouped products begin at multiples of so many bytes (GroupedMMUtils.h, torch 2.13).
 _ROW_ALIGNMENT = 16
 
+#: Rows that torch._int_mm needs at least, and what its other sizes are multiples of.
+_LEAST_INTEGER_ROWS = 17
+_INTEGER_ALIGNMENT = 8
+
 
 def _overloads(*names: str) -> list[Any]:
     """All overloads of these ops, as far as this torch has them."""
@@ -47,6 +51,24 @@ def _scaled_grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     out = recorder.mode.new_tensor(shape, stride, dtype, left._fake_device)
     recorder.record_handled(func, args, kwargs, out)
     return out
+
+
+@handles(*_overloads("_int_mm"))
+def _int_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A product of integers, of sizes that cuBLASLt takes (cuda/Blas.cpp, _int_mm_out_cuda)."""
+    left, right = args[:2]
+    rows, inner, columns = int(left.shape[0]), int(left.shape[1]), int(right.shape[1])
+    if rows < _LEAST_INTEGER_ROWS:
+        raise RuntimeError(
+            f"self.size(0) needs to be greater than {_LEAST_INTEGER_ROWS - 1}, but got {rows}"
+        )
+    for name, size in (("self.size(1)", inner), ("mat2.size(1)", columns)):
+        if size <= 0 or size % _INTEGER_ALIGNMENT:
+            raise RuntimeError(
+                f"{name} needs to be greater than 0 and a multiple of {_INTEGER_ALIGNMENT}, but got"
+                f" {size}"
+            )
+    return recorder.run_known(func, args, kwargs)
 
 
 @handles(*_overloads("_fake_quantize_learnable_per_tensor_affine_backward"))

@@ -129,3 +129,12 @@ def test_a_file_that_was_written_again_after_the_run_was_killed_stays(
     remove_leftovers(str(tmp_path))
 
     assert (tmp_path / "model.pt").read_text() == "real training's"
+
+
+def test_what_a_killed_run_was_about_to_make_goes_too(tmp_path: Path, dead_pid: int) -> None:
+    (tmp_path / "new").touch()
+    lines = [{"new": str(tmp_path / name), "dev": 0, "ino": 0} for name in ("new", "not made")]
+    folder = store(tmp_path, dead_pid, *lines)
+
+    assert remove_leftovers(str(tmp_path)) == [str(folder)]
+    assert list(tmp_path.iterdir()) == []

@@ -83,3 +83,22 @@ def test_what_cannot_be_kept_is_named_and_the_rest_kept(
     assert store.not_kept == [f"{tmp_path / 'a'} (No space left on device)"]
     assert [path.name for path in Path("kept").iterdir()] == ["b"]
     assert not Path("a").exists() and not Path(store.folder).exists()
+
+
+def test_what_is_about_to_be_made_is_noted_before_it_stands_there(tmp_path: Path) -> None:
+    store, path = Store.create(), str(tmp_path / "new")
+    journal = Path(store.folder, "journal")
+
+    class Killed(BaseException):
+        pass
+
+    with pytest.raises(Killed), store.making(path):
+        assert '"new"' in journal.read_text()
+        Path(path).touch()
+        raise Killed
+    with pytest.raises(FileExistsError), store.making(str(tmp_path / "other")):
+        raise FileExistsError
+    (tmp_path / "other").touch()
+    store.close()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

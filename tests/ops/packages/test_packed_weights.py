@@ -10,15 +10,17 @@ from op_calls import call, kernels, spec
 PACKED, SCALES = spec(64 * 128 // 2, 1, dtype="uint8"), spec(64 * 128 // 64)
 
 
-@pytest.mark.parametrize("name", ["gemm_4bit", "gemv_4bit"])
-def test_few_rows_read_four_bits_of_each_weight(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "variant"), [("gemm_4bit", "packed_tiles"), ("gemv_4bit", "packed_rows")]
+)
+def test_few_rows_read_four_bits_of_each_weight(name: str, variant: str) -> None:
     """4 rows of 128 by a weight of 64 x 128, a scale for 64 elements."""
     rows, out = spec(4, 128, dtype="bfloat16"), spec(4, 64, dtype="bfloat16")
     given = {"A": rows, "B": PACKED, "shapeB": (64, 128), "absmax": SCALES, "blocksize": 64}
 
     [product] = kernels(call(f"bitsandbytes::{name}", out, **given))
 
-    assert product.flops == 2 * 4 * 128 * 64
+    assert (product.flops, product.variant) == (2 * 4 * 128 * 64, variant)
     assert product.bytes_read == 4 * 128 * 2 + 64 * 128 // 2 + 128 * 4
 
 

@@ -242,6 +242,19 @@ def test_quantized_weights_are_read_packed_with_their_scales() -> None:
     assert kernel.bytes_read == 8 * 64 * 2 + 32 * 64 + 64
 
 
+def test_integers_of_four_bits_are_unpacked_for_sixteen_rows_at_once() -> None:
+    """8 rows of 64 bf16 by 64 x 32 halves of bytes, packed in tiles, and 2 numbers a group."""
+    half = "bfloat16"
+    (kernel,) = kernels(
+        call("_weight_int4pack_mm", spec(8, 32, dtype=half), self=spec(8, 64, dtype=half),
+             mat2=spec(4, 1, 32, 2, dtype="int32"), qScaleAndZeros=spec(2, 32, 2, dtype=half))
+    )  # fmt: skip
+
+    assert (kernel.variant, kernel.out_dtype) == ("packed_16_rows", half)
+    assert kernel.bytes_read == 8 * 64 * 2 + 64 * 32 // 2 + 2 * 32 * 2 * 2
+    assert kernel.bytes_written == 8 * 32 * 2
+
+
 def test_a_bilinear_layer_is_unrolled_over_its_outputs() -> None:
     """4 rows, 3 and 5 features in, 7 out: 7 slices of 4 x 3 x 5 floats."""
     launched = kernels(

@@ -147,3 +147,31 @@ def test_weights_that_nobody_knows_do_not_sum_to_zero() -> None:
         weights = torch.rand(20, device="cuda")
         out = torch.cov(torch.randn(3, 20, device="cuda"), aweights=weights)
         assert out.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((16, 64, 32), "needs to be greater than 16, but got 16"),
+        ((17, 60, 32), r"self.size\(1\) needs to be .* a multiple of 8, but got 60"),
+        ((17, 64, 30), r"mat2.size\(1\) needs to be .* a multiple of 8, but got 30"),
+    ],
+)
+def test_products_of_integers_fail_where_they_fail_on_a_gpu(
+    shape: tuple[int, int, int], message: str
+) -> None:
+    rows, inner, columns = shape
+
+    with neusight.forecast_on("A100"), pytest.raises(RuntimeError, match=message):
+        torch._int_mm(
+            ones(rows, inner, dtype=torch.int8), ones(columns, inner, dtype=torch.int8).t()
+        )
+
+
+def test_seventeen_rows_of_integers_are_one_product() -> None:
+    with neusight.forecast_on("A100") as forecast:
+        out = torch._int_mm(ones(17, 64, dtype=torch.int8), ones(32, 64, dtype=torch.int8).t())
+        assert (tuple(out.shape), out.dtype) == ((17, 32), torch.int32)
+
+    [product] = [kernel for kernel, _ in forecast.kernels if kernel.name == "gemm"]
+    assert (product.dtype, product.bytes_written) == ("int8", 17 * 32 * 4)

@@ -1,0 +1,74 @@
+"""How long a product takes whose weight is stored in fewer bits and unpacked inside the kernel.
+
+Few rows stream the packed weight and its scales. More rows multiply at the rate of the activations'
+dtype, and the same threads unpack the weight once for each group of rows that share it; each group
+reads the packed weight again from the L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
+from neusight.predictors.physics.power import filled_in
+from neusight.predictors.physics.roofline import flop_roofline_us
+
+__all__ = ["PACKED_ROWS", "SPREAD", "packed_timing"]
+
+#: Rows of the activations that share one unpacked weight, by variant: Marlin's and CUTLASS's tiles,
+#: tinygemm's (kM of ATen/native/cuda/int4mm.cu), and kernels that compute each row alone.
+PACKED_ROWS: dict[str, int] = {"packed_tiles": 64, "packed_16_rows": 16, "packed_rows": 1}
+
+#: Instructions a thread executes to unpack a weight: a mask or a permutation and a fused multiply
+#: and add, each for a pair of 16-bit values. Counted in Marlin's and tinygemm's conversion.
+_UNPACK_INSTRUCTIONS = 1.0
+#: Rows up to which the kernels stream the weight; with more they are tiled as plain products are.
+_MOST_STREAMED_ROWS = 64
+#: Threads of which an SM issues an instruction a clock: four schedulers of a warp each.
+_ISSUED_THREADS = 128
+#: Bytes per clock and SM that the L2 gives (that of tiled products, `GemmConstants.l2_bytes`).
+_L2_BYTES = 101.0
+#: Footprint, in units of the L2, at which half of the weight leaves it, displaced by those of other
+#: layers (that of plain products, `GemmConstants.weight_reach`).
+_WEIGHT_REACH = 0.106
+
+#: Half width of the 80 % interval. A prior: no table has such kernels.
+SPREAD = 0.4
+
+
+def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
+    """The time of a product with a packed weight; `tiled` is that of a plain product whose weight
+    has as many bytes."""
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    rows = PACKED_ROWS[kernel.variant]
+    passes = -(-size.m // rows)
+    clocks = gpu.num_sms * gpu.clock_hz * 1e-6  # of all SMs, per µs
+    weight_bytes = kernel.bytes_read - size.m * size.k * DTYPE_BYTES[kernel.dtype]
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+
+    dram_us = kernel.num_bytes * _leaving_share(kernel.num_bytes, gpu) / bandwidth
+    l2_us = passes * max(0.0, weight_bytes) / (_L2_BYTES * clocks)
+    unpack_us = passes * size.n * size.k * _UNPACK_INSTRUCTIONS / (_ISSUED_THREADS * clocks)
+    arithmetic_us = flop_roofline_us(kernel, gpu) / _utilization(kernel, gpu)
+    work_us = smooth_maximum(dram_us, l2_us, unpack_us + arithmetic_us)
+    if size.m > _MOST_STREAMED_ROWS:  # tiles and waves, and the unpacking in the same threads
+        work_us = max(work_us, tiled.time_us + unpack_us)
+    is_streaming = max(dram_us, l2_us) >= unpack_us + arithmetic_us
+    bound: Bound = "memory" if is_streaming else "compute"
+    if work_us < gpu.floor_us:
+        bound = "launch"
+    return replace(tiled, time_us=gpu.floor_us + work_us, bound=bound, spread=SPREAD)
+
+
+def _utilization(kernel: Kernel, gpu: GPU) -> float:
+    known = filled_in(gpu)
+    has_unit = gpu.has_matrix_unit(kernel.compute)
+    return known.gemm_utilization if has_unit else known.fp32_gemm_utilization
+
+
+def _leaving_share(footprint_bytes: float, gpu: GPU) -> float:
+    ratio = footprint_bytes / (_WEIGHT_REACH * gpu.l2_bytes)
+    return ratio * ratio / (1.0 + ratio * ratio)
