@@ -9,7 +9,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import pytest
@@ -138,11 +138,13 @@ def torch_state() -> TorchState | None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """No dispatch mode stays open, and torch answers as before the test."""
-    before = torch_state()
+    """No dispatch mode stays open, torch answers as before the test, and the working folder, by
+    which files are named, is the same."""
+    before, folder = torch_state(), Path.cwd()
 
     yield
 
+    assert Path.cwd() == folder
     after = torch_state()
     if before is not None:
         assert after == before

@@ -6,6 +6,7 @@ import os
 import pickle
 import pickletools
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,8 +88,10 @@ def test_an_error_reaches_another_process_whatever_it_is() -> None:
         _Calling(type, "X", (), {}),
     ],
 )
-def test_what_would_call_something_is_refused(value: object, tmp_path: Any) -> None:
-    os.chdir(tmp_path)
+def test_what_would_call_something_is_refused(
+    value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for data in (encoded(value), pickle.dumps([value], 0), pickle.dumps({"a": value}, 2)):
         with pytest.raises(UnknownAnswerError):
             decoded(data)
