@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,34 +139,61 @@ def _buffers(
     """What is touched of each tensor, in the order of the call's arguments."""
     definitions, call_args, arguments, _ = kernel.args.python_argdefs()
     accesses = {} if is_whole else kernel.features.buf_accesses()
-    elements = 1
-    for size in numels.values():
-        elements *= size
+    elements = math.prod(numels.values())
+    num_indices = None if is_whole else _num_indices(kernel, accesses)
     for definition, outer, argument in zip(definitions, call_args, arguments, strict=True):
         if not hasattr(argument, "dtype"):
             continue  # a size
         inner = str(definition.name)
         touched = None
         if outer in accesses:
-            touched = _touched(outer, accesses[outer], elements)
+            touched = _touched(outer, accesses[outer], elements, num_indices)
         yield TouchedBuffer(inner, touched, max(1, loops[inner]))
 
 
-def _touched(buffer: str, accesses: Iterable[Any], elements: int) -> int | None:
-    """Elements of the buffer that are read or written: of a larger one only the slices, as
-    SIMDKernel.estimate_kernel_num_bytes counts them. None where it is all."""
+def _touched(
+    buffer: str, accesses: Iterable[Any], elements: int, num_indices: int | None
+) -> int | None:
+    """Elements of the buffer that are read or written, at most: for each index expression one for
+    each value of the loop variables in it and of the index that it looks up. None where it is all.
+    """
     from torch._inductor.dependencies import MemoryDep
     from torch._inductor.virtualized import V
 
-    size = _hint(V.graph.get_numel(buffer))
-    if size <= elements:
+    touched_by: dict[Any, int] = {}
+    for position, access in enumerate(accesses):
+        if isinstance(access, MemoryDep):
+            looked_up = (num_indices or elements) if access.is_indirect() else 1
+            touched_by[access.index] = min(elements, looked_up * _num_places(access))
+        else:
+            touched_by[f"unknown {position}"] = elements
+    touched = sum(touched_by.values())
+    return touched if touched < _hint(V.graph.get_numel(buffer)) else None
+
+
+def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | None:
+    """Combinations of the integers that a kernel loads, which an indirect access may look up. None
+    where it may look up one that it computes of its loop variables, as upsampling does."""
+    from torch._inductor.dependencies import MemoryDep
+    from torch._inductor.virtualized import V
+
+    bodies = (getattr(node, "_body", None) for node in kernel.features.scheduler_nodes())
+    if any(body is None or body.has_op("index_expr") for body in bodies):
         return None
-    places = {
-        access.index if isinstance(access, MemoryDep) else f"unknown {position}"
-        for position, access in enumerate(accesses)
+    loads = {
+        (buffer, access.index): _num_places(access)
+        for buffer, of_buffer in accesses.items()
+        if not V.graph.get_dtype(buffer).is_floating_point
+        for access in of_buffer
+        if isinstance(access, MemoryDep) and not access.is_indirect()
     }
-    touched = len(places) * elements
-    return touched if touched < size else None
+    return math.prod(loads.values()) if loads else None
+
+
+def _num_places(access: Any) -> int:
+    """Values of the loop variables that an access goes by."""
+    ranges = dict(zip(access.var_names, access.size, strict=True))
+    return math.prod(_hint(ranges[name]) for name in access.index.free_symbols & ranges.keys())
 
 
 #: A loop over the elements of a row, by 2.13's names for its variable.

@@ -99,6 +99,43 @@ def test_a_slice_counts_what_is_touched() -> None:
     assert (call["bytes_read"], call["bytes_written"]) == (2 * 512 * 64 * 4, 512 * 64 * 4)
 
 
+def looked_up(function: Any, ids: int) -> OpSignature:
+    with neusight.forecast_on("H100") as forecast:
+        table, weight = torch.randn(5000, 256, device="cuda"), torch.randn(3000, 256, device="cuda")
+        run: Any = torch.compile(function)
+        for _ in range(2):
+            run(torch.zeros(ids, dtype=torch.long, device="cuda"), table, weight)
+            torch.cuda.synchronize()
+            forecast.step()
+    return launch(forecast)
+
+
+def test_a_row_looked_up_once_counts_once_however_often_it_is_used() -> None:
+    signature = looked_up(lambda i, t, w: (t[i] * w).sum(-1), 1)
+
+    assert signature.by_name["bytes_read"] == 8 + 256 * 4 + 3000 * 256 * 4
+
+
+def test_rows_looked_up_count_and_not_the_table() -> None:
+    signature = looked_up(lambda i, t, w: t[i].square().sum(-1), 64)
+
+    assert signature.by_name["bytes_read"] == 64 * (8 + 256 * 4)
+
+
+def test_of_a_small_table_no_more_is_read_than_it_holds() -> None:
+    signature = looked_up(lambda i, t, w: t[:16][i].square().sum(-1), 64)
+
+    assert signature.by_name["bytes_read"] == 64 * (8 + 256 * 4)
+
+
+def test_indices_that_a_kernel_computes_are_not_taken_for_one() -> None:
+    call = compiled(
+        lambda x: torch.nn.functional.interpolate(x, scale_factor=0.5) * 2, 1, 4, 512, 512
+    ).by_name
+
+    assert call["bytes_read"] == 4 * 256 * 256 * 4
+
+
 def test_a_norm_of_long_rows_reads_them_again() -> None:
     call = compiled(lambda x: torch.softmax(x, -1), 2048, 20_000).by_name
 
