@@ -35,7 +35,7 @@ def test_before_torch_2_11_flash_ran_where_today_cudnn_does() -> None:
     older, newer = replace(MATH, torch=(2, 10)), replace(MATH, torch=(2, 11))
 
     def variants(signature: OpSignature, math: MathMode) -> set[str]:
-        return {kernel.variant for kernel in kernels(signature, math)} - {""}
+        return {str(kernel.variant) for kernel in kernels(signature, math)} - {""}
 
     for op in (forward, backward):
         assert variants(attention(op), older) == {"flash_attention"}
