@@ -40,10 +40,11 @@ def add_rank_arguments(command: argparse.ArgumentParser, *, takes_several: bool 
     command.add_argument("--topology", metavar="NAME|FILE.json",
                          help="how GPUs and hosts are joined (default: as in the GPU's reference "
                          "system; `neusight gpus --topologies` lists all)")  # fmt: skip
-    command.add_argument("--rank", metavar="K[,K…]|all-distinct",
+    command.add_argument("--rank", metavar="K[,K…]|K..L|all-distinct",
                          help="which of them (0); several run side by side and exchange what they "
-                         "send each other, as do rank 0 and all that differ from it: "
-                         "all-distinct")  # fmt: skip
+                         "send each other. all-distinct: all of up to 16, of more rank 0, those "
+                         "that it exchanges something with, and the last; ranks that do the same "
+                         "are shown once")  # fmt: skip
     command.add_argument("--wait", type=float, metavar="S", default=DEFAULT_WAIT_S,
                          help="seconds that one of several ranks waits for a key that no other "
                          f"sets ({DEFAULT_WAIT_S:.0f})")  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.output.batch import SAMPLES_OPTION, TOKENS_OPTION
 from neusight.predictors.clusters.named import find_topology, with_cards
+from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import CalibrationError, OptionError
 from neusight.predictors.gpu import GPU
@@ -41,6 +42,9 @@ DEFAULT_WAIT_S = 60.0
 
 #: What asks for the first rank and all that differ from it.
 ALL_DISTINCT = "all-distinct"
+
+#: Ranks and ranges of them.
+_RANKS = re.compile(r"\d{1,6}(\.\.\d{1,6})?(,\d{1,6}(\.\.\d{1,6})?)*")
 
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
@@ -192,17 +196,19 @@ def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:
     """The first rank that a text asks for (None: the one that is so by default), and those that run
     side by side, as `ProgramOptions.ranks` has them. OptionError.
 
-    >>> read_ranks("3"), read_ranks("0,3,7"), read_ranks("all-distinct")
-    ((3, None), (0, (0, 3, 7)), (0, ()))
+    >>> read_ranks("3"), read_ranks("0,3,7"), read_ranks("0..3"), read_ranks("all-distinct")
+    ((3, None), (0, (0, 3, 7)), (0, (0, 1, 2, 3)), (0, ()))
     """
     if text is None:
         return None, None
     if text == ALL_DISTINCT:
         return 0, ()
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise OptionError(f"--rank is {text!r}; it must be like 3, 0,3,7 or {ALL_DISTINCT}")
-    ranks = tuple(sorted(set(map(int, words))))
+    words = text.replace(" ", "")
+    if not _RANKS.fullmatch(words):
+        raise OptionError(f"--rank is {text!r}; it must be like 3, 0,3,7, 0..7 or {ALL_DISTINCT}")
+    ranks = tuple(sorted(set(ranks_from(words))))
+    if not ranks:
+        raise OptionError(f"--rank is {text!r}, which holds no rank: a range is like 0..7")
     return ranks[0], ranks if len(ranks) > 1 else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from neusight.session import Session, SessionOptions
 
 __all__ = ["recorded"]
+
+#: Up to so many ranks all are run where it is not stated which: those of two hosts of 8 GPUs.
+ALL_RUN = 16
 
 
 def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
@@ -126,11 +129,11 @@ def _recorded_side_by_side(
     from neusight.integrations.program.ranks.side_by_side import run_side_by_side
 
     assert options.rank is not None
-    template, chosen = options.rank, options.ranks
-    last = None if chosen else template.world_size - 1
+    template = options.rank
+    chosen, last = _first_ranks(options.ranks, template.world_size)
 
     def record(index: int, link: Link) -> tuple[RankEnd, Recorded]:
-        rank, is_first = replace(template, index=index), index == (chosen or (template.index,))[0]
+        rank, is_first = replace(template, index=index), index == chosen[0]
         shared = None if folder is None else Store(folder)
         if folder is not None and store is None:
             # Else what one rank has in the system's would count as left behind by another.
@@ -147,10 +150,16 @@ def _recorded_side_by_side(
         return end, replace(found, was_stopped=link.was_stopped)
 
     with _one_store(store, options) as folder:
-        ranks = run_side_by_side(
-            record, ranks=chosen or (template.index,), last=last, wait_s=options.wait_s
-        )
-    return joined(ranks)
+        ranks = run_side_by_side(record, ranks=chosen, last=last, wait_s=options.wait_s)
+    return joined(ranks, are_stated=bool(options.ranks))
+
+
+def _first_ranks(stated: Sequence[int] | None, world_size: int) -> tuple[Sequence[int], int | None]:
+    """The ranks to begin with, and the last one, which is run after them, where that is not all of
+    them: stated ones, all where they are few, else the first."""
+    if stated:
+        return stated, None
+    return (range(world_size), None) if world_size <= ALL_RUN else ((0,), world_size - 1)
 
 
 @contextmanager

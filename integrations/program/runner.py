@@ -31,11 +31,15 @@ from neusight.integrations.program.exit_handlers import collecting_exit_handlers
 from neusight.integrations.program.guard.stopped_writes import explanation
 from neusight.integrations.program.program import Program
 from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
+from neusight.predictors.errors import HangError, UnansweredRankError
 
 if TYPE_CHECKING:
     from neusight.session import Session
 
 __all__ = ["Outcome", "hide_gpus", "run_program"]
+
+#: Errors of ranks that wait, whose text says where each of them does.
+_NAMES_ITS_LINES = (HangError, UnansweredRankError)
 
 #: Experiment trackers write nothing outside the machine, loading stays in the recording thread.
 _OFFLINE = {
@@ -182,8 +186,10 @@ def _failed(error: Exception, *, is_guarded: bool) -> Outcome:
     """Shows the script's own error; one of neusight goes on to who tells it apart."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
-    shown = traceback.format_exception(error) if is_debugging() else [script_traceback(error)]
-    sys.stderr.write("".join(shown))
+    if is_debugging():
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    elif not isinstance(error, _NAMES_ITS_LINES):
+        sys.stderr.write(script_traceback(error))
     why = explanation(error, _line_of(error)) if is_guarded else ""
     said = error_line(error)
     return Outcome(failure=f"{said}; {why}" if why else said, exit_code=1)

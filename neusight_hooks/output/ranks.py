@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.clusters.placement import ranks_from
+from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-__all__ = ["RankRow", "rank_lines", "rank_row", "ranks_json", "slowest"]
+__all__ = [
+    "RUN_OPTION",
+    "RankRow",
+    "rank_lines",
+    "rank_row",
+    "ranks_json",
+    "ranks_run",
+    "run_text",
+    "run_words",
+    "slowest",
+]
+
+#: Name in `Recording.options`: the ranks that were run where nobody stated which, as a text.
+RUN_OPTION = "ranks_run"
 
 _NS_PER_US = 1000
 
@@ -78,10 +93,47 @@ def _who_is_slowest(rows: Sequence[RankRow]) -> str:
     return f"slowest: rank {last.rank}, {step}"
 
 
-def rank_lines(rows: Sequence[RankRow], world_size: int) -> list[str]:
-    """A line a rank, and who is the slowest."""
+def run_text(ranks: Iterable[int]) -> str:
+    """Ranks as ranges.
+
+    >>> run_text([0, 1, 2, 5, 8, 9])
+    '0..2,5,8,9'
+    """
+    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
+    texts = [[rank for _, rank in run] for _, run in runs]
+    return ",".join(
+        f"{one[0]}..{one[-1]}" if len(one) > 2 else ",".join(map(str, one)) for one in texts
+    )
+
+
+def ranks_run(recording: Recording) -> tuple[int, ...]:
+    """The ranks that were run for `--rank all-distinct`, also those that others stand for; none
+    where it was not asked for."""
+    text = recording.options.get(RUN_OPTION)
+    return () if text is None else ranks_from(text)
+
+
+def run_words(recording: Recording, shown: Iterable[int]) -> str:
+    """Which ranks those that are `shown` stand for, and which were not run at all; "" where no
+    more than these were asked for."""
+    run = frozenset(ranks_run(recording))
+    if not run:
+        return ""
+    alike, unknown = run.difference(shown), frozenset(range(recording.world_size)) - run
+    words = []
+    if alike:
+        verb = "does" if len(alike) == 1 else "do"
+        words.append(f"rank{'s' * (len(alike) > 1)} {run_text(alike)} {verb} the same")
+    if unknown:
+        words.append(f"{counted(len(unknown), 'rank')} not run: {run_text(unknown)}")
+    return "; ".join(words)
+
+
+def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
+    """A line a rank, who is the slowest, and what is known of the other ranks."""
     if not rows:
         return []
+    world_size = recording.world_size
     title = f"  ranks     {len(rows)} of {world_size} side by side; {_who_is_slowest(rows)}"
     header = f"    {'rank':<6}{'step':>11}{'no compute':>12}{'waits':>11}{'memory':>12}"
     lines = [
@@ -91,7 +143,14 @@ def rank_lines(rows: Sequence[RankRow], world_size: int) -> list[str]:
         for row in rows[:_MOST_SHOWN]
     ]
     more = len(rows) - _MOST_SHOWN
-    return [title, header, *lines, *([f"    and {more} more"] if more > 0 else [])]
+    others = run_words(recording, [row.rank for row in rows])
+    return [
+        title,
+        header,
+        *lines,
+        *([f"    and {more} more"] if more > 0 else []),
+        *([f"    {others}"] if others else []),
+    ]
 
 
 def ranks_json(rows: Sequence[RankRow]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from neusight.recording.recording import RANK_OPTION, Entry, Mark, OpCall, Recording
-from neusight.timeline.ranks.likeness import peers_of
+from neusight.timeline.ranks.likeness import connected, peers_of
 
 __all__ = ["Replicas", "replicas_of", "replicas_together"]
 
@@ -77,13 +77,7 @@ def replicas_together(recordings: Sequence[Recording], alone: Sequence[Replicas]
     if all(item.count is not None for item in alone):
         return first
     peers = {recording.rank: peers_of(recording) for recording in recordings}
-    stages: set[int] = set()
-    waiting = [recordings[0].rank]
-    while waiting:
-        rank = waiting.pop()
-        if rank not in stages:
-            stages.add(rank)
-            waiting += peers.get(rank, ())
+    stages = connected(recordings[0].rank, peers)
     return Replicas(first.world_size, max(1, first.world_size // (len(stages) * split)), split)
 
 

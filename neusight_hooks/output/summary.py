@@ -12,7 +12,7 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
 from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
-from neusight.output.ranks import RankRow, rank_lines, ranks_json
+from neusight.output.ranks import RankRow, rank_lines, ranks_json, ranks_run, run_words
 from neusight.output.system import network_words
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
@@ -131,7 +131,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         "",
         *_time_words(found.verdict),
         "",
-        *rank_lines(found.ranks, found.recording.world_size),
+        *rank_lines(found.ranks, found.recording),
         *_known_memory_words(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
         _coverage_words(found.verdict, found.unmapped),
@@ -172,6 +172,9 @@ def _premises(found: Findings) -> Iterator[str]:
     rank = found.recording.options.get(RANK_OPTION)
     if rank and not found.ranks:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"
+        others = run_words(found.recording, [found.recording.rank])
+        if others:
+            yield f"            {others}"
     if found.topology is not None:
         yield f"  topology  {found.topology.name}, {network_words(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)
@@ -373,6 +376,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "batch_source": verdict.batch.source,
         "all_ranks": _all_ranks_json(verdict),
         "ranks": ranks_json(found.ranks),
+        "ranks_run": ranks_run(found.recording),
         "trace": found.trace_path,
         "compiled": compiled_json(found.compiled),
         "by_kernel_class": [asdict(row) for row in verdict.by_kernel_class],

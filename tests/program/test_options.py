@@ -108,6 +108,7 @@ def test_ranks_are_stated_as_text_too() -> None:
     assert stated_options(found.stated_ranks) == found
     assert stated_options({"world_size": "4", "ranks": "2"}).stated_ranks["ranks"] == "2"
     assert stated_options({"world_size": "4", "ranks": "all-distinct"}).ranks == ()
+    assert stated_options({"world_size": "4", "ranks": "0..2"}).ranks == (0, 1, 2)
     assert ProgramOptions().stated_ranks == {}
 
 

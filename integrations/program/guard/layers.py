@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from neusight.fake_cuda.store.leftovers import STORE_PREFIX
+
 __all__ = ["Change", "Layers", "is_private_to_systems"]
 
 _LIST, _LAYERS, _ROOT = "layers.jsonl", "layers", "root"
@@ -183,12 +185,14 @@ def _attribute(path: str, name: str) -> str | None:
 
 
 def is_private_to_systems(path: str) -> bool:
-    """Whether a new file there is of no account: Python's own, or in a temporary folder that does
-    not hold the working directory."""
+    """Whether a new file there is of no account: Python's own, neusight's own, or in a temporary
+    folder that does not hold the working directory."""
     here = os.getcwd()
     if "__pycache__" in path:
         return True
     for folder in {os.path.realpath(tempfile.gettempdir()), *_TEMPORARY}:
+        if path.startswith(f"{folder}/{STORE_PREFIX}"):
+            return True
         if _is_in(path, folder) and not _is_in(here, folder):
             return True
     return False

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["joined"]
 
 
-def joined(ranks: Ranks) -> Recorded:
-    """What all of them recorded, cut to where all are; of ranks that do the same as one of the
-    first wave only that one. Where one failed, or was interrupted, what is known is of one alone.
+def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
+    """What all of them recorded, cut to where all are; of ranks that nobody stated only those that
+    stand for all. Where one failed, or was interrupted, what is known is of one alone.
 
     What neusight itself failed at is raised.
     """
@@ -42,7 +42,9 @@ def joined(ranks: Ranks) -> Recorded:
         one.outcome.is_interrupted for one in found.values()
     ):
         return _interrupted(next(iter(found.values()), None))
-    recordings = _cut(_distinct(found, ranks.first_wave), found)
+    recordings = _cut(found)
+    if not are_stated:
+        recordings = _standing_for_all(recordings)
     first = next(iter(found.values()))
     outcome = Outcome(stopped_early=any(one.outcome.stopped_early for one in found.values()))
     return replace(
@@ -82,25 +84,23 @@ def _interrupted(first: Recorded | None) -> Recorded:
     return replace(first, outcome=outcome)
 
 
-def _distinct(found: dict[int, Recorded], first_wave: frozenset[int]) -> dict[int, Recording]:
-    """The recordings, without the ranks of the second wave where each does what one of the first
-    does."""
-    from neusight.timeline.ranks.likeness import work_of
+def _standing_for_all(recordings: Sequence[Recording]) -> list[Recording]:
+    """Those that do what no other does; the first says which ranks were run."""
+    from neusight.output.ranks import RUN_OPTION, run_text
+    from neusight.timeline.ranks.likeness import distinct
 
-    recordings = {rank: one.recording for rank, one in found.items() if one.recording is not None}
-    second = [rank for rank in recordings if rank not in first_wave]
-    known = {work_of(recordings[rank]) for rank in first_wave} if second else set()
-    if all(work_of(recordings[rank]) in known for rank in second):
-        return {rank: one for rank, one in recordings.items() if rank in first_wave}
-    return recordings
+    first, *others = distinct(recordings)
+    text = run_text([recording.rank for recording in recordings])
+    return [replace(first, options={**first.options, RUN_OPTION: text}), *others]
 
 
-def _cut(recordings: dict[int, Recording], found: dict[int, Recorded]) -> list[Recording]:
+def _cut(found: dict[int, Recorded]) -> list[Recording]:
     from neusight.timeline.ranks.cutting import cut_alike, without_broken_step
 
     whole = [
-        without_broken_step(one) if found[rank].was_stopped else one
-        for rank, one in sorted(recordings.items())
+        without_broken_step(one.recording) if one.was_stopped else one.recording
+        for _, one in sorted(found.items())
+        if one.recording is not None
     ]
     stopped = {rank for rank, one in found.items() if one.outcome.stopped_early}
     return cut_alike(whole, stopped=stopped)

@@ -28,11 +28,10 @@ MOST_RANKS = 64
 
 @dataclass
 class Ranks:
-    """What became of each rank, in the order in which they began. `first_wave` are those that
-    began for the first one's sake; `failed` is the first that failed, if one did."""
+    """What became of each rank, in the order in which they began. `failed` is the first that
+    failed, if one did."""
 
     processes: dict[int, RankProcess] = field(default_factory=dict)
-    first_wave: frozenset[int] = frozenset()
     failed: int | None = None
 
 
@@ -51,12 +50,10 @@ def run_side_by_side(
             for rank in ranks:
                 server.begin(rank)
             server.serve()
-            found = server.ranks
-            found.first_wave = frozenset(found.processes)
-            if last is not None and last not in found.processes and server.goes_on:
+            if last is not None and last not in server.ranks.processes and server.goes_on:
                 server.begin(last)
                 server.serve()
-            return found
+            return server.ranks
     finally:
         gc.unfreeze()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from neusight.recording.recording import Argument, OpCall, OpSignature, Recording, Step
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["Work", "peers_note", "peers_of", "work_of"]
+__all__ = ["Work", "connected", "distinct", "peers_note", "peers_of", "work_of"]
 
 #: What a rank's steps do: equal where two ranks do the same.
 Work = tuple[tuple[int, tuple[object, ...]], ...]
@@ -55,6 +56,76 @@ def _kinds(value: Argument) -> Iterator[str]:
     """Of a batch of transfers which are sent and which received."""
     if isinstance(value, tuple):
         yield from (item for item in value if isinstance(item, str))
+
+
+def distinct(recordings: Sequence[Recording]) -> list[Recording]:
+    """Those that stand for all of them, in their order: the first, and each later one that does
+    what none before it does, with the ranks that they send to and receive from. All of them where
+    the ranks of a group do not make the same calls: an error of theirs is to name each."""
+    if not _calls_agree(recordings):
+        return list(recordings)
+    peers = {recording.rank: peers_of(recording) for recording in recordings}
+    works = {recording.rank: work_of(recording) for recording in recordings}
+    kept: set[int] = set()
+    known: set[Work] = set()
+    for rank, work in works.items():
+        if work not in known:
+            together = connected(rank, peers)
+            kept |= together
+            known |= {works[other] for other in together}
+    return [recording for recording in recordings if recording.rank in kept]
+
+
+def connected(rank: int, peers: Mapping[int, Sequence[int]]) -> frozenset[int]:
+    """The rank and those that it sends to or receives from, directly or through others, by the
+    peers of each; one that has no entry is left out."""
+    found: set[int] = set()
+    waiting = [rank]
+    while waiting:
+        one = waiting.pop()
+        if one in peers and one not in found:
+            found.add(one)
+            waiting += peers[one]
+    return frozenset(found)
+
+
+#: The calls of a rank under one key, step by step: what it must agree on with the other ranks of
+#: the key, and in how many steps in a row it makes the same.
+_Calls = list[tuple[tuple[tuple[str, ...], ...], int]]
+
+
+def _calls_agree(recordings: Sequence[Recording]) -> bool:
+    """Whether all ranks that are to meet in a call make the same calls in the same order."""
+    ranks = {recording.rank for recording in recordings}
+    members: dict[tuple[str, ...], set[int]] = {}
+    found: dict[tuple[str, ...], dict[int, _Calls]] = defaultdict(dict)
+    for recording in recordings:
+        for step in recording.steps:
+            for key, (whats, group) in _calls_of(step, recording.rank).items():
+                members[key] = ranks.intersection(group)
+                calls = found[key].setdefault(recording.rank, [])
+                if calls and calls[-1][0] == whats:
+                    calls[-1] = (whats, calls[-1][1] + step.count)
+                else:
+                    calls.append((whats, step.count))
+    return all(
+        calls.keys() == members[key] and len({tuple(each) for each in calls.values()}) == 1
+        for key, calls in found.items()
+    )
+
+
+def _calls_of(
+    step: Step, rank: int
+) -> dict[tuple[str, ...], tuple[tuple[tuple[str, ...], ...], tuple[int, ...]]]:
+    """By key what the rank does in the step, and the ranks that meet there."""
+    whats: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    groups: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for entry in step.entries:
+        if isinstance(entry, OpCall):
+            for part in parts_of(entry, rank):
+                whats[part.key].append(part.what)
+                groups[part.key] = part.ranks
+    return {key: (tuple(each), groups[key]) for key, each in whats.items()}
 
 
 def peers_of(recording: Recording) -> Sequence[int]:

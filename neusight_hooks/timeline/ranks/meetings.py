@@ -64,21 +64,24 @@ class Meetings:
         return tuple(found)
 
     def come(self, appointment: Appointment, now_ns: int) -> None:
-        """The rank is there from now on; MismatchError where it came for something else than those
-        who are there."""
+        """The rank is there from now on."""
         key = (appointment.part.key, appointment.number)
-        came = self._came.setdefault(key, [])
-        for other, _ in came:
-            if other.part.what != appointment.part.what:
-                raise _mismatch(other, appointment)
-        came.append((appointment, now_ns))
+        self._came.setdefault(key, []).append((appointment, now_ns))
 
     def complete_ns(self, appointment: Appointment) -> int | None:
-        """When the last one came; None while somebody is missing."""
+        """When the last one came; None while somebody is missing, and where one of them came for
+        something else than the others."""
         came = self._came.get((appointment.part.key, appointment.number), ())
-        if len(came) < len(appointment.ranks):
+        if len(came) < len(appointment.ranks) or len({one.part.what for one, _ in came}) > 1:
             return None
         return max(now_ns for _, now_ns in came)
+
+    def mismatch(self) -> MismatchError | None:
+        """The error of the first call for which ranks came that do not agree on it."""
+        for came in self._came.values():
+            if len({one.part.what for one, _ in came}) > 1:
+                return _mismatch([one for one, _ in came])
+        return None
 
     def missing(self, appointment: Appointment) -> list[int]:
         """Who has not come."""
@@ -87,10 +90,22 @@ class Meetings:
         return [rank for rank in appointment.ranks if rank not in there]
 
 
-def _mismatch(first: Appointment, second: Appointment) -> MismatchError:
-    one, other = sorted((first, second), key=lambda found: found.rank)
+def _mismatch(came: list[Appointment]) -> MismatchError:
+    ranks: dict[str, list[int]] = {}
+    for one in sorted(came, key=lambda found: found.rank):
+        ranks.setdefault(str(one), []).append(one.rank)
+    calls = [
+        f"{_rank_words(callers)} {'call' if len(callers) > 1 else 'calls'} {call}"
+        for call, callers in ranks.items()
+    ]
+    missing = sorted(set(came[0].ranks) - {one.rank for one in came})
+    if missing:
+        calls.append(f"{_rank_words(missing)} did not come to it")
     return MismatchError(
-        f"{first.place}: rank {one.rank} calls {one}, rank {other.rank} calls {other}. All its "
-        "ranks must make the same calls in the same order; a cluster would hang here, or mix up "
-        "the data."
+        f"{came[0].place}: {', '.join(calls)}. All its ranks must make the same calls in the same "
+        "order; a cluster would hang here, or mix up the data."
     )
+
+
+def _rank_words(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

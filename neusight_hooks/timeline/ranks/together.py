@@ -68,6 +68,9 @@ def _scheduled(
     while sum(rank.advance() for rank in ranks):
         continue
     if not all(rank.is_done for rank in ranks):
+        mismatch = meetings.mismatch()
+        if mismatch is not None:
+            raise mismatch
         raise HangError(_hang_text(ranks, meetings))
     return tuple(rank.timeline() for rank in ranks)
 

@@ -10,12 +10,13 @@ from meeting_ranks import program, reduce, work
 
 from neusight.exit_codes import ExitCode
 from neusight.failure import FAILURE_OPTION
-from neusight.integrations.program.ranks.joining import joined
+from neusight.integrations.program.ranks import joining
 from neusight.integrations.program.ranks.rank_process import Done, RankProcess
 from neusight.integrations.program.ranks.side_by_side import Ranks
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
 from neusight.ops.own_ops import OwnOps
+from neusight.output.ranks import RUN_OPTION
 from neusight.recording.recording import Entry, Recording
 
 EARLY = Outcome(stopped_early=True)
@@ -32,12 +33,16 @@ def recorded(
     return Done("early", Recorded(outcome, recording, OwnOps((f"op{rank}",)), files))
 
 
-def ranks_of(*done: Done, first_wave: frozenset[int] | None = None) -> Ranks:
+def ranks_of(*done: Done) -> Ranks:
     processes = {}
     for each in done:
         rank = each.answer.recording.rank
         processes[rank] = process(rank, each)
-    return Ranks(processes, frozenset(processes) if first_wave is None else first_wave)
+    return Ranks(processes)
+
+
+def joined(found: Ranks, *, are_stated: bool = True) -> Recorded:
+    return joining.joined(found, are_stated=are_stated)
 
 
 def ranks(found: Recorded) -> list[int]:
@@ -55,14 +60,23 @@ def test_recordings_of_all_are_cut_to_the_same_steps() -> None:
     assert found.ops.names == ("op0", "op1")
 
 
-def test_the_last_rank_is_left_out_where_it_does_what_the_first_does() -> None:
-    alike = joined(ranks_of(recorded(0), recorded(7), first_wave=frozenset({0})))
-    other = joined(
-        ranks_of(recorded(0), recorded(7, work(1.0), reduce("0..7")), first_wave=frozenset({0}))
-    )
+def test_ranks_that_nobody_stated_are_left_out_where_they_do_what_another_does() -> None:
+    slow = recorded(2, work(1.0), work(2.0), reduce("0..7"))
+    alike = joined(ranks_of(*map(recorded, range(4))), are_stated=False)
+    other = joined(ranks_of(recorded(0), recorded(1), slow, recorded(3)), are_stated=False)
 
-    assert (alike.ranks, ranks(other)) == ((), [0, 7])
+    assert (alike.ranks, ranks(other)) == ((), [0, 2])
     assert alike.recording is not None
+    assert alike.recording.options[RUN_OPTION] == "0..3"
+    assert other.recording is not None
+    assert other.recording.options[RUN_OPTION] == "0..3"
+
+
+def test_no_rank_is_left_out_where_they_do_not_make_the_same_calls() -> None:
+    other = recorded(2, reduce("0..7", elements=16))
+    found = joined(ranks_of(recorded(0), recorded(1), other, recorded(3)), are_stated=False)
+
+    assert ranks(found) == [0, 1, 2, 3]
 
 
 def test_stated_ranks_stay_even_where_they_are_alike() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from meeting_ranks import program, receive, reduce, send, work
 
 from neusight.recording.recording import Step
-from neusight.timeline.ranks.likeness import peers_note, peers_of, work_of
+from neusight.timeline.ranks.likeness import connected, distinct, peers_note, peers_of, work_of
 
 
 def test_with_whom_it_is_shared_does_not_matter() -> None:
@@ -51,3 +51,21 @@ def test_who_was_run_alone_is_told_of_its_peers() -> None:
     assert "--rank all-distinct" in peers_note(few)
     assert "ranks 2, 3, 4, 5, 6, …, whose" in peers_note(many)
     assert peers_note(program(1, (reduce("0..7"),))) == ""
+
+
+def test_a_rank_stands_for_those_that_do_the_same_with_its_peers() -> None:
+    pipelines = [
+        program(0, (send(2, 0), work(1.0))),
+        program(1, (send(3, 1), work(1.0))),
+        program(2, (receive(0, 2),)),
+        program(3, (receive(1, 3),)),
+    ]
+
+    assert [one.rank for one in distinct(pipelines)] == [0, 2]
+    assert connected(3, {0: [2], 1: [3], 2: [0], 3: [1, 7]}) == {1, 3}
+
+
+def test_none_stands_for_another_where_one_is_sent_what_it_does_not_receive() -> None:
+    lost = [program(0, (send(1, 0),)), program(1, (receive(0, 1),)), program(2, (send(1, 2),))]
+
+    assert len(distinct(lost)) == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from meeting_ranks import gather, reduce, send, work
 
-from neusight.predictors.errors import MismatchError
 from neusight.timeline.ranks.meetings import Meetings
 
 
@@ -38,16 +37,25 @@ def test_calls_of_a_group_are_counted_on_each_rank() -> None:
     assert numbers == [1, 1, 2, 1, 1, 2]
 
 
-def test_ranks_that_call_different_things_are_both_named_with_their_lines() -> None:
-    meetings = Meetings([0, 1])
-    (first,) = meetings.appointments(gather(line=91), 1)
-    (second,) = meetings.appointments(reduce(line=88), 0)
-    meetings.come(first, 0)
+def test_ranks_that_call_different_things_are_all_named_with_their_lines() -> None:
+    meetings = Meetings([0, 1, 2, 3])
+    calls = {1: gather("0..3", line=91), 0: reduce("0..3", line=88), 2: reduce("0..3", line=88)}
+    for rank, call in calls.items():
+        (appointment,) = meetings.appointments(call, rank)
+        meetings.come(appointment, 0)
 
-    with pytest.raises(MismatchError) as caught:
-        meetings.come(second, 0)
-
-    assert str(caught.value).startswith(
-        "process group '0', call 1: rank 0 calls all_reduce of 8 float32 at train.py:88, rank 1 "
-        "calls all_gather_into_tensor of 8 float32 at train.py:91."
+    assert meetings.complete_ns(appointment) is None
+    assert str(meetings.mismatch()).startswith(
+        "process group '0', call 1: ranks 0, 2 call all_reduce of 8 float32 at train.py:88, rank 1 "
+        "calls all_gather_into_tensor of 8 float32 at train.py:91, rank 3 did not come to it."
     )
+
+
+def test_ranks_that_agree_have_no_mismatch() -> None:
+    meetings = Meetings([0, 1])
+    for rank in (0, 1):
+        (appointment,) = meetings.appointments(reduce(), rank)
+        meetings.come(appointment, rank)
+
+    assert meetings.mismatch() is None
+    assert meetings.complete_ns(appointment) == 1

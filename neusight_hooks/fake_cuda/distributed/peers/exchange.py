@@ -240,13 +240,9 @@ class Exchange:
             return Answer("value", self._read(there[:1], rank)) if there else None
         if len(there) == len(wanted.mailboxes):
             return Answer("value", self._read(there, rank))
-        for mailbox in wanted.mailboxes:
-            kind = self._ended.get(mailbox.source)
-            if mailbox not in there and kind == "early":
-                return Answer("stop")
-            if mailbox not in there and kind == "well":
-                who = f"rank {mailbox.source}"
-                return Answer("unanswered", f"{_words(rank, waiting)}, but {who} has ended")
+        missing = [mailbox.source for mailbox in wanted.mailboxes if mailbox not in there]
+        if any(self._ended.get(source) == "early" for source in missing):
+            return Answer("stop")
         return None
 
     def _has_letter(self, mailbox: Mailbox, reader: int) -> bool:
@@ -308,7 +304,16 @@ class Exchange:
                 f"{words}, which another process would set; that process is not run "
                 "(--rank all-distinct runs it)"
             )
-        absent = {one.source for one in waiting.wanted.mailboxes} - self.run
+        mailboxes = waiting.wanted.mailboxes
+        ended = [
+            one.source
+            for one in mailboxes
+            if one.source in self._ended and not self._has_letter(one, rank)
+        ]
+        if ended:
+            verb = "have" if len(ended) > 1 else "has"
+            return f"{words}, but rank{'s' * (len(ended) > 1)} {ranks_text(ended)} {verb} ended"
+        absent = {one.source for one in mailboxes} - self.run
         if not absent:
             return words
         listed = ",".join(map(str, sorted(self.run | absent)))

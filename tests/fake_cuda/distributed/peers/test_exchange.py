@@ -140,15 +140,19 @@ def test_who_waits_for_a_rank_that_is_not_run_is_told_what_to_say() -> None:
     assert "--rank all-distinct or --rank 0,3 runs them together" in answer.value
 
 
-def test_who_waits_for_a_rank_that_has_ended_is_told_so() -> None:
+def test_who_waits_for_a_rank_that_has_ended_is_told_once_nobody_can_go_on() -> None:
     exchange = exchange_of(0, 1, 2)
-    exchange.want(0, Letters((box(1, 0),)), "")
-
+    exchange.want(0, Letters((box(1, 0), box(2, 0))), "")
     exchange.end(1, "well")
+    assert told(exchange) == []
+
+    exchange.want(2, Letters((box(1, 2),)), "")
 
     [(_, answer)] = told(exchange)
-    assert answer.kind == "unanswered"
-    assert answer.value.endswith("but rank 1 has ended")
+    assert answer.kind == "hang"
+    assert answer.value.count("but rank 1 has ended") == 2
+    assert "rank 0 waits" in answer.value
+    assert "rank 2 waits" in answer.value
 
 
 @pytest.mark.parametrize("wanted", [Letters((box(1, 0),)), Keys(("step",))])

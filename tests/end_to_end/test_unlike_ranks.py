@@ -1,0 +1,80 @@
+"""With `--rank all-distinct` no rank is left out silently: here one of four does something else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from warm_python import run_python
+
+START = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+x, w = torch.ones(2**20, device="cuda"), torch.ones(1024, 1024, device="cuda")
+"""
+MISMATCH = "    dist.broadcast(x, 0) if rank == 2 else dist.all_reduce(x)"
+SIZE = "    dist.all_reduce(x[:1000] if rank == 2 else x)"
+BARRIER = "    dist.all_reduce(x)\n    if rank != 1: dist.barrier()"
+STRAGGLER = "    if rank == 2: w @ w; w @ w\n    dist.all_reduce(x)"
+
+
+def forecast(folder: Path, body: str, *words: str, count: str = "8") -> subprocess.CompletedProcess:
+    loop = f"for i in range({count}):\n    w @ w\n{body}\ntorch.cuda.synchronize()\n"
+    (folder / "ranks.py").write_text(START + loop)
+    return run_python(
+        "-m", "neusight", "run", "--gpu", "H100", *(words or ("--world-size", "4")),
+        "--rank", "all-distinct", "--json", "found.json", "ranks.py", cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "count", "told"),
+    [
+        (MISMATCH, "8", "ranks 0, 1, 3 call all_reduce of 1,048,576 float32 at ranks.py:8, rank 2"),
+        (SIZE, "8", "at ranks.py:8, rank 2 calls all_reduce of 1,000 float32 at ranks.py:8"),
+        (BARRIER, "8", "rank 3 at ranks.py:9 waits for a barrier by ranks 0..2, but rank 1 has"),
+        ("    dist.all_reduce(x)", "9 if rank == 2 else 8", "for ranks 0, 1, 3; rank 0 has come"),
+    ],
+    ids=["another collective", "another size", "no barrier", "another number of loops"],
+)
+def test_a_rank_that_does_not_do_as_the_others_is_an_error_without_a_traceback(
+    body: str, count: str, told: str, tmp_path: Path
+) -> None:
+    done = forecast(tmp_path, body, count=count)
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert told in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_that_computes_for_longer_is_seen_and_the_others_are_accounted_for(
+    tmp_path: Path,
+) -> None:
+    done = forecast(tmp_path, STRAGGLER)
+    rows = json.loads((tmp_path / "found.json").read_text())["ranks"]
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slowest: rank 2" in done.stdout
+    assert "    ranks 1,3 do the same\n" in done.stdout
+    assert [row["rank"] for row in rows] == [0, 2]
+    assert rows[0]["waited_us"] > rows[1]["waited_us"]
+
+
+def test_ranks_that_do_the_same_are_shown_once(tmp_path: Path) -> None:
+    done = forecast(tmp_path, "    dist.all_reduce(x)")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  ranks     " not in done.stdout
+    assert "            ranks 1..3 do the same\n" in done.stdout
+    assert json.loads((tmp_path / "found.json").read_text())["ranks_run"] == [0, 1, 2, 3]
+
+
+def test_of_more_than_sixteen_it_is_said_which_were_not_run(tmp_path: Path) -> None:
+    done = forecast(tmp_path, "    dist.all_reduce(x)", "--world-size", "32")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "            rank 31 does the same; 30 ranks not run: 1..30\n" in done.stdout
