@@ -4,7 +4,7 @@ neusight run --gpu H100 --world-size 16 --rank all-distinct examples/train_tp_pp
 neusight run --gpu H100 --world-size 4 --rank all-distinct examples/train_tp_pp.py --size tiny
 
 Ranks of one stage split its layers (tensor parallelism); stages hand on activations, micro-batch
-by micro-batch (1F1B). Stages differ, so that one rank of each is run: --rank all-distinct.
+by micro-batch (1F1B). Stages differ: --rank all-distinct runs all ranks and shows one of each kind.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ DEFAULT_STEPS = 5
 #: Seconds that a rank waits for a key that no rank sets: others may take that long to their start.
 DEFAULT_WAIT_S = 60.0
 
-#: What asks for the first rank and all that differ from it.
+#: What asks for all ranks; of more than 16 the first, those that it exchanges data with, the last.
 ALL_DISTINCT = "all-distinct"
 
 #: Ranks and ranges of them.
@@ -78,8 +78,8 @@ class ProgramOptions:
     compiles its models, though it does not ask for it. `rank` says which of many processes it is,
     where it is one, `topology` how those are joined (None: as in the GPU's reference system), and
     `network_gbps` with which network instead ("50x8"). `ranks` says which of them run side by side,
-    where several do: none stated are the first and all that differ from it. `wait_s` is how long
-    one of them waits for what nobody is known to send.
+    where several do: none stated are all (see `ALL_DISTINCT`). `wait_s` is how long one of them
+    waits for what nobody is known to send.
 
     OptionError for what means nothing, UnknownPredictorError, TopologyError.
     """

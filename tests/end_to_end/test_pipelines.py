@@ -195,11 +195,9 @@ def test_splits_of_experts_travel_as_objects_and_set_what_each_rank_computes(
     found = forecast(tmp_path, LOGS, world_size=4)
 
     assert found.outcome.failure == ""
-    # Rank r has r + 1 rows for each; ranks 1 and 2 do as one that is run, and are not.
-    first, last = found.forecast.ranks
-    assert (first.recording.rank, last.recording.rank) == (0, 3)
-    sent = [_rows_sent(rank.recording) for rank in (first, last)]
-    assert sent == [4, 16]
+    # Rank r has r + 1 rows for each of the four: no rank does the work of another.
+    assert [rank.recording.rank for rank in found.forecast.ranks] == [0, 1, 2, 3]
+    assert [_rows_sent(rank.recording) for rank in found.forecast.ranks] == [4, 8, 12, 16]
     assert "step 0\n" in capfd.readouterr().out
 
 
