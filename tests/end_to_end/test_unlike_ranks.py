@@ -22,7 +22,9 @@ BARRIER = "    dist.all_reduce(x)\n    if rank != 1: dist.barrier()"
 STRAGGLER = "    if rank == 2: w @ w; w @ w\n    dist.all_reduce(x)"
 
 
-def forecast(folder: Path, body: str, *words: str, count: str = "8") -> subprocess.CompletedProcess[str]:
+def forecast(
+    folder: Path, body: str, *words: str, count: str = "8"
+) -> subprocess.CompletedProcess[str]:
     loop = f"for i in range({count}):\n    w @ w\n{body}\ntorch.cuda.synchronize()\n"
     (folder / "ranks.py").write_text(START + loop)
     return run_python(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meeting_ranks import program, receive, reduce, send, work
+from meeting_ranks import program, receive, reduce, send, spec, work
 
-from neusight.recording.recording import Step
+from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
 from neusight.timeline.ranks.likeness import connected, distinct, peers_note, peers_of, work_of
 
 
@@ -69,3 +69,40 @@ def test_none_stands_for_another_where_one_is_sent_what_it_does_not_receive() ->
     lost = [program(0, (send(1, 0),)), program(1, (receive(0, 1),)), program(2, (send(1, 2),))]
 
     assert len(distinct(lost)) == 3
+
+
+def selects(rank: int, tokens: int, selected: int, *, width: int = 16) -> Recording:
+    """Clears the rows of the tokens that a mask selects, as an embedding split by vocabulary."""
+    places = TensorSpec((selected, 1), (1, selected), "int64")
+    rows = TensorSpec((tokens, width), (width, 1), "float32")
+    one = TensorSpec((), (), "float32")
+    mask = TensorSpec((tokens,), (1,), "bool")
+    calls = (
+        OpSignature("aten::nonzero", "default", (("self", mask),), (places,)),
+        OpSignature(
+            "aten::index_put_",
+            "default",
+            (("self", rows), ("indices", (places,)), ("values", one)),
+            (rows,),
+        ),
+    )
+    return program(rank, tuple(OpCall(call, MathMode()) for call in calls))
+
+
+def test_counts_of_values_may_differ_by_chance() -> None:
+    most = work_of(selects(0, 4096, 3089))
+
+    assert most.is_like(work_of(selects(1, 4096, 3012)))
+    assert not most.is_like(work_of(selects(2, 4096, 1024)))
+    assert not most.is_like(work_of(selects(1, 4000, 3089)))
+    assert not most.is_like(work_of(selects(1, 4096, 3089, width=17)))
+    assert [each.rank for each in distinct([selects(0, 64, 48), selects(1, 64, 49)])] == [0]
+    assert [each.rank for each in distinct([selects(0, 64, 48), selects(1, 64, 16)])] == [0, 1]
+
+
+def test_other_sizes_may_not() -> None:
+    def multiplies(rank: int, elements: int) -> Recording:
+        signature = OpSignature("aten::relu", "default", (("self", spec(elements)),), ())
+        return program(rank, (OpCall(signature, MathMode()),))
+
+    assert not work_of(multiplies(0, 4096)).is_like(work_of(multiplies(1, 4095)))
