@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from neusight.failure import failure_of, ran_out
+from neusight.inference.generation import generation_of
+from neusight.inference.kv_cache import kv_bytes_per_token
+from neusight.inference.phases import Phases
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import rate_notes
@@ -295,6 +298,19 @@ class Forecast:
         lines, fused kernels; None where nothing was compiled."""
         return compilation_of(self.recording, self.timeline, self.memory, self.host)
 
+    @cached_property
+    def phases(self) -> Phases | None:
+        """Of a model that generates: time to the first token (`generation.ttft_us`) and to each
+        more (`tpot_us`, `generation.tpot_us(context)`), `tokens_per_s`, `kv_bytes_per_token` and
+        `kv_tokens_free`. None where nothing was generated."""
+        generation = generation_of(self.timeline)
+        if generation is None:
+            return None
+        needed = self.memory.needed_range.high
+        return Phases(
+            generation, kv_bytes_per_token(self.recording), self.gpu.memory_bytes - needed
+        )
+
     @property
     def coverage(self) -> dict[str, float]:
         """Share of the steady step's kernel time by origin: trained, physics, fallback."""
@@ -484,6 +500,7 @@ class Forecast:
             compiled=self.compiled,
             topology=self.topology,
             notes=_notes_of(self),
+            phases=self.phases,
         )
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:
@@ -504,6 +521,8 @@ class Forecast:
           `gpu_time_us/gemm`, …; `latency_us` of all that was recorded
         - of the steady step, of all ranks: `world_size`, `samples_per_step`, `tokens_per_step`,
           `samples_per_second`, `tokens_per_second`
+        - of a model that generates: `ttft_us`, `tpot_us` (at the last context), `tokens_per_s`,
+          `kv_bytes_per_token`
         - of the steady step, of this rank: `flops_per_step`, `mfu` (0 to 1), `num_ops`,
           `num_kernels`, `num_unmapped`; shares of the kernels' time, 0 to 1: `coverage/trained`,
           `coverage/physics`, `coverage/fallback`

@@ -86,6 +86,7 @@ ORDER = (
     "neusight.timeline",
     "neusight.timeline.ranks",
     "neusight.memory",
+    "neusight.inference",
     "neusight.output",
     "neusight.fake_cuda",
     "neusight.stand_ins",

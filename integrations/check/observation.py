@@ -38,6 +38,7 @@ from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.inference.phases import Phases
     from neusight.output.compiled import Compilation
     from neusight.predictors.measuring.calibration import Calibration
 
@@ -130,6 +131,7 @@ def observe(
         "flops": verdict.flops,
         "communication_bytes": _communication_bytes(_kernels_of(forecast, step)),
         **intake_figures(verdict.whole_batch, verdict.step_latency.median),
+        **_phase_figures(forecast.phases),
         **_compiled_figures(forecast.compiled),
     }
     case = Case(
@@ -410,6 +412,13 @@ def _memory_of(
 
 
 # -- what torch.compile made of it ---------------------------------------------------------------
+
+
+def _phase_figures(phases: Phases | None) -> dict[str, float]:
+    if phases is None:
+        return {}
+    ttft, (_, tpot) = phases.generation.ttft_us, phases.tpot_us
+    return {"ttft_us": round(ttft, 3), "tpot_us": round(tpot, 3)}
 
 
 def _compiled_figures(found: Compilation | None) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from neusight.failure import failure_of, ran_out
+from neusight.inference.phases import Phases, phase_lines, phases_json
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
@@ -50,6 +51,7 @@ class Findings:
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
     and `notes` what the figures rest on that nobody stated. `ranks` are those that were run side by
     side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
+    `phases` are those of a model that generates.
     """
 
     recording: Recording
@@ -66,6 +68,7 @@ class Findings:
     topology: Topology | None = None
     notes: tuple[str, ...] = ()
     ranks: tuple[RankRow, ...] = ()
+    phases: Phases | None = None
 
     @property
     def failure(self) -> str:
@@ -131,6 +134,7 @@ def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
         "",
         *_time_words(found.verdict),
         "",
+        *phase_lines(found.phases),
         *rank_lines(found.ranks, found.recording),
         *_known_memory_words(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
@@ -374,6 +378,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "tokens_per_step": verdict.batch.tokens,
         "batch_known_by": verdict.batch.known_by,
         "batch_source": verdict.batch.source,
+        **phases_json(found.phases),
         "all_ranks": _all_ranks_json(verdict),
         "ranks": ranks_json(found.ranks),
         "ranks_run": ranks_run(found.recording),
@@ -443,7 +448,7 @@ _TRACKED_FIGURES = (
 #: What nobody knows of a program that failed, or did nothing on the GPU.
 _OF_A_WHOLE_STEP = (
     "bound", "step_latency_us", "step_latency_low_us", "step_latency_high_us", "gpu_busy_us", "mfu",
-    "samples_per_second", "tokens_per_second",
+    "samples_per_second", "tokens_per_second", "ttft_us", "tpot_us", "tokens_per_s",
 )  # fmt: skip
 
 
@@ -463,6 +468,8 @@ def to_dict(found: Findings) -> dict[str, Any]:
         "step_latency_high_us": latency["high"],
     }
     flat |= {name: told[name] for name in _TRACKED_FIGURES}
+    flat |= {name: told[name] for name in ("ttft_us", "tokens_per_s", "kv_bytes_per_token")}
+    flat["tpot_us"] = told["tpot_us"] and told["tpot_us"]["last"]
     flat["needed_memory_bytes"] = memory.get("needed_bytes")
     flat["fits"] = None if told["fits"] is None else int(told["fits"])
     whole = {name: count for name, count in told["all_ranks"].items() if name != "num_replicas"}

@@ -33,6 +33,7 @@ __all__ = [
     "Mark",
     "MarkKind",
     "MathMode",
+    "ModelInput",
     "OpCall",
     "OpSignature",
     "Phase",
@@ -329,7 +330,29 @@ class HostWork:
     count: int = 1
 
 
-Entry = Alloc | EmptyCache | EventRecord | EventWait | Free | HostWork | Mark | OpCall | Synchronize
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """A model is about to be called without gradients, with token ids [`samples`, `length`] or with
+    something else (`length` 0; `samples` 0 where they are not known). `is_decode`: one new token
+    for each sequence, after those that entered before."""
+
+    samples: int
+    length: int
+    is_decode: bool = False
+
+
+Entry = (
+    Alloc
+    | EmptyCache
+    | EventRecord
+    | EventWait
+    | Free
+    | HostWork
+    | Mark
+    | OpCall
+    | Synchronize
+    | ModelInput
+)
 
 
 #: How a batch is known: the user states it, a loader yields it, or it is the input of the outermost

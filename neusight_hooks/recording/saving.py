@@ -36,6 +36,7 @@ from neusight.recording.recording import (
     Mark,
     MarkKind,
     MathMode,
+    ModelInput,
     OpCall,
     OpSignature,
     Phase,
@@ -88,6 +89,7 @@ _PLAIN: dict[str, type] = {
     "event_wait": EventWait,
     "host_work": HostWork,
     "mark": Mark,
+    "model_input": ModelInput,
 }
 _NAME_OF = {kind: name for name, kind in _PLAIN.items()}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
@@ -307,6 +309,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "event_wait": (_is_text, _is_whole, is_count),
     "host_work": (_is_text, _is_text, _is_duration, is_count),
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
+    "model_input": (_is_text, is_count, is_count, _is_flag),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),

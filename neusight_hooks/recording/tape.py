@@ -93,6 +93,9 @@ class TapedInput:
     function, by its input: `what` the tensor is, its shape, samples and tokens where they are
     known. No entry of a step: what they say together is the step's `Batch`.
 
+    `is_inference`: a call without gradients; `is_function`: of a compiled function;
+    `follows_encoder`: of a module after another one; `is_decode`: of token ids, one new for each
+    sequence.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -107,6 +110,9 @@ class TapedInput:
     shape: tuple[int, ...]
     samples: int | None = None
     tokens: int | None = None
+    is_inference: bool = False
+    is_function: bool = False
+    follows_encoder: bool = False
     is_decode: bool = False
     tensor: object = None
     origin: TapedInput | None = None

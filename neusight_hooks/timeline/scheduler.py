@@ -12,6 +12,7 @@ from neusight.recording.recording import (
     Free,
     HostWork,
     Mark,
+    ModelInput,
     OpCall,
     Synchronize,
 )
@@ -115,7 +116,7 @@ class Scheduler:
                 if lane.keep:
                     lane.memory_ns.append(lane.now_ns)
                 lane.now_ns += self._release_ns
-            else:
+            elif not isinstance(entry, ModelInput):
                 self._pending_ns = None
                 self._rare(entry)
                 self._last_op = _NO_OP

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
-from neusight.recording.recording import OpCall, Replay
+from neusight.recording.recording import ModelInput, OpCall, Replay
 
-__all__ = ["HostSpan", "KernelSpan", "SpanKind", "StepSpan", "Thread", "Timeline"]
+__all__ = ["HostSpan", "InputSpan", "KernelSpan", "SpanKind", "StepSpan", "Thread", "Timeline"]
 
 Thread = Literal["main", "autograd"]
 SpanKind = Literal[
@@ -101,11 +101,22 @@ class StepSpan:
         return self.replay.represents
 
 
+class InputSpan(NamedTuple):
+    """A model is called without gradients: when the host does so, in which of `Timeline.steps`,
+    and how many kernels were launched before."""
+
+    entry: ModelInput
+    start_ns: int
+    step: int
+    num_kernels: int
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A whole block in time. Host spans are in order of start, kernels in order of launch.
 
-    `memory_ns` holds the host time of every `Alloc` and `Free`, in order.
+    `memory_ns` holds the host time of every `Alloc` and `Free`, in order; `inputs` the calls
+    of models without gradients.
     """
 
     host: tuple[HostSpan, ...]
@@ -113,3 +124,4 @@ class Timeline:
     steps: tuple[StepSpan, ...]
     end_ns: int
     memory_ns: tuple[int, ...] = ()
+    inputs: tuple[InputSpan, ...] = ()

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from neusight.predictors.kernel import KernelClass
-from neusight.recording.recording import Entry, Recording, Replay, replays
+from neusight.recording.recording import Entry, ModelInput, Recording, Replay, replays
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.scheduler import Scheduler
-from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
+from neusight.timeline.spans import InputSpan, KernelSpan, StepSpan, Timeline
 
 __all__ = ["Passage", "StepEnd", "busy_times", "schedule"]
 
@@ -40,13 +40,21 @@ class Passage:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self._passed: list[_Passed] = []
+        self._inputs: list[InputSpan] = []
 
     def through(self, replay: Replay) -> Iterator[Entry]:
         """The step's entries, each to be fed before the next is taken; at the end the step ends.
         Spans that the step before left open are its own."""
         scheduler = self.scheduler
         start_ns, waited_ns = scheduler.host_ns, scheduler.waited_ns
-        yield from replay.step.entries
+        for entry in replay.step.entries:
+            if isinstance(entry, ModelInput):
+                span = InputSpan(
+                    entry, scheduler.host_ns, len(self._passed), len(scheduler.kernels)
+                )
+                self._inputs.append(span)
+            else:
+                yield entry
         self._passed.append(
             _Passed(
                 replay=replay,
@@ -94,6 +102,7 @@ class Passage:
             steps=tuple(steps),
             end_ns=steps[-1].done_ns if steps else 0,
             memory_ns=tuple(scheduler.lane.memory_ns),
+            inputs=tuple(self._inputs),
         )
 
 

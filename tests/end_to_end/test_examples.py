@@ -7,7 +7,7 @@ import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -53,6 +53,18 @@ def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
 
     assert document["gpu"] == "My-A30"
     assert document["unmapped"] == []
+
+
+def test_generated_text_has_a_first_token_and_more(tmp_path: Path) -> None:
+    found = forecast(
+        "generate_llama.py", "--layers", "2", "--batch", "4", "--prompt", "256", cwd=tmp_path
+    )
+
+    prefill, decode = cast("list[dict[str, object]]", found["phases"])
+    assert (prefill["samples"], prefill["tokens"]) == (4, 256)
+    assert decode["phase"] == "decode"
+    # Keys and values of 8 heads of 128, in two layers, two bytes an element.
+    assert found["kv_bytes_per_token"] == 2 * 2 * 8 * 128 * 2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ __all__ = [
     "INTAKE_METRICS",
     "KEPT_METRICS",
     "METRICS",
+    "PHASE_METRICS",
     "RATE_METRICS",
     "Metric",
 ]
@@ -56,6 +57,13 @@ RATE_METRICS = (
     Metric("samples_per_second", "throughput", "samples/s"),
 )
 
+#: Kept, and judged, of a model that generates: the time to the first token of the recorded prompt,
+#: and to each more at the last recorded context.
+PHASE_METRICS = (
+    Metric("ttft_us", "time to first token", "us"),
+    Metric("tpot_us", "time per output token", "us"),
+)
+
 #: What is kept beside that where torch.compile compiled something; the first two are judged.
 COMPILED_METRICS = (
     Metric("num_graph_breaks", "graph breaks", ""),
@@ -65,4 +73,10 @@ COMPILED_METRICS = (
 )
 
 #: All of them, in the order of the file; all but the first `METRICS` may be missing.
-KEPT_METRICS = (*METRICS, *INTAKE_METRICS, *RATE_METRICS, *COMPILED_METRICS)
+KEPT_METRICS = (
+    *METRICS,
+    *PHASE_METRICS,
+    *INTAKE_METRICS,
+    *RATE_METRICS,
+    *COMPILED_METRICS,
+)

@@ -52,6 +52,8 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "num_synchronizations": Tolerance(),
     "flops": Tolerance(share=0.005),
     "communication": Tolerance(share=0.005),
+    "ttft": Tolerance(share=0.005),
+    "tpot": Tolerance(share=0.005),
     "num_graph_breaks": Tolerance(),
     "num_recompiles": Tolerance(),
 }

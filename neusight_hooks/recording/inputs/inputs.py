@@ -43,6 +43,7 @@ class StepInputs:
         self._made_by: dict[int, TapedInput] = {}
         #: The last call of token ids of each owner.
         self._last_ids: dict[object, TapedInput] = {}
+        self._last_inference: TapedInput | None = None
         #: What the last op in backward was about: its pass, and the numbers of its call.
         self._last_use = (-1, 0, 0)
         self._batch_first: weakref.WeakKeyDictionary[torch.nn.Module, bool] = (
@@ -82,11 +83,17 @@ class StepInputs:
         is_outermost = self._open is None and self._attribution.is_outside()
         if not is_outermost or self._attribution.phase != "forward":
             return False
-        self._begin(id(function), name, tensors_in(args, *kwargs.values()))
+        self._begin(id(function), name, tensors_in(args, *kwargs.values()), is_function=True)
         return self._open is not None
 
     def _begin(
-        self, owner: object, name: str, tensors: Sequence[torch.Tensor], batch_first: bool = True
+        self,
+        owner: object,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        batch_first: bool = True,
+        *,
+        is_function: bool = False,
     ) -> None:
         with torch._C.DisableTorchFunctionSubclass():  # nothing here is the program's work
             size = size_of(tensors, batch_first=batch_first)
@@ -98,12 +105,27 @@ class StepInputs:
             "input", owner, name, program_line(), *size, first_sequence=_sequence_nr(),
             last_sequence=sys.maxsize, tensor=identity, origin=origin,
         )  # fmt: skip
-        if call.what == "token ids" and not torch.is_grad_enabled():
-            call.is_decode = _goes_on(self._last_ids.get(owner), call)
-            self._last_ids[owner] = call
+        call.is_inference, call.is_function = not torch.is_grad_enabled(), is_function
+        if call.is_inference:
+            self._note_inference(call)
         self._open = call
         self._recent.append(call)
         self._tape.add(call)
+
+    def _note_inference(self, call: TapedInput) -> None:
+        """Compares a call without gradients with those before it."""
+        before, self._last_inference = self._last_inference, call
+        if call.what != "token ids":
+            return
+        last = self._last_ids.get(call.owner)
+        self._last_ids[call.owner] = call
+        is_other = before is not None and before.owner != call.owner
+        if before is not None and is_other and not before.is_decode:
+            if call.is_function or before.is_function:
+                last = last or before  # one function reads the prompt, another one decodes
+            else:
+                call.follows_encoder = True
+        call.is_decode = _goes_on(last, call)
 
     def call_ends(self, output: Any) -> None:
         """The outermost module or function that was called returned."""
@@ -178,7 +200,7 @@ def _goes_on(last: TapedInput | None, call: TapedInput) -> bool:
     """Whether a call without gradients decodes: it has one new token for each sequence, after those
     that the call before it had (all of them, where there is no cache)."""
     length = call.shape[1]
-    if last is None or last.shape[0] != call.shape[0]:
+    if last is None or last.shape[0] != call.shape[0] or last.what != call.what:
         return False
     return length in (1, last.shape[1] + 1) or (last.is_decode and length == last.shape[1])
 

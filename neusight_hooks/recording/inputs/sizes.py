@@ -69,9 +69,16 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
     if first.is_nested:
         return InputSize("input", (int(first.size(0)),), int(first.size(0)))
     shape = tuple(map(int, first.shape))
-    if any(_is_of_graph(other, shape) for other in tensors[at + 1 :]) or not _is_dense(first):
-        return InputSize("graph", shape)
     is_ids = len(shape) == 2 and first.dtype in _ID_DTYPES
+    others = [
+        other
+        for other in tensors[at + 1 :]
+        # Masks, positions and types of token ids have their shape.
+        if other.is_nested
+        or not (is_ids and other.dtype in _ID_DTYPES and tuple(other.shape) == shape)
+    ]
+    if any(_is_of_graph(other, shape) for other in others) or not _is_dense(first):
+        return InputSize("graph", shape)
     is_clear = batch_first or len(shape) > 3
     return InputSize(
         "token ids" if is_ids else "input",

@@ -12,6 +12,7 @@ from neusight.recording.recording import (
     EventRecord,
     EventWait,
     Free,
+    ModelInput,
     OpCall,
     StorageKind,
     StorageRef,
@@ -72,6 +73,10 @@ class StepWriter:
                 freed += self._free_of(entry.number)
             elif not isinstance(entry, TapedInput):
                 entries.append(self._with_relative_event(entry, first_event))
+            elif entry.is_inference:
+                length = entry.shape[1] if entry.tokens is not None else 0
+                goes_on = entry.is_decode and not entry.follows_encoder
+                entries.append(ModelInput(entry.samples or 0, length, goes_on))
         freed.sort(key=_storage_of)
         self.index += 1
         return (*entries, *freed)

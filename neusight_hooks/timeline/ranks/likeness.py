@@ -18,7 +18,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["Work", "connected", "distinct", "peers_note", "peers_of", "work_of"]
+__all__ = ["RankWork", "connected", "distinct", "peers_note", "peers_of", "work_of"]
 
 #: Ops whose output is as long as their input's values say.
 _COUNTING_OPS = frozenset(
@@ -46,14 +46,14 @@ _GROUP = re.compile(r"(size=.*) name=\S* ranks=\S*")
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """What a rank's steps do: `ops`, with the number of times that each step came, without the
     sizes that are counts of values ("as many as the mask has ones"), which are `counts`."""
 
     ops: tuple[tuple[int, tuple[object, ...]], ...]
     counts: tuple[int, ...]
 
-    def is_like(self, other: Work) -> bool:
+    def is_like(self, other: RankWork) -> bool:
         """Whether the other does the same: equal ops, and counts that differ by chance at most."""
         return (
             self.ops == other.ops
@@ -65,7 +65,7 @@ class Work:
         )
 
 
-def work_of(recording: Recording) -> Work:
+def work_of(recording: Recording) -> RankWork:
     """The ops of its steps with what they read and write; where in a tensor a rank reads, and with
     whom it exchanges what, is left out. What comes before the steps counts only where there are
     none."""
@@ -73,7 +73,7 @@ def work_of(recording: Recording) -> Work:
     known: dict[int, object] = {}
     counts: list[int] = []
     ops = tuple((step.count, tuple(_ops(step, known, counts))) for step in steps)
-    return Work(ops, tuple(counts))
+    return RankWork(ops, tuple(counts))
 
 
 def _ops(step: Step, known: dict[int, object], counts: list[int]) -> Iterator[object]:

@@ -76,3 +76,16 @@ def test_rows_of_unequal_length_are_counted() -> None:
     rows = torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(5, 8)], layout=torch.jagged)
 
     assert size_of([rows]) == InputSize("input", (2,), samples=2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4)])
+def test_positions_beside_as_many_tokens_are_no_graph(shape: tuple[int, int]) -> None:
+    """A single sequence decodes its next token: ids, mask and positions are [1 x 1]."""
+    ids = torch.zeros(shape, dtype=torch.long)
+
+    found = size_of([ids, torch.ones_like(ids)])
+
+    assert found is not None
+    assert (found.what, found.samples, found.tokens) == ("token ids", shape[0], ids.numel())
+    features = torch.zeros(4, 4)
+    assert size_of([features, torch.zeros(4, 4)]) == ("graph", (4, 4), None, None)

@@ -1,0 +1,1 @@
+"""Models that generate: their phases, their cache, and what is told of them."""

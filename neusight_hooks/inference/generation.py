@@ -1,0 +1,203 @@
+"""The phases of a model that generates: a prompt enters (prefill), then token after token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import NamedTuple
+
+from neusight.recording.recording import ModelInput
+from neusight.timeline.spans import InputSpan, Timeline
+from neusight.timeline.steady import steady_steps_of
+
+__all__ = ["DecodeCall", "Generation", "generation_of"]
+
+#: Calls of which every pair gives a slope: of more, calls at equal distances. Of fewer, one that
+#: is unlike the others may make it.
+_MOST_PAIRED = 128
+_LEAST_PAIRED = 5
+
+#: Tokens with which a decoder starts at most whose prompt an encoder reads (Whisper: start,
+#: language, task, no timestamps).
+_MOST_START_TOKENS = 4
+
+
+class DecodeCall(NamedTuple):
+    """One more token for each sequence: `context` counts those of a sequence with it, `latency_us`
+    is the time from the token before to this one."""
+
+    context: int
+    latency_us: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """`samples` sequences, of which `prompt` tokens each entered at once and `decodes` followed.
+
+    `ttft_us` is the time from the call of the model to the first token, chosen: until the kernels
+    that were launched before the next call have run. Of it `encode_us` is the time of an encoder
+    that was called before with `encoded` tokens of each sequence (0: of something else).
+    """
+
+    samples: int
+    prompt: int
+    ttft_us: float
+    decodes: tuple[DecodeCall, ...]
+    encoded: int = 0
+    encode_us: float = 0.0
+
+    @property
+    def first_context(self) -> int:
+        """Tokens of a sequence at the first decoded token."""
+        return self.decodes[0].context
+
+    @property
+    def last_context(self) -> int:
+        """Those at the last one that was recorded."""
+        return self.decodes[-1].context
+
+    @property
+    def us_per_context(self) -> float:
+        """Microseconds that a token takes longer for each token before it: the median slope of all
+        pairs of calls (Sen, J. Am. Stat. Assoc. 63, 1968); 0 of fewer than five."""
+        if len(self.decodes) < _LEAST_PAIRED:
+            return 0.0
+        calls = self.decodes[:: 1 + (len(self.decodes) - 1) // _MOST_PAIRED]
+        slopes = [
+            (later.latency_us - call.latency_us) / (later.context - call.context)
+            for at, call in enumerate(calls)
+            for later in calls[at + 1 :]
+            if later.context != call.context
+        ]
+        return median(slopes) if slopes else 0.0
+
+    def tpot_us(self, context: int) -> float:
+        """Microseconds a token at a context, on the line through what was recorded; not negative.
+
+        >>> calls = tuple(DecodeCall(100 + i, 50.0 + i) for i in range(9))
+        >>> Generation(1, 99, 500.0, calls).tpot_us(200)
+        150.0
+        """
+        slope = self.us_per_context
+        at_zero = median(call.latency_us - slope * call.context for call in self.decodes)
+        return max(0.0, at_zero + slope * context)
+
+
+class _ModelCall(NamedTuple):
+    """One call of a model: tokens that a sequence has with it, when its own token is there, its
+    position in `Timeline.steps`, and whether it is the only call of that step."""
+
+    entry: ModelInput
+    context: int
+    start_ns: int
+    end_ns: int
+    step: int
+    is_alone: bool
+
+
+def generation_of(timeline: Timeline) -> Generation | None:
+    """The longest generation, of equal ones the last; None where nothing is decoded."""
+    found: Generation | None = None
+    steady = {id(step) for step in steady_steps_of(timeline)}
+    is_steady = [id(step) in steady for step in timeline.steps]
+    for calls, encoder in _generations(list(_calls(timeline))):
+        generation = _generation(calls, encoder, timeline, is_steady)
+        if found is None or len(generation.decodes) >= len(found.decodes):
+            found = generation
+    return found
+
+
+def _generation(
+    calls: Sequence[_ModelCall],
+    encoder: _ModelCall | None,
+    timeline: Timeline,
+    is_steady: Sequence[bool],
+) -> Generation:
+    """Of decoded tokens those count that steady steps hold, if any: before CUDA graphs are
+    replayed, they are captured."""
+    first = calls[0]
+    pairs = list(pairwise(calls))
+    steady = [(before, call) for before, call in pairs if is_steady[call.step]]
+    start_ns = first.start_ns if encoder is None else encoder.start_ns
+    return Generation(
+        samples=first.entry.samples,
+        prompt=first.context,
+        ttft_us=(first.end_ns - start_ns) / 1000,
+        encoded=0 if encoder is None else encoder.entry.length,
+        encode_us=0.0 if encoder is None else (encoder.end_ns - start_ns) / 1000,
+        decodes=tuple(
+            DecodeCall(call.context, _latency_ns(before, call, timeline) / 1000)
+            for before, call in steady or pairs
+        ),
+    )
+
+
+def _latency_ns(before: _ModelCall, call: _ModelCall, timeline: Timeline) -> int:
+    """From the token before to this one; of a step of its own what a loop of such steps takes."""
+    if call.is_alone:
+        return timeline.steps[call.step].latency_ns
+    return call.end_ns - before.end_ns
+
+
+def _generations(
+    calls: Sequence[_ModelCall],
+) -> Iterator[tuple[Sequence[_ModelCall], _ModelCall | None]]:
+    """The calls of each, the prompt's first, and that of its encoder. The program's last call,
+    where it has no step of its own, is left out where others tell the same: the choice of its token
+    may not have been recorded."""
+    first: int | None = None
+    for at, call in enumerate([*calls, None]):
+        if call is not None and call.entry.is_decode:
+            continue
+        if first is not None and at - first > 1 and calls[first].entry.samples:
+            is_last = call is None and at - first > 2 and not calls[at - 1].is_alone
+            yield calls[first : at - is_last], _encoder_of(calls, first)
+        first = at
+
+
+def _encoder_of(calls: Sequence[_ModelCall], first: int) -> _ModelCall | None:
+    """The call before a prompt that only starts a decoder, if it may have read the real one."""
+    prompt, before = calls[first].entry, calls[first - 1] if first else None
+    if before is None or before.entry.is_decode or not before.entry.samples:
+        return None
+    fits = prompt.length <= _MOST_START_TOKENS and prompt.samples % before.entry.samples == 0
+    return before if fits else None
+
+
+def _calls(timeline: Timeline) -> Iterator[_ModelCall]:
+    ends = [0, *accumulate((kernel.end_ns for kernel in timeline.kernels), max)]
+    spans = timeline.inputs
+    in_step = Counter(span.step for span in spans)
+    context = 0
+    for at, span in enumerate(spans):
+        if at + 1 < len(spans):
+            following = spans[at + 1].num_kernels
+        else:
+            following = timeline.steps[span.step].last_kernel
+        entry = span.entry
+        context = _with(entry, context)
+        if entry.is_decode and entry.length == 1 and _ends_step(spans, at):
+            context += _folded_away(timeline, spans, at)
+        start_ns = max(span.start_ns, ends[span.num_kernels])
+        end_ns = max(start_ns, ends[following])
+        yield _ModelCall(entry, context, start_ns, end_ns, span.step, in_step[span.step] == 1)
+
+
+def _with(entry: ModelInput, context: int) -> int:
+    """The tokens of a sequence with those that enter; a model without a cache is given all."""
+    return context + 1 if entry.is_decode and entry.length == 1 else entry.length
+
+
+def _ends_step(spans: Sequence[InputSpan], at: int) -> bool:
+    return at + 1 == len(spans) or spans[at + 1].step != spans[at].step
+
+
+def _folded_away(timeline: Timeline, spans: Sequence[InputSpan], at: int) -> int:
+    """Tokens of a sequence that the equal steps decoded for which the last one stands."""
+    step = spans[at].step
+    others = timeline.steps[step].represents - 1
+    own = [span.entry for span in spans if span.step == step] if others else []
+    return 0 if any(not entry.is_decode for entry in own) else len(own) * others

@@ -1,0 +1,114 @@
+"""What a model that generates keeps of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from neusight.recording.recording import Alloc, Free, ModelInput, OpCall, Recording, replays
+
+__all__ = ["kv_bytes_per_token"]
+
+#: Ops that write a token's keys or values into a cache that was allocated before, and the name of
+#: what they write.
+_WRITES = {
+    "aten::index_copy_": "source",
+    "aten::index_put_": "values",
+    "aten::_index_put_impl_": "values",
+}
+
+
+#: Dimensions of keys at least: tokens and sizes of heads.
+_LEAST_DIMENSIONS = 2
+
+#: Bytes that ids, masks and positions of one token take at most, which a program keeps itself.
+_MOST_OF_IDS = 64
+
+
+class _CachedCall(NamedTuple):
+    """One call of a model: what modules, and what all of the program, held before it, and what is
+    written into caches in it."""
+
+    entry: ModelInput
+    held_bytes: int
+    all_bytes: int
+    written_bytes: int
+
+
+def kv_bytes_per_token(recording: Recording) -> float | None:
+    """Bytes that a cache holds of each token of a sequence: by how much what modules keep grows
+    from one decoded token to the next, else what is written into memory that is there already,
+    else by how much all grows (beams are put in order outside of modules). None where nothing is
+    decoded; 0 where nothing is kept of a token.
+
+    Source: the recorded allocations; of a cache of keys and values 2 x layers x heads x head size x
+    bytes an element.
+    """
+    calls = list(_calls(recording))
+    tokens = [
+        (call, after)
+        for call, after in pairwise(calls)
+        if _is_token(call.entry) and _is_token(after.entry)
+    ]
+    if not tokens:
+        return None
+    grown = median(
+        (after.held_bytes - call.held_bytes) / call.entry.samples for call, after in tokens
+    )
+    if grown > 0:
+        return grown
+    written = [
+        call.written_bytes / (call.entry.samples * call.entry.length)
+        for call, after in pairwise(calls)
+        if _is_token(after.entry) and call.entry.samples and call.entry.length
+    ]
+    if any(written):
+        return max(written)
+    grown = median(
+        (after.all_bytes - call.all_bytes) / call.entry.samples for call, after in tokens
+    )
+    return grown if grown > _MOST_OF_IDS else 0.0
+
+
+def _is_token(entry: ModelInput) -> bool:
+    return entry.is_decode and entry.length == 1 and entry.samples > 0
+
+
+def _calls(recording: Recording) -> Iterator[_CachedCall]:
+    held: dict[tuple[int, int], tuple[int, bool]] = {}
+    of_modules = of_all = written = 0
+    call: _CachedCall | None = None
+    for replay in replays(recording):
+        for entry in replay.step.entries:
+            if isinstance(entry, Alloc):
+                is_kept = bool(entry.module) and entry.kind == "activation"
+                held[replay.alloc_id(entry)] = entry.num_bytes, is_kept
+                of_all += entry.num_bytes
+                of_modules += entry.num_bytes * is_kept
+            elif isinstance(entry, Free):
+                storage = replay.storage_id(entry.storage)
+                num_bytes, is_kept = held.pop(storage, (0, False)) if storage else (0, False)
+                of_all -= num_bytes
+                of_modules -= num_bytes * is_kept
+            elif isinstance(entry, OpCall):
+                written += _written(entry)
+            elif isinstance(entry, ModelInput):
+                if call is not None:
+                    yield call._replace(written_bytes=written)
+                call, written = _CachedCall(entry, of_modules, of_all, 0), 0
+    if call is not None:
+        yield call._replace(written_bytes=written)
+
+
+def _written(call: OpCall) -> int:
+    """Bytes that a module writes into a part of a larger tensor of the same dtype."""
+    signature = call.signature
+    name = _WRITES.get(signature.op)
+    if name is None or not call.module:
+        return 0
+    written, whole = signature.optional_tensor(name), signature.optional_tensor("self")
+    if written is None or whole is None or len(written.shape) < _LEAST_DIMENSIONS:
+        return 0
+    return written.num_bytes if written.numel < whole.numel else 0

@@ -1,0 +1,169 @@
+"""What caches hold of a token, in programs whose caches are counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.inference.kv_cache import kv_bytes_per_token
+from neusight.recording.recording import Recording
+
+WIDTH, LAYERS, BATCH, PROMPT = 256, 3, 2, 20
+#: Keys and values, in two bytes an element.
+BYTES_PER_TOKEN = 2 * LAYERS * WIDTH * 2
+
+
+class Growing(nn.Module):
+    """A layer whose keys and values are put behind those before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(WIDTH, 2 * WIDTH, dtype=torch.float16)
+
+    def forward(
+        self, x: torch.Tensor, past: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        new = self.both(x)
+        both = new if past is None else torch.cat((past, new), 1)
+        return x + both.mean(1, keepdim=True)[..., :WIDTH], both
+
+
+class Language(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, WIDTH, dtype=torch.float16)
+        self.layers = nn.ModuleList(Growing() for _ in range(LAYERS))
+
+    def forward(
+        self, ids: torch.Tensor, cache: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        x, grown = self.tokens(ids), []
+        for at, layer in enumerate(self.layers):
+            x, both = layer(x, cache[at] if cache else None)
+            grown.append(both)
+        return x[:, -1:, 0].long(), grown
+
+
+class Room(nn.Module):
+    """A layer that writes into a cache with room for all."""
+
+    cache: torch.Tensor
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.both = nn.Linear(WIDTH, 2 * WIDTH, dtype=torch.float16)
+        self.register_buffer("cache", torch.zeros(BATCH, 512, 2 * WIDTH, dtype=torch.float16))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        if self.how == "index_copy_":
+            self.cache.index_copy_(1, at, self.both(x))
+        else:
+            self.cache[:, at] = self.both(x)
+        return x + self.cache.mean(1, keepdim=True)[..., :WIDTH]
+
+
+class Static(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, WIDTH, dtype=torch.float16)
+        self.layers = nn.ModuleList(Room(how) for _ in range(LAYERS))
+
+    def forward(self, ids: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = layer(x, at)
+        out: torch.Tensor = x[:, -1:, 0].long()
+        return out
+
+
+def recorded(program: Callable[[torch.Tensor], None]) -> Recording:
+    with neusight.forecast_on("H100") as forecast, torch.inference_mode():
+        program(torch.zeros(BATCH, PROMPT, dtype=torch.long, device="cuda"))
+    return forecast.recording
+
+
+def grow(ids: torch.Tensor) -> None:
+    model = Language().cuda()
+    cache: list[torch.Tensor] = []
+    for _ in range(8):
+        ids, cache = model(ids, cache)
+
+
+def beams(ids: torch.Tensor) -> None:
+    """Puts its cache in another order after each token, outside of the model."""
+    model = Language().cuda()
+    cache: list[torch.Tensor] = []
+    order = torch.tensor([1, 0], device="cuda")
+    for _ in range(8):
+        ids, cache = model(ids, cache)
+        cache = [both.index_select(0, order) for both in cache]
+
+
+def fill(how: str) -> Callable[[torch.Tensor], None]:
+    def program(ids: torch.Tensor) -> None:
+        model, at = Static(how).cuda(), torch.arange(PROMPT, device="cuda")
+        for _ in range(8):
+            ids = model(ids, at)
+            at = at[-1:] + 1
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "program",
+    [grow, beams, fill("index_copy_"), fill("index_put_")],
+    ids=["grows", "beams", "index_copy_", "index_put_"],
+)
+def test_a_cache_holds_keys_and_values_of_each_layer(
+    program: Callable[[torch.Tensor], None],
+) -> None:
+    assert kv_bytes_per_token(recorded(program)) == BYTES_PER_TOKEN
+
+
+class Recurrent(nn.Module):
+    """Its state is as large whatever entered."""
+
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, WIDTH)
+        self.register_buffer("state", torch.zeros(BATCH, WIDTH))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.state.mul_(0.9).add_(self.tokens(ids).sum(1))
+        out: torch.Tensor = self.state[:, :1].long()
+        return out
+
+
+def test_a_state_of_one_size_holds_nothing_of_a_token() -> None:
+    def program(ids: torch.Tensor) -> None:
+        model = Recurrent().cuda()
+        for _ in range(8):
+            ids = model(ids)
+
+    assert kv_bytes_per_token(recorded(program)) == 0
+
+
+def test_the_ids_that_a_program_keeps_are_no_cache() -> None:
+    def program(ids: torch.Tensor) -> None:
+        model, new = Recurrent().cuda(), ids
+        for _ in range(8):
+            new = model(new)
+            ids = torch.cat((ids, new), 1)
+
+    assert kv_bytes_per_token(recorded(program)) == 0
+
+
+def test_nobody_knows_of_a_model_that_does_not_generate() -> None:
+    def program(ids: torch.Tensor) -> None:
+        model = Recurrent().cuda()
+        for _ in range(4):
+            model(ids)
+
+    assert kv_bytes_per_token(recorded(program)) is None
