@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import pytest
 
@@ -29,8 +29,27 @@ __all__ = [
     "forecast_regression",
 ]
 
-_LATENCY, _MEMORY = "latency_budget", "memory_budget"
-_GIB = 2**30
+
+class _Limit(NamedTuple):
+    """What a marker limits: `unit` is its argument, of which one is so many of `amount_unit`."""
+
+    unit: str
+    amount_unit: str
+    factor: float
+    example: int
+    meaning: str
+    what: str
+
+
+_LATENCY, _MEMORY, _TTFT, _TPOT = "latency_budget", "memory_budget", "ttft_budget", "tpot_budget"
+_LIMITS = {
+    _LATENCY: _Limit("ms", "us", 1e3, 12, "the step of the test takes no longer", "a step"),
+    _MEMORY: _Limit("gib", "bytes", 2**30, 40, "the test needs no more memory", "at the peak"),
+    _TTFT: _Limit(
+        "ms", "us", 1e3, 200, "a model generates its first token no later", "to the first token"
+    ),
+    _TPOT: _Limit("ms", "us", 1e3, 20, "each more token takes no longer", "a token"),
+}
 #: Name under which a report carries a line for the summary; also its property in JUnit's XML.
 _PROPERTY, _ANNOTATION = "neusight", "neusight_annotation"
 _ROWS_SHOWN = 5
@@ -50,16 +69,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The markers."""
-    config.addinivalue_line(
-        "markers",
-        f'{_LATENCY}(gpu="H100", ms=12): the step of the test, forecast on that GPU, takes no '
-        "longer (neusight)",
-    )
-    config.addinivalue_line(
-        "markers",
-        f'{_MEMORY}(gpu="H100", gib=40): the test, forecast on that GPU, needs no more memory '
-        "(neusight)",
-    )
+    for name, limit in _LIMITS.items():
+        config.addinivalue_line(
+            "markers",
+            f'{name}(gpu="H100", {limit.unit}={limit.example}): forecast on that GPU, '
+            f"{limit.meaning} (neusight)",
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -138,7 +153,7 @@ def _told(text: str) -> pytest.ExceptionInfo[BaseException]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A budget that nothing would judge must not pass unseen."""
-    marked = [*item.iter_markers(_LATENCY), *item.iter_markers(_MEMORY)]
+    marked = [marker for name in _LIMITS for marker in item.iter_markers(name)]
     owner = getattr(item, "cls", None)
     is_unittest = isinstance(owner, type) and issubclass(owner, unittest.TestCase)
     if marked and (is_unittest or not isinstance(item, pytest.Function)):
@@ -434,36 +449,40 @@ def _files_digest(item: pytest.Item) -> str:
 
 
 class _Budget:
-    """What a marker allows: microseconds a step, or bytes at the peak."""
+    """What a marker allows: microseconds, or bytes at the peak."""
 
     def __init__(self, marker: pytest.Mark) -> None:
-        self.is_latency = marker.name == _LATENCY
-        unit = "ms" if self.is_latency else "gib"
+        self.name = marker.name
+        self._limits = _LIMITS[marker.name]
+        unit = self._limits.unit
         unknown = sorted(set(marker.kwargs) - {"gpu", unit})
         limit: Any = marker.kwargs.get(unit)
         is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         amount = float(limit) if is_number else 0.0
         if marker.args or unknown or "gpu" not in marker.kwargs or not amount > 0:
-            example = f'{marker.name}(gpu="H100", {unit}={12 if self.is_latency else 40})'
+            example = f'{marker.name}(gpu="H100", {unit}={self._limits.example})'
             pytest.fail(f"{marker!r}: write it as {example}.", pytrace=False)
         self.gpu: str = marker.kwargs["gpu"]
-        self.limit = amount * (1000 if self.is_latency else _GIB)
+        self.limit = amount * self._limits.factor
 
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
         from neusight.predictors.terminal_text import printable_lines
         from neusight.predictors.words import amount_text
 
-        unit = "us" if self.is_latency else "bytes"
-        value = found.step_latency_us.median if self.is_latency else found.peak_memory_bytes
+        unit = self._limits.amount_unit
+        value = self._value(found)
+        if value is None:
+            return f"{found.gpu.name}: {self.name} is for a model that generates, and none does"
         if value <= self.limit:
             return ""
-        what = "a step" if self.is_latency else "at the peak"
         lines = [
-            f"{found.gpu.name}: {amount_text(value, unit)} {what}, "
+            f"{found.gpu.name}: {amount_text(value, unit)} {self._limits.what}, "
             f"{value / self.limit - 1:.1%} over the budget of {amount_text(self.limit, unit)}"
         ]
-        if self.is_latency:
+        if self.name == _TTFT:  # the rows below are of the steady step
+            return printable_lines(lines)
+        if self.name != _MEMORY:
             places = _places_by_module(found)
             lines += [
                 f"  {amount_text(row.time_us, 'us'):>11}  {row.name}{places.get(row.name, '')}"
@@ -479,6 +498,16 @@ class _Budget:
             if peak is not None and peak.source.stack:
                 lines.append(f"  the peak is at {peak.source.op}, {peak.source.stack[0]}")
         return printable_lines(lines)
+
+    def _value(self, found: Forecast) -> float | None:
+        """The figure that is limited; None where the program has none."""
+        if self.name == _LATENCY:
+            return found.step_latency_us.median
+        if self.name == _MEMORY:
+            return found.peak_memory_bytes
+        if found.phases is None:
+            return None
+        return found.phases.ttft_us if self.name == _TTFT else found.phases.tpot_us[1]
 
 
 def _places_by_module(found: Forecast) -> dict[str, str]:
@@ -501,7 +530,7 @@ def _places_by_module(found: Forecast) -> dict[str, str]:
 
 
 def _budgets_of(item: pytest.Item) -> list[_Budget]:
-    return [_Budget(marker) for name in (_LATENCY, _MEMORY) for marker in item.iter_markers(name)]
+    return [_Budget(marker) for name in _LIMITS for marker in item.iter_markers(name)]
 
 
 def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Forecast]) -> None:

@@ -44,6 +44,10 @@ _BAR_WIDTH = 24
 _THROUGHPUTS = ("tokens/s", "samples/s")
 #: What a curve shows where neither is; it says nothing of which value is best.
 _STEPS = "steps/s"
+#: Columns of a model that generates.
+_PHASES = {"ttft_us": "ms to first token", "tpot_us": "ms a token"}
+#: Values among which a knee is looked for.
+_LEAST_FOR_KNEE = 3
 _FULL, _EMPTY = "█", "·"
 
 
@@ -96,6 +100,8 @@ class SweepPoint:
     cost_per_million_tokens: float | None = None
     memory_verdict: MemoryVerdict = "does not fit"
     batch_source: str = ""
+    ttft_us: float | None = None
+    tpot_us: float | None = None
     failure: str = ""
 
     def rate(self, unit: str) -> float | None:
@@ -256,6 +262,8 @@ def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     top = max(rates)
     has_cost = any(point.cost_per_million_tokens is not None for point in points)
     header = [sweep.argument, "ms a step", "80 % range", "bound", "GiB", "fits", unit]
+    times = [name for name in _PHASES if all(getattr(p, name) is not None for p in points)]
+    header += [_PHASES[name] for name in times]
     header += ["1M tokens"] if has_cost else []
     rows = [
         [
@@ -266,6 +274,7 @@ def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
             f"{point.used_bytes / _GIB:.1f} of {point.capacity_bytes / _GIB:.0f}",
             fits_cell(point.memory_verdict),
             f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}",
+            *(milliseconds_text(getattr(point, name)) for name in times),
             *([f"{point.cost_per_million_tokens or 0.0:.3g}"] if has_cost else []),
         ]
         for point, rate in zip(points, rates, strict=True)
@@ -301,9 +310,17 @@ def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     numbers = [(_number(point.value), point) for point in points]
     if all(number is not None for number, _ in numbers):
         known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)
+        if unit != _STEPS and len(fitting) >= _LEAST_FOR_KNEE:
+            said.append(f"knee: {sweep.argument} {_knee(fitting, unit).value}")
         largest = max(number for number, _, point in known if point in fitting)
         said.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
     return "; ".join(said)
+
+
+def _knee(points: Sequence[SweepPoint], unit: str) -> SweepPoint:
+    """Where throughput over latency is largest: beyond it more of one costs more of the other
+    ("power": Kleinrock, ICC 1979, "Power and deterministic rules of thumb")."""
+    return max(points, key=lambda point: (point.rate(unit) or 0.0) / (point.latency_us or 1.0))
 
 
 def _number(text: str) -> float | None:

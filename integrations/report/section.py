@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from neusight.advice.advice import Advice
+from neusight.inference.phases import phase_figures
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.page.changes import advice_table, compiled_tables, remedy_table
 from neusight.integrations.report.page.lanes import lanes_of
@@ -125,7 +126,7 @@ def _without_kernels(forecast: Forecast) -> str:
 
 
 def _cards(forecast: Forecast) -> str:
-    """The four headline figures, and the others in a line below them."""
+    """The headline figures, and the others in a line below them."""
     cards = "".join(
         f'<div class="card"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
         for figure, words in _headline_figures(forecast)
@@ -160,6 +161,7 @@ def _headline_figures(forecast: Forecast) -> list[tuple[str, str]]:
             else ("-", f"of {bytes_text(gpu.memory_bytes)}: memory is not known")
         ),
         (f"{verdict.mfu:.1%}", f"MFU, {amount_text(verdict.flops, 'flops')} a step"),
+        *phase_figures(forecast.phases),
     ]
 
 

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _US_PER_HOUR = 3600e6
+_US_PER_MS = 1e3
 _MILLION = 1e6
 _THOUSAND = 1e3
 _GIB = 2**30
@@ -60,6 +61,9 @@ class SideBySideRow:
     world_size: int
     #: By which means the batch is known (`Batch.source`).
     batch_source: str = ""
+    #: Of a model that generates: the time to the first token, and to each more at the last context.
+    ttft_us: float | None = None
+    tpot_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class SideBySide:
                 f"{row.trained:.0%}",
                 f"{_used_gib(row)} of {row.capacity_bytes / _GIB:.0f}",
                 fits_cell(row.memory_verdict),
-                *(_number(getattr(row, name)) for _, name in columns),
+                *(_number(_value(row, name)) for _, name in columns),
             ]
             for row in self.rows
         ]
@@ -136,13 +140,15 @@ class SideBySide:
         known = {
             name
             for _, name in _OPTIONAL_COLUMNS
-            if any(getattr(row, name) is not None for row in self.rows)
+            if any(_value(row, name) is not None for row in self.rows)
         }
         hidden = {samples for tokens, samples in _NEEDLESS_BESIDE.items() if tokens in known}
         return [(title, name) for title, name in _OPTIONAL_COLUMNS if name in known - hidden]
 
 
 _OPTIONAL_COLUMNS = (
+    ("TTFT ms", "ttft_us"),
+    ("TPOT ms", "tpot_us"),
     ("samples/s", "samples_per_second"),
     ("tokens/s", "tokens_per_second"),
     ("price/h", "price_per_hour"),
@@ -155,6 +161,12 @@ _NEEDLESS_BESIDE = {
     "tokens_per_second": "samples_per_second",
     "cost_per_million_tokens": "cost_per_million_samples",
 }
+
+
+def _value(row: SideBySideRow, name: str) -> float | None:
+    """The figure of a column: times in milliseconds."""
+    value: float | None = getattr(row, name)
+    return value / _US_PER_MS if value is not None and name.endswith("_us") else value
 
 
 def _latency(row: SideBySideRow) -> float:
@@ -189,6 +201,7 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     is_unknown = forecast.memory_verdict == "unknown"
     batch, world_size = forecast.verdict.whole_batch, forecast.verdict.replicas.world_size
     rate = 1e6 / latency.median if latency.median else 0.0
+    phases = forecast.phases
     cost = None if price is None else world_size * price * latency.median / _US_PER_HOUR
     return SideBySideRow(
         gpu=forecast.gpu.name,
@@ -210,6 +223,8 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
         memory_verdict=forecast.memory_verdict,
         world_size=world_size,
         batch_source=batch.source,
+        ttft_us=None if phases is None else phases.ttft_us,
+        tpot_us=None if phases is None else phases.tpot_us[1],
     )
 
 

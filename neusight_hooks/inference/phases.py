@@ -9,7 +9,7 @@ from typing import Any
 from neusight.inference.generation import Generation
 from neusight.predictors.words import bytes_text, time_text
 
-__all__ = ["Phases", "phase_lines", "phases_json"]
+__all__ = ["Phases", "phase_figures", "phase_lines", "phases_json"]
 
 _US_PER_S = 1e6
 #: A token later that takes this much longer is told by itself.
@@ -24,6 +24,11 @@ class Phases:
     generation: Generation
     kv_bytes_per_token: float | None
     free_bytes: int
+
+    @property
+    def ttft_us(self) -> float:
+        """Microseconds to the first token."""
+        return self.generation.ttft_us
 
     @property
     def tpot_us(self) -> tuple[float, float]:
@@ -77,6 +82,25 @@ def phase_lines(phases: Phases | None) -> Iterator[str]:
         yield (
             f"            cache of {_kib(phases.kv_bytes_per_token)} a token; in the "
             f"{bytes_text(max(0, phases.free_bytes))} left fit {tokens:,} tokens more{more}"
+        )
+
+
+def phase_figures(phases: Phases | None) -> Iterator[tuple[str, str]]:
+    """Figures and what each is of; none where nothing is generated."""
+    if phases is None:
+        return
+    found = phases.generation
+    yield time_text(found.ttft_us), f"to the first token (TTFT); {_prompt_words(found)}"
+    first_us, last_us = phases.tpot_us
+    yield (
+        time_text(last_us),
+        f"a token (TPOT) at {found.last_context:,} tokens of context, "
+        f"{time_text(first_us, like=last_us)} at {found.first_context:,}",
+    )
+    if phases.kv_bytes_per_token and phases.kv_tokens_free is not None:
+        yield (
+            f"{phases.kv_tokens_free:,}",
+            (f"tokens more fit into the cache, of {_kib(phases.kv_bytes_per_token)} each"),
         )
 
 

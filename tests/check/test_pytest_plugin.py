@@ -315,6 +315,54 @@ def test_a_program_that_asks_for_its_gpu_is_run_on_each(run: pytest.Pytester) ->
     assert "runs on NVIDIA A100" in printed
 
 
+GENERATES = """
+import pytest, torch
+from torch import nn
+
+@pytest.mark.ttft_budget(gpu="H100", ms=TTFT)
+@pytest.mark.tpot_budget(gpu="H100", ms=TPOT)
+@torch.no_grad()
+def test_it_generates():
+    model = nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 100)).cuda()
+    ids = torch.zeros(2, 512, dtype=torch.long, device="cuda")
+    for _ in range(TOKENS):
+        ids = model(ids)[:, -1:].argmax(-1)
+"""
+
+
+def generates(ttft: str, tpot: str, *, tokens: str = "8") -> str:
+    return GENERATES.replace("TTFT", ttft).replace("TPOT", tpot).replace("TOKENS", tokens)
+
+
+def test_the_first_token_and_each_more_have_budgets(run: pytest.Pytester) -> None:
+    run.makepyfile(generates("10", "10"))
+
+    result_of(run, passed=1)
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "said"),
+    [
+        ("0.001", "10", "to the first token, "),
+        ("10", "0.001", "a token, "),
+    ],
+)
+def test_a_token_over_its_budget_fails(
+    ttft: str, tpot: str, said: str, run: pytest.Pytester
+) -> None:
+    run.makepyfile(generates(ttft, tpot))
+
+    printed = result_of(run, failed=1)
+    assert said in printed
+    assert "over the budget of 1 µs" in printed
+
+
+def test_a_budget_of_tokens_wants_a_model_that_generates(run: pytest.Pytester) -> None:
+    run.makepyfile(generates("10", "10", tokens="1"))
+
+    assert "tpot_budget is for a model that generates, and none does" in result_of(run, failed=1)
+
+
 def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
     run.makepyfile(budgets("10", "1", body="pass"))
 
@@ -330,6 +378,8 @@ def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
         'latency_budget(gpu="H100", ms=-1)',
         'latency_budget(gpu="H100", seconds=1)',
         "memory_budget(gib=3)",
+        'ttft_budget(gpu="H100", gib=3)',
+        "tpot_budget(ms=3)",
     ],
 )
 def test_a_budget_that_says_nothing_is_refused(marker: str, run: pytest.Pytester) -> None:

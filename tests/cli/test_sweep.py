@@ -95,6 +95,31 @@ def test_the_largest_that_fits_and_where_memory_ends_are_told() -> None:
     assert [line.count("█") for line in table.splitlines()[2:6]] == [12, 24, 24, 21]
 
 
+def test_the_knee_is_where_more_throughput_costs_more_latency() -> None:
+    """With a step of 8 ms and 1 ms a sample, throughput over latency is n / (8 + n)², at most
+    where n is 8 (Kleinrock 1979)."""
+    values = ("1", "2", "4", "8", "16", "32")
+    points = [point(value, 8 + float(value), 10) for value in values]
+
+    assert "; knee: batch 8; " in sweep_table(Sweep("batch", values), points)
+    assert "knee" not in sweep_table(Sweep("batch", values[:2]), points[:2])
+
+
+def test_a_model_that_generates_has_columns_of_its_own() -> None:
+    points = [
+        replace(point(value, 10, 10), ttft_us=float(value) * 1e3, tpot_us=500.0)
+        for value in ("1", "2")
+    ]
+
+    header, first, _ = sweep_table(Sweep("batch", ("1", "2")), points).splitlines()[1:4]
+    assert "ms to first token  ms a token" in header
+    assert "1.00        0.50" in first
+    one_without = [points[0], replace(points[1], ttft_us=None, tpot_us=None)]
+    assert "token" not in sweep_table(Sweep("batch", ("1", "2")), one_without).replace(
+        "tokens/s", ""
+    )
+
+
 def test_what_is_too_close_to_call_is_told_apart() -> None:
     points = [point("1", 10, 10), point("8", 40, 79)]
     points[1] = replace(points[1], memory_verdict="close")

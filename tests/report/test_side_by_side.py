@@ -10,6 +10,7 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
+from neusight.integrations.report.html import html_report
 from neusight.integrations.report.side_by_side import (
     SideBySide,
     SideBySideRow,
@@ -48,6 +49,25 @@ def test_each_gpu_has_its_row_in_the_order_asked(forecast: Forecast) -> None:
     for row, made in zip(compared.rows, [forecast, forecast.on("T4")], strict=False):
         assert (row.latency_us, row.low_us, row.high_us) == made.step_latency_us
         assert row.used_bytes == made.peak_reserved_bytes + made.context_bytes
+
+
+def test_a_model_that_generates_has_its_two_times_beside_the_step() -> None:
+    with neusight.forecast_on("H100") as made, torch.no_grad():
+        model = nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 100)).cuda()
+        ids = torch.zeros(2, 512, dtype=torch.long, device="cuda")
+        for _ in range(8):
+            ids = model(ids)[:, -1:].argmax(-1)
+
+    compared = lay_side_by_side([made, made.on("A100")])
+
+    assert made.phases is not None
+    assert compared.rows[0].ttft_us == made.phases.ttft_us
+    assert compared.rows[0].tpot_us == made.phases.tpot_us[1]
+    assert "TTFT ms" in compared.table()
+    assert f"{made.phases.ttft_us / 1e3:.3g}" in compared.table()
+    page = html_report([made])
+    assert "to the first token (TTFT); 2 x 512 tokens" in page
+    assert "a token (TPOT) at 519 tokens of context" in page
 
 
 def test_no_price_prints_no_cost(forecast: Forecast) -> None:
