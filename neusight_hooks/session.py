@@ -232,10 +232,12 @@ class Session:
         first time that takes seconds, in which nothing has to be held."""
         refuse_platform()
         self.interrupts.hold()
+        from neusight.fake_cuda.answers.native.record_functions import record_functions_failure
         from neusight.fake_cuda.core import self_check
 
         self.interrupts.put_back()
         self_check()
+        record_functions_failure()
 
     def _enter(self, caller: CodeType) -> None:
         from neusight.fake_cuda.answers.late_modules import install_late_modules
@@ -394,9 +396,11 @@ class Session:
     def _recording_of(self, recorder: Recorder) -> Recording:
         import torch
 
+        from neusight.recording.steps.operators import with_operators
+
         rank = self.options.rank
         return Recording(
-            steps=tuple(recorder.cutter.steps),
+            steps=with_operators(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
             torch_version=str(torch.__version__),
             questions=tuple(sorted(self._questions.items())),

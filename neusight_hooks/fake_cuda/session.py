@@ -18,6 +18,7 @@ from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.late_modules import load_late_modules_in
 from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.native.generators import install_generators
+from neusight.fake_cuda.answers.native.record_functions import follow_operators
 from neusight.fake_cuda.answers.native_names import install_native_names
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
@@ -148,6 +149,7 @@ def enter_fake_cuda(
     recorder.hooks.start(undo)
     if virtual_time:
         install_virtual_time(patches, recorder, clock())
+    follow_operators(undo, recorder.operators)
     undo.enter_context(RecordingMode(recorder))
 
 

@@ -20,6 +20,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
+from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
 from neusight.recording.dispatch.torchscript import (
     is_number,
@@ -95,6 +96,9 @@ class Recorder:
         self.attribution = Attribution()
         self.storages = StorageWatch(self.tape, self.attribution)
         self.cutter = StepCutter(self.tape, self.attribution, self.storages, steady_steps)
+        self.operators = OperatorCalls(self.tape, self.mode)
+        self.operators.doing = lambda: self.doing
+        self.cutter.on_step = self._step_ended
         self.inputs = StepInputs(self.tape, self.attribution, self.storages)
         self.hooks = ProgramHooks(
             self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs
@@ -144,6 +148,15 @@ class Recorder:
         """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""
         if self.interrupted is not None:
             self.interrupted()
+        if self.operators.is_on:
+            before = self.operators.answering(True)
+            try:
+                return self._dispatch(func, args, kwargs)
+            finally:
+                self.operators.answering(before)
+        return self._dispatch(func, args, kwargs)
+
+    def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         cuda = lazy = False
         mode = self.mode
         for arg in args:
@@ -224,7 +237,12 @@ class Recorder:
         if kwargs.get("generator") is not None:
             self.fake_kernels.check_generator_of_cpu(kwargs["generator"])
         handler = self.cpu_handlers.get(func)
-        out = func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
+        if handler is not None:
+            out = handler(func, args, kwargs)
+        elif self.operators.is_on:
+            out = self.operators.run_on_cpu(func, args, kwargs)
+        else:
+            out = func(*args, **kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
             self.tape.add_cpu_op(_cpu_us(out))
         return out
@@ -240,8 +258,12 @@ class Recorder:
         whole = self._composites[func]
         if whole is not None:
             # What it is made of arrives as if the script had called it, factories included.
-            with RecordingMode(self):
-                return whole(*args, **kwargs)
+            before = self.operators.answering(False)
+            try:
+                with RecordingMode(self):
+                    return whole(*args, **kwargs)
+            finally:
+                self.operators.answering(before)
         return self.run_known(func, args, kwargs)
 
     def take_over(self, func: Any, function: Callable[..., Any]) -> None:
@@ -311,6 +333,8 @@ class Recorder:
             self.attribution.note_stack(op, stacks.here())
         if self._why_unmapped is not None:
             self._require_mapped(known.signature, self._why_unmapped)
+        if self.operators.is_on:
+            self.operators.is_recorded(known.signature.op)
         self.tape.add_op(op)
         return op
 
@@ -331,6 +355,10 @@ class Recorder:
         if self.on_wait is not None:
             self.on_wait(reason)
         self.tape.synchronize(reason, stream=self.current_stream)
+
+    def _step_ended(self, is_repeated: bool) -> None:
+        """One of each kind is enough for the operators."""
+        self.operators.follow(not is_repeated)
 
     def _require_mapped(
         self, signature: OpSignature, why_unmapped: Callable[[OpSignature], str]

@@ -36,6 +36,7 @@ __all__ = [
     "ModelInput",
     "OpCall",
     "OpSignature",
+    "Operator",
     "Phase",
     "Recording",
     "Replay",
@@ -395,14 +396,28 @@ class Batch:
         )
 
 
+class Operator(NamedTuple):
+    """An operator that torch's dispatcher called around entries of a step, or between them: it
+    begins before the entry `first` and ends before the entry `last`. `depth` operators
+    enclose it; they stand before it in the step. `is_node`: a node of autograd."""
+
+    name: str
+    first: int
+    last: int
+    depth: int = 0
+    is_node: bool = False
+
+
 @dataclass(frozen=True)
 class Step:
-    """`count` equal steps in a row, kept once, and the batch that entered each."""
+    """`count` equal steps in a row, kept once, and the batch that entered each. `operators` are in
+    the order in which they began; none where they were not followed."""
 
     kind: StepKind
     entries: tuple[Entry, ...]
     count: int = 1
     batch: Batch = field(default_factory=Batch)
+    operators: tuple[Operator, ...] = field(default=(), compare=False, repr=False)
 
 
 class GraphBreak(NamedTuple):

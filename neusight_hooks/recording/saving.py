@@ -38,6 +38,7 @@ from neusight.recording.recording import (
     MathMode,
     ModelInput,
     OpCall,
+    Operator,
     OpSignature,
     Phase,
     Recording,
@@ -227,7 +228,25 @@ def _encode(recording: Recording) -> dict[str, Any]:
             for at, step in enumerate(recording.steps)
             if step.batch
         ],
+        **_encode_operators(recording.steps),
     }
+
+
+def _encode_operators(steps: Sequence[Step]) -> dict[str, Any]:
+    """The operators of each step by its number, and their names, which they give by number."""
+    numbers: dict[tuple[str, bool], int] = {}
+    rows = [
+        [
+            at,
+            [
+                [numbers.setdefault((name, is_node), len(numbers)), first, last, depth]
+                for name, first, last, depth, is_node in step.operators
+            ],
+        ]
+        for at, step in enumerate(steps)
+        if step.operators
+    ]
+    return {"operator_names": [list(name) for name in numbers], "operators": rows} if rows else {}
 
 
 def _encode_signature(signature: OpSignature) -> Any:
@@ -313,6 +332,9 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),
+    "operator_name": (_is_text, _is_flag),
+    "operators": (is_count, lambda value: isinstance(value, list)),
+    "operator": (is_count, is_count, is_count, is_count),
     "question": (_is_text, _is_text),
     "frame": (_is_text, _is_text, _is_text, is_count, _is_text, _is_text,
               lambda value: isinstance(value, list)),
@@ -455,7 +477,30 @@ def _decode_steps(
     for row in document.items("batches", default=[]):  # older files have none
         at, *batch = _row("batch", row)
         steps[at] = replace(_at(steps, at), batch=Batch(*batch))
+    names = [_row("operator_name", row) for row in document.items("operator_names", default=[])]
+    for row in document.items("operators", default=[]):  # as above
+        at, rows = _row("operators", row)
+        operators = tuple(_decode_operators(rows, names, len(_at(steps, at).entries)))
+        steps[at] = replace(steps[at], operators=operators)
     return tuple(steps)
+
+
+def _decode_operators(
+    rows: list[Any], names: Sequence[list[Any]], num_entries: int
+) -> Iterator[Operator]:
+    around: list[int] = []  # where those end that enclose the next one
+    begun = 0
+    for row in rows:
+        number, first, last, depth = _row("operator", row)
+        name, is_node = _at(names, number)
+        if depth > len(around) or not begun <= first <= last <= num_entries:
+            raise _Damage(f"{shown(row)} is no operator of {num_entries} entries")
+        del around[depth:]
+        if around and last > around[-1]:
+            raise _Damage(f"{shown(row)} ends after the operator around it")
+        around.append(last)
+        begun = first
+        yield Operator(name, first, last, depth, is_node)
 
 
 def _require_short_replay(entries: Sequence[Entry], count: int) -> None:

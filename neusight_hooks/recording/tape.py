@@ -24,6 +24,7 @@ from neusight.recording.recording import (
 )
 
 __all__ = [
+    "CallToken",
     "EnoughSteps",
     "Follower",
     "Launched",
@@ -31,6 +32,7 @@ __all__ = [
     "Tape",
     "TapeEntry",
     "TapedAlloc",
+    "TapedCalls",
     "TapedFree",
     "TapedInput",
     "TapedOp",
@@ -127,9 +129,26 @@ class TapedInput:
                 call.backward = backward
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CallToken:
+    """An operator, or a node of autograd, begins; one object for all of that name."""
+
+    name: str
+    is_node: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class TapedCalls:
+    """Operators begin and (None) end here, innermost first. No entry of a step: what they say
+    together is the step's `operators`."""
+
+    tokens: tuple[CallToken | None, ...]
+
+
 TapeEntry = (
     TapedOp
     | TapedAlloc
+    | TapedCalls
     | TapedFree
     | TapedInput
     | EmptyCache
@@ -161,6 +180,10 @@ class Tape:
         self.followers: list[Follower] = []
         #: Gives the program's lines, where they are wanted.
         self.stacks = stacks
+        #: Operators that began and ended since the last entry.
+        self.calls: list[CallToken | None] = []
+        #: Called before an entry is written, to add to `calls` what ended.
+        self.before_entry: Callable[[], None] | None = None
         self.gpu_ops = 0
         self.cpu_ops = 0
         self._num_events = 0
@@ -170,13 +193,14 @@ class Tape:
         self._marks: dict[tuple[str, str, str], Mark] = {}
         self._cpu_pending = 0
         self._cpu_pending_us = 0.0
+        self._num_cpu_calls = 0  # of `calls`, those up to the last op on the CPU
 
     # -- writing ----------------------------------------------------------------------------------
 
     def add_op(self, op: TapedOp) -> None:
         """An op on the GPU; RunawayLoop where it is one too many."""
-        if self._cpu_pending:
-            self._write_cpu_work()
+        if self._cpu_pending or self.before_entry is not None:
+            self.flush()
         self.gpu_ops += 1
         self.entries.append(op)
         if self.gpu_ops > self._stops_at:
@@ -187,13 +211,14 @@ class Tape:
         self.cpu_ops += 1
         self._cpu_pending += 1
         self._cpu_pending_us += duration_us
+        self._num_cpu_calls = len(self.calls)
 
     def add(self, entry: TapeEntry) -> None:
         """A mark, wait or event, while the program is listened to."""
         if not self.is_open:
             return
-        if self._cpu_pending:
-            self._write_cpu_work()
+        if self._cpu_pending or self.before_entry is not None:
+            self.flush()
         self.entries.append(entry)
 
     def mark(self, kind: MarkKind, name: str, detail: str = "") -> None:
@@ -226,13 +251,27 @@ class Tape:
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
+        if self.before_entry is not None:
+            self.before_entry()
         if self._cpu_pending:
             self._write_cpu_work()
+        if self.calls:
+            self._write_calls(len(self.calls))
 
     def _write_cpu_work(self) -> None:
+        calls = self.calls
+        if calls:
+            ended = self._num_cpu_calls
+            while ended < len(calls) and calls[ended] is None:
+                ended += 1
+            self._write_calls(ended)
         work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
-        self._cpu_pending, self._cpu_pending_us = 0, 0.0
+        self._cpu_pending, self._cpu_pending_us, self._num_cpu_calls = 0, 0.0, 0
         self.entries.append(work)
+
+    def _write_calls(self, count: int) -> None:
+        self.entries.append(TapedCalls(tuple(self.calls[:count])))
+        del self.calls[:count]
 
     def _stop_runaway(self) -> None:
         self._stops_at = self.gpu_ops + _OPS_TO_CLEAN_UP

@@ -27,6 +27,7 @@ class HostLane:
     def __init__(self, *, keep: bool, node_ns: int) -> None:
         self.now_ns = 0
         self.keep = keep
+        self.entry = -1  # position of what happens now in the step's entries
         self.correlation = 0  # of the last runtime call
         self.spans: list[HostSpan] = []
         self.memory_ns: list[int] = []
@@ -48,8 +49,9 @@ class HostLane:
         """Ends an op now, at the position that was reserved for it."""
         thread = AUTOGRAD if call.phase == "backward" else MAIN
         self.spans[position] = HostSpan(
-            "op", call.signature.op, start_ns, self.now_ns - start_ns, thread, self.parent, call
-        )
+            "op", call.signature.op, start_ns, self.now_ns - start_ns, thread, self.parent, call,
+            entry=self.entry,
+        )  # fmt: skip
 
     def extend(self, position: int) -> None:
         """Ends a span now that was thought to have ended before."""
@@ -64,8 +66,9 @@ class HostLane:
         if self.keep:
             self.spans.append(
                 HostSpan(
-                    kind, name, begin_ns, duration_ns, thread, op, None, self.correlation, detail
-                )
+                    kind, name, begin_ns, duration_ns, thread, op, None, self.correlation, detail,
+                    self.entry,
+                )  # fmt: skip
             )
 
     def runtime(self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "") -> int:
@@ -83,8 +86,9 @@ class HostLane:
         correlation = self.correlation if kind in ("event", "launch", "sync") else 0
         self.spans.append(
             HostSpan(
-                kind, name, self.now_ns, duration_ns, thread, self.parent, None, correlation, detail
-            )
+                kind, name, self.now_ns, duration_ns, thread, self.parent, None, correlation, detail,
+                self.entry,
+            )  # fmt: skip
         )
         return len(self.spans) - 1
 
@@ -114,8 +118,10 @@ class HostLane:
             return start_ns
         inner_ns, parent, outer = start_ns + self._node_ns // 2, self.parent, len(self.spans)
         self.spans += (
-            HostSpan("node", _EVALUATE + call.node, start_ns, 0, AUTOGRAD, parent, call),
-            HostSpan("node", call.node, inner_ns, 0, AUTOGRAD, outer, call),
+            HostSpan(
+                "node", _EVALUATE + call.node, start_ns, 0, AUTOGRAD, parent, call, entry=self.entry
+            ),
+            HostSpan("node", call.node, inner_ns, 0, AUTOGRAD, outer, call, entry=self.entry),
         )
         self._nodes = [outer, outer + 1]
         self._shift_memory(start_ns, self._node_ns)
@@ -158,6 +164,7 @@ class HostLane:
         """Ends whatever is open, and opens its modules and annotations again."""
         reopen = [self.spans[position] for position in self._open]
         self.close_all()
+        self.entry = 0
         for span in reopen:
             self.begin(span.kind, span.name, span.detail)
 

@@ -13,14 +13,14 @@ __all__ = ["HostSpan", "InputSpan", "KernelSpan", "SpanKind", "StepSpan", "Threa
 
 Thread = Literal["main", "autograd"]
 SpanKind = Literal[
-    "op", "node", "module", "annotation", "compiled", "launch", "event", "sync", "work"
+    "op", "operator", "node", "module", "annotation", "compiled", "launch", "event", "sync", "work"
 ]
 
 
 class HostSpan(NamedTuple):
     """Something on the host, times in whole nanoseconds from the start of the block.
 
-    kind "op": `call` is the op; "node": an autograd node around backward ops (two, one in the
+    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls; "node": an autograd node around backward ops (two, one in the
     other, as the profiler shows them); "module": an nn.Module's forward, `name` its path and
     `detail` its class; "annotation": record_function and the like; "compiled": code of
     torch.compile, and what it does before its first kernel; "launch": a runtime call with the
@@ -28,7 +28,8 @@ class HostSpan(NamedTuple):
     cudaStreamWaitEvent; "sync": the host waits, because of `detail`; "work": the host is busy
     itself.
     `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of
-    "autograd" run, "main" waits in backward().
+    "autograd" run, "main" waits in backward(). `entry` is the position in the step's entries of
+    what it comes from, or -1.
     """
 
     kind: SpanKind
@@ -40,6 +41,7 @@ class HostSpan(NamedTuple):
     call: OpCall | None = None
     correlation: int = 0
     detail: str = ""
+    entry: int = -1
 
     @property
     def end_ns(self) -> int:

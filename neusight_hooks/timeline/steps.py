@@ -47,7 +47,8 @@ class Passage:
         Spans that the step before left open are its own."""
         scheduler = self.scheduler
         start_ns, waited_ns = scheduler.host_ns, scheduler.waited_ns
-        for entry in replay.step.entries:
+        for position, entry in enumerate(replay.step.entries):
+            scheduler.lane.entry = position
             if isinstance(entry, ModelInput):
                 span = InputSpan(
                     entry, scheduler.host_ns, len(self._passed), len(scheduler.kernels)

@@ -74,6 +74,8 @@ class StepCutter:
         self.is_paused = False
         #: Called once, instead of ending the script, where there are enough steady steps.
         self.on_enough: Callable[[], None] | None = None
+        #: Called after each step, with whether it equals the one before.
+        self.on_step: Callable[[bool], None] | None = None
         #: How long something longer than what repeats is looked for.
         self.patience = Patience()
         self.writer = StepWriter(storages)
@@ -433,7 +435,11 @@ class StepCutter:
             is_long = len(self._updates.pattern) > 1 or self._most_rolled_out > _FEW_CALLS
             is_iteration = self._rolls_out and is_long
             batch = batch_of_step(taped, trains=kind == "train", rolls_out=is_iteration)
-            self._folded.add(Step(kind, self.writer.write(taped), batch=batch))
+            entries = self.writer.write(taped)
+            step = Step(kind, entries, batch=batch, operators=self.writer.operators)
+            is_repeated = self._folded.add(step)
+            if self.on_step is not None:
+                self.on_step(is_repeated)
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:

@@ -28,15 +28,18 @@ class FoldedSteps:
         """The last of them, with its count."""
         return self.steps[-1] if self.steps else None
 
-    def add(self, step: Step) -> None:
-        """One more step."""
+    def add(self, step: Step) -> bool:
+        """One more step; whether it is the same as the last."""
         last = self.last
-        if last is not None and _are_equal(last, step):
-            self.steps[-1] = replace(last, count=last.count + 1)
+        is_repeated = last is not None and _are_equal(last, step)
+        if last is not None and is_repeated:
+            operators = last.operators or step.operators
+            self.steps[-1] = replace(last, count=last.count + 1, operators=operators)
         else:
             self.steps.append(step)
         self.num_train += step.kind == "train"
         self.num_eval += step.kind == "eval"
+        return is_repeated
 
     def take_back(self) -> None:
         """The last one is no step."""

@@ -14,12 +14,21 @@ from neusight.recording.recording import (
     Free,
     ModelInput,
     OpCall,
+    Operator,
     StorageKind,
     StorageRef,
     Synchronize,
 )
+from neusight.recording.steps.operators import OperatorTree
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedInput, TapedOp, TapeEntry
+from neusight.recording.tape import (
+    TapedAlloc,
+    TapedCalls,
+    TapedFree,
+    TapedInput,
+    TapedOp,
+    TapeEntry,
+)
 
 __all__ = ["Home", "StepWriter"]
 
@@ -39,6 +48,8 @@ class StepWriter:
         self.index = 0
         #: What storages of steps before turned out to be for.
         self.late_kinds: dict[Home, StorageKind] = {}
+        #: The operators around the entries that were written last.
+        self.operators: tuple[Operator, ...] = ()
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
@@ -54,6 +65,7 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         freed: list[Free] = []
+        operators = OperatorTree()
         ordinal = 0
         for entry in taped:
             kind = type(entry)
@@ -66,6 +78,8 @@ class StepWriter:
                 freed = []
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
+            elif isinstance(entry, TapedCalls):
+                operators.read(entry.tokens, len(entries))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
                 ordinal += 1
@@ -79,6 +93,7 @@ class StepWriter:
                 entries.append(ModelInput(entry.samples or 0, length, goes_on))
         freed.sort(key=_storage_of)
         self.index += 1
+        self.operators = operators.close(len(entries))
         return (*entries, *freed)
 
     def take_back(self) -> list[TapeEntry]:

@@ -1,0 +1,168 @@
+"""Operators as torch's dispatcher calls them, composite ones included, written between the ops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from neusight.recording.tape import CallToken, Tape
+from neusight.recording.tensor import ForecastMode
+
+__all__ = ["OperatorCalls", "OperatorSource"]
+
+#: Operators of one recording after which no more are written: a program whose steps never repeat.
+_MOST_OPERATORS = 300_000
+
+#: Records that are no operators: the engine's around each node, which the timeline has from the
+#: node, and (torch 2.13) that of a mode that is asked.
+_NO_OPERATORS = (b"autograd::engine::", b"PythonDispatchMode")
+
+_graph_task = torch._C._current_graph_task_id
+_NO_GRAPH_TASK = -1
+
+
+class _Frame(NamedTuple):
+    """An operator that is running: what begins it, and the number by which its end is known."""
+
+    begin: CallToken
+    number: int
+
+
+class OperatorSource(Protocol):
+    """Calls `OperatorCalls.begins` while it is switched on."""
+
+    def switch(self, wanted: bool) -> None:
+        """Switches it on or off."""
+        ...
+
+    def name_of(self, record: int) -> bytes:
+        """The name of the operator that begins."""
+        ...
+
+    def has_ended(self, number: int) -> bool:
+        """Whether the operator has ended that got this number when it began."""
+        ...
+
+
+class OperatorCalls:
+    """Follows which operators run, and writes their begins and ends to the tape.
+
+    `begins` is the callback of a source; ends are asked for when something else happens. What
+    an op on the GPU calls while it is answered without a GPU is not the program's and is left out;
+    the operator of the op itself is the recorded `OpCall`.
+    """
+
+    def __init__(self, tape: Tape, mode: ForecastMode) -> None:
+        #: Whether operators are followed now.
+        self.is_on = False
+        #: Says what torch or neusight does just now that is none of the program's work, if anything.
+        self.doing: Callable[[], str] = str
+        self._tape = tape
+        self._mode = mode
+        self._main = threading.get_ident()
+        self._source: OperatorSource | None = None
+        self._frames: list[_Frame] = []
+        # By name, None for what is no operator.
+        self._operators: dict[bytes, CallToken | None] = {}
+        self._nodes: dict[bytes, CallToken | None] = {}
+        self._is_answering = False
+        self._skips_next = False
+        self._num_operators = 0
+
+    def start(self, source: OperatorSource) -> None:
+        """From now on operators come from there."""
+        self._source = source
+        self.follow(True)
+
+    def stop(self) -> None:
+        """Nothing is followed any more."""
+        self.follow(False)
+        self._source = None
+
+    def follow(self, wanted: bool) -> None:
+        """Switches the source on or off, if there is one."""
+        wanted = wanted and self._num_operators < _MOST_OPERATORS
+        if self._source is None or wanted == self.is_on:
+            return
+        self._source.switch(wanted)
+        self.is_on = wanted
+        self._frames.clear()
+        self._tape.calls.clear()
+        self._tape.before_entry = self.note_ends if wanted else None
+
+    # -- callbacks --------------------------------------------------------------------------------
+
+    def begins(self, record: int, number: int, is_node: bool) -> bool:
+        """An operator, or a node of autograd, begins; whether its end is of interest."""
+        if self._is_answering or self._source is None or not self._is_of_program():
+            return False
+        name = self._source.name_of(record)
+        tokens = self._nodes if is_node else self._operators
+        if name not in tokens:
+            is_operator = not name.startswith(_NO_OPERATORS)
+            tokens[name] = CallToken(name.decode(), is_node) if is_operator else None
+        token = tokens[name]
+        if token is None:
+            return False
+        if self._skips_next:  # the op on the CPU that is answered by itself
+            self._skips_next = False
+            return False
+        self.note_ends()
+        self._frames.append(_Frame(token, number))
+        self._tape.calls.append(token)
+        self._num_operators += 1
+        return True
+
+    def note_ends(self) -> None:
+        """Writes that those operators ended which did."""
+        frames = self._frames
+        while frames and self._source is not None and self._source.has_ended(frames[-1].number):
+            frames.pop()
+            self._tape.calls.append(None)
+
+    def _is_of_program(self) -> bool:
+        """Whether the program itself runs, in its main thread or one that runs its backward."""
+        is_listened_to = self._tape.is_open and not self._mode.is_inside and not self.doing()
+        return is_listened_to and self._is_in_lane()
+
+    def _is_in_lane(self) -> bool:
+        """Whether this is the program's main thread, or one that runs its backward meanwhile."""
+        return threading.get_ident() == self._main or _graph_task() != _NO_GRAPH_TASK
+
+    # -- what the recorder says -------------------------------------------------------------------
+
+    def answering(self, wanted: bool) -> bool:
+        """Whether what is called from now on is called to answer an op, and not by the program;
+        returns what held before."""
+        before = self._is_answering
+        if self._is_in_lane():
+            self._is_answering = wanted
+        return before
+
+    def run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an op on tensors of the CPU, which the dispatcher calls a second time for it."""
+        if not self._is_in_lane():
+            return func(*args, **kwargs)
+        before = self.answering(False)
+        self._skips_next = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._skips_next = False
+            self.answering(before)
+
+    def is_recorded(self, op: str) -> None:
+        """An op is about to be written to the tape. If it is the operator that began last, or one
+        that began just before and called nothing but a variant of itself (`detach` in
+        `aten::detach`), the op stands for it; else it is what these operators are made of."""
+        self.note_ends()
+        frames, calls = self._frames, self._tape.calls
+        for depth in range(1, min(len(frames), len(calls)) + 1):
+            if calls[-depth] is not frames[-depth].begin:
+                return
+            if frames[-depth].begin.name == op:
+                del frames[-depth:], calls[-depth:]
+                return
