@@ -5,12 +5,13 @@ from __future__ import annotations
 from neusight.recording.recording import OpCall
 from neusight.timeline.spans import HostSpan, SpanKind, Thread
 
-__all__ = ["AUTOGRAD", "MAIN", "HostLane"]
+__all__ = ["AUTOGRAD", "EVALUATE", "MAIN", "HostLane"]
 
 MAIN: Thread = "main"
 AUTOGRAD: Thread = "autograd"
 
-_EVALUATE = "autograd::engine::evaluate_function: "
+#: Begins the name of what the engine wraps around each node.
+EVALUATE = "autograd::engine::evaluate_function: "
 #: The node of one parameter's gradient, with one op in it; it has no sequence number.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Holds an op's place until its duration is known.
@@ -119,7 +120,7 @@ class HostLane:
         inner_ns, parent, outer = start_ns + self._node_ns // 2, self.parent, len(self.spans)
         self.spans += (
             HostSpan(
-                "node", _EVALUATE + call.node, start_ns, 0, AUTOGRAD, parent, call, entry=self.entry
+                "node", EVALUATE + call.node, start_ns, 0, AUTOGRAD, parent, call, entry=self.entry
             ),
             HostSpan("node", call.node, inner_ns, 0, AUTOGRAD, outer, call, entry=self.entry),
         )

@@ -23,6 +23,7 @@ from neusight.output.trace.memory import write_memory_events
 from neusight.predictors.errors import TraceError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
+from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.spans import StepSpan, Timeline
 
 __all__ = [
@@ -101,7 +102,8 @@ def trace_text(
     """
     shown_memory = memory if profile_memory else None
     steps = _shown_steps(timeline, max_steps)
-    collectives = Collectives(timeline, rank)
+    shown = with_operators(timeline, steps)
+    collectives = Collectives(shown, rank)
     local_rank = rank % (gpus_per_node or world_size)
     trace: dict[str, object] = {
         "schemaVersion": 1,
@@ -125,13 +127,14 @@ def trace_text(
     trace["baseTimeNanoseconds"] = BASE_TIME_NS
     base_ns = begins_of([timeline], max_steps=max_steps) if begins_ns is None else begins_ns
     log = EventLog(rank=rank, device=local_rank, base_ns=base_ns)
-    device = DeviceLanes(log, timeline, gpu, collectives)
+    device = DeviceLanes(log, shown, gpu, collectives)
     host = HostLanes(
-        log, device, timeline, collectives, record_shapes=record_shapes, with_modules=with_modules
+        log, device, shown, collectives, record_shapes=record_shapes, with_modules=with_modules
     )
     of_rank = f", rank {rank} of {world_size}" if world_size > 1 else ""
     gpu_name = f"{gpu.name} (forecast){of_rank}"
-    return TraceText(trace, _events(log, device, host, steps, shown_memory, gpu_name))
+    events = _events(log, device, host, timeline, steps, shown_memory, gpu_name)
+    return TraceText(trace, events)
 
 
 def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> int:
@@ -144,6 +147,7 @@ def _events(
     log: EventLog,
     device: DeviceLanes,
     host: HostLanes,
+    timeline: Timeline,
     steps: Sequence[StepSpan],
     memory: MemoryTimeline | None,
     gpu_name: str,
@@ -151,10 +155,10 @@ def _events(
     """The events of these steps, between the names of their lanes and what frames them."""
     first_ns = steps[0].start_ns if steps else 0
     last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
-    for step in steps:
+    for step in host.timeline.steps:
         host.step(step)
     if memory is not None and steps:
-        write_memory_events(log, host.timeline, memory, steps, host.written)
+        write_memory_events(log, timeline, memory, steps)
     names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
     frame = frame_of(log, first_ns - LEAD_NS, last_ns)
     return f"[{joined(_lines(names), *log.lines, _lines(frame))}]"

@@ -90,6 +90,8 @@ class HostLanes:
         start, end = self._place(position, span, around)
         if span.kind == "op":
             self._op(position, span, start, end)
+        elif span.kind == "operator":
+            self._operator(position, span, start, end)
         elif span.kind == "node":
             self._node(position, span, start, end)
         elif span.kind == "module":
@@ -149,6 +151,13 @@ class HostLanes:
         if collective is not None:
             self._communication(position, span, collective)
             self._announced.add(position)
+
+    def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        """An operator around ops, with the number of the first, or below one."""
+        external = self._external[position] = self._log.new_id()
+        number = self._sequence(span)
+        ties = "" if number is None else f'"Sequence number":{number},"Fwd thread id":0'
+        self._complete("cpu_op", span, start, end, external, ties)
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
         """What ties what runs in forward to its autograd node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from neusight.memory.placement import MemoryEvent, MemoryTimeline
 from neusight.output.trace.events import EventLog
@@ -17,15 +17,14 @@ def write_memory_events(
     timeline: Timeline,
     memory: MemoryTimeline,
     steps: Sequence[StepSpan],
-    written: Mapping[int, tuple[int, int]],
 ) -> None:
-    """Writes the events of these steps, each on the thread of the op around it; `written` says
-    where each span of the host was written."""
+    """Writes the events of these steps, each on the thread of the op around it."""
     shown = {step.replay.index for step in steps}
     tops = [
-        (start, end, timeline.host[position].thread)
-        for position, (start, end) in sorted(written.items())
-        if timeline.host[position].kind == "op"
+        (span.start_ns, span.end_ns, span.thread)
+        for step in steps
+        for span in timeline.host[step.first_host : step.last_host]
+        if span.kind == "op"
     ]
     starts = [start for start, _, _ in tops]
     for event in memory.events:
