@@ -157,6 +157,5 @@ def _shape(value: Argument) -> list[Any]:
 
 
 def _sequence_of(span: HostSpan) -> int:
-    if span.call is None or span.call.sequence_nr is None:
-        return -1
-    return span.call.sequence_nr
+    number = span.sequence_nr if span.call is None else span.call.sequence_nr
+    return -1 if number is None else number

@@ -239,8 +239,8 @@ def _encode_operators(steps: Sequence[Step]) -> dict[str, Any]:
         [
             at,
             [
-                [numbers.setdefault((name, is_node), len(numbers)), first, last, depth]
-                for name, first, last, depth, is_node in step.operators
+                [numbers.setdefault((name, is_node), len(numbers)), first, last, depth, sequence]
+                for name, first, last, depth, is_node, sequence in step.operators
             ],
         ]
         for at, step in enumerate(steps)
@@ -334,7 +334,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
               _is_one_of(BatchSource)),
     "operator_name": (_is_text, _is_flag),
     "operators": (is_count, lambda value: isinstance(value, list)),
-    "operator": (is_count, is_count, is_count, is_count),
+    "operator": (is_count, is_count, is_count, is_count, _is_none_or(_is_whole)),
     "question": (_is_text, _is_text),
     "frame": (_is_text, _is_text, _is_text, is_count, _is_text, _is_text,
               lambda value: isinstance(value, list)),
@@ -491,7 +491,7 @@ def _decode_operators(
     around: list[int] = []  # where those end that enclose the next one
     begun = 0
     for row in rows:
-        number, first, last, depth = _row("operator", row)
+        number, first, last, depth, sequence = _row("operator", row)
         name, is_node = _at(names, number)
         if depth > len(around) or not begun <= first <= last <= num_entries:
             raise _Damage(f"{shown(row)} is no operator of {num_entries} entries")
@@ -500,7 +500,7 @@ def _decode_operators(
             raise _Damage(f"{shown(row)} ends after the operator around it")
         around.append(last)
         begun = first
-        yield Operator(name, first, last, depth, is_node)
+        yield Operator(name, first, last, depth, is_node, sequence)
 
 
 def _require_short_replay(entries: Sequence[Entry], count: int) -> None:

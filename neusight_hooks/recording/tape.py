@@ -131,10 +131,12 @@ class TapedInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallToken:
-    """An operator, or a node of autograd, begins; one object for all of that name."""
+    """An operator begins, one object for all of that name; or what autograd's engine runs, with the
+    number of the node."""
 
     name: str
     is_node: bool = False
+    sequence_nr: int | None = None
 
 
 @dataclass(slots=True, eq=False)

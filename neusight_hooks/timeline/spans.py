@@ -20,8 +20,7 @@ SpanKind = Literal[
 class HostSpan(NamedTuple):
     """Something on the host, times in whole nanoseconds from the start of the block.
 
-    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls
-    (`call` is the first op in it that autograd numbers, if any); "node": an autograd node around backward ops (two, one in the
+    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls; "node": an autograd node around backward ops (two, one in the
     other, as the profiler shows them); "module": an nn.Module's forward, `name` its path and
     `detail` its class; "annotation": record_function and the like; "compiled": code of
     torch.compile, and what it does before its first kernel; "launch": a runtime call with the
@@ -30,7 +29,7 @@ class HostSpan(NamedTuple):
     itself.
     `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of
     "autograd" run, "main" waits in backward(). `entry` is the position in the step's entries of
-    what it comes from, or -1.
+    what it comes from, or -1; `sequence_nr` autograd's number of what is no op itself.
     """
 
     kind: SpanKind
@@ -43,6 +42,7 @@ class HostSpan(NamedTuple):
     correlation: int = 0
     detail: str = ""
     entry: int = -1
+    sequence_nr: int | None = None
 
     @property
     def end_ns(self) -> int:

@@ -198,9 +198,8 @@ class HostLanes:
         log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
 
     def _sequence(self, span: HostSpan) -> int | None:
-        if span.call is None or span.call.sequence_nr is None:
-            return None
-        return self._sequence_base + span.call.sequence_nr
+        number = span.sequence_nr if span.call is None else span.call.sequence_nr
+        return None if number is None else self._sequence_base + number
 
     def _shapes_of(self, signature: OpSignature) -> str:
         known = self._shapes.get(id(signature))

@@ -16,12 +16,17 @@ __all__ = ["OperatorCalls", "OperatorSource"]
 #: Operators of one recording after which no more are written: a program whose steps never repeat.
 _MOST_OPERATORS = 300_000
 
-#: Records that are no operators: the engine's around each node, which the timeline has from the
-#: node, and (torch 2.13) that of a mode that is asked.
-_NO_OPERATORS = (b"autograd::engine::", b"PythonDispatchMode")
+#: A record that is no operator: a mode is asked (torch 2.13).
+_NO_OPERATOR = b"PythonDispatchMode"
+#: Begins the name of what autograd's engine records around each node.
+_ENGINE = b"autograd::engine::"
+
+#: Numbers of nodes are below this; those of AccumulateGrad are not, and mean nothing.
+_NO_SEQUENCE = 2**63
 
 _graph_task = torch._C._current_graph_task_id
 _NO_GRAPH_TASK = -1
+_current_node = torch._C._current_autograd_node
 
 
 class _Frame(NamedTuple):
@@ -65,9 +70,7 @@ class OperatorCalls:
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
         self._frames: list[_Frame] = []
-        # By name, None for what is no operator.
-        self._operators: dict[bytes, CallToken | None] = {}
-        self._nodes: dict[bytes, CallToken | None] = {}
+        self._operators: dict[bytes, CallToken] = {}
         self._is_answering = False
         self._skips_next = False
         self._num_operators = 0
@@ -100,13 +103,12 @@ class OperatorCalls:
         if self._is_answering or self._source is None or not self._is_of_program():
             return False
         name = self._source.name_of(record)
-        tokens = self._nodes if is_node else self._operators
-        if name not in tokens:
-            is_operator = not name.startswith(_NO_OPERATORS)
-            tokens[name] = CallToken(name.decode(), is_node) if is_operator else None
-        token = tokens[name]
+        token = _node_token(name) if is_node else self._operators.get(name)
         if token is None:
-            return False
+            if name == _NO_OPERATOR:
+                return False
+            token = CallToken(name.decode(), is_node=name.startswith(_ENGINE))
+            self._operators[name] = token
         if self._skips_next:  # the op on the CPU that is answered by itself
             self._skips_next = False
             return False
@@ -166,3 +168,11 @@ class OperatorCalls:
             if frames[-depth].begin.name == op:
                 del frames[-depth:], calls[-depth:]
                 return
+
+
+def _node_token(name: bytes) -> CallToken:
+    """The node of autograd that begins now."""
+    node: Any = _current_node()
+    number = None if node is None else node._sequence_nr()
+    known = None if number is None or number >= _NO_SEQUENCE else number
+    return CallToken(name.decode(), is_node=True, sequence_nr=known)

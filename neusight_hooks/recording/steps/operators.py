@@ -12,9 +12,11 @@ __all__ = ["OperatorTree", "with_operators"]
 
 
 class OperatorTree:
-    """Operators of one step, from what began and ended between its entries."""
+    """Operators of one step, from what began and ended between its entries. Autograd's numbers
+    count from `base`."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: int | None) -> None:
+        self._base = base
         self._found: list[Operator] = []
         self._open: list[int] = []  # positions of those that have not ended
 
@@ -22,7 +24,11 @@ class OperatorTree:
         """These begin and end before the entry at `position`."""
         for token in tokens:
             if token is not None:
-                begun = Operator(token.name, position, -1, len(self._open), token.is_node)
+                number = token.sequence_nr
+                relative = None if number is None or self._base is None else number - self._base
+                begun = Operator(
+                    token.name, position, -1, len(self._open), token.is_node, relative
+                )
                 self._open.append(len(self._found))
                 self._found.append(begun)
             elif self._open:  # else it began in the step before

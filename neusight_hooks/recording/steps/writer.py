@@ -65,7 +65,7 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         freed: list[Free] = []
-        operators = OperatorTree()
+        operators = OperatorTree(base)
         ordinal = 0
         for entry in taped:
             kind = type(entry)

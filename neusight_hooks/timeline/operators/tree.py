@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple, Union
 
-from neusight.recording.recording import OpCall, Operator
-from neusight.timeline.host_lane import AUTOGRAD, EVALUATE
+from neusight.recording.recording import Operator, OpSignature
+from neusight.timeline.host_lane import AUTOGRAD
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, inner_calls
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
@@ -26,10 +27,10 @@ def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
     host: list[HostSpan] = []
     kernels: list[KernelSpan] = []
     shown: list[StepSpan] = []
-    inner = _Inner()
+    plans = _Plans()
     for step in steps:
         first_host, first_kernel = len(host), len(kernels)
-        tree = _StepTree(timeline, step, host, inner)
+        tree = _StepTree(timeline, step, host, plans)
         tree.write()
         kernels += (
             kernel._replace(op=tree.position_of(kernel))
@@ -48,45 +49,150 @@ def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
 
 
 class _Begin(NamedTuple):
-    """A span begins: an operator, or (`call`) the op itself."""
+    """A span begins: an operator, an autograd node, or ("op") the op itself."""
 
     name: str
     kind: SpanKind = "operator"
-    call: OpCall | None = None
+    sequence_nr: int | None = None
 
 
-#: What happens in an op's time: a span begins, the innermost one ends, or the runtime is called.
-_Event = Union[_Begin, None, HostSpan]
+class _Calls(NamedTuple):
+    """Here the op makes so many calls of the runtime, one after the other."""
+
+    count: int
 
 
-class _Inner:
-    """What equal ops call, found once. (The ops are kept, so that no other has their identity.)"""
+#: What happens in an op's time; None: the innermost span ends.
+_Event = Union[_Begin, _Calls, None]
+
+
+class _Item(NamedTuple):
+    """A span that begins in a group of events: by which of their times it begins and ends (-1: it
+    stays open), in which other one of the group it lies (-1: in none), whether the op lies in it.
+    """
+
+    begin: _Begin
+    starts: int
+    ends: int
+    parent: int
+    has_op: bool
+
+
+class _Plan(NamedTuple):
+    """What happens in the time of a span, the same for all spans alike. `items` are spans, and the
+    numbers of the item (-1: none) around each call of the runtime; `shares` says of each stretch
+    of time between such calls when its events happen. `ends` are the times at which spans end that
+    were open before: `num_ends` of them before anything begins."""
+
+    items: tuple[_Item | int, ...]
+    shares: tuple[tuple[float, ...], ...]
+    ends: tuple[int, ...]
+    num_ends: int
+    op: int
+
+
+class _Plans:
+    """Plans, made once. (What the identities in keys belong to is kept.)"""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[Token, ...], OpCall]] = {}
+        self._plans: dict[object, _Plan] = {}
+        self._inner: dict[int, tuple[tuple[Token, ...], OpSignature]] = {}
 
-    def events(self, span: HostSpan, made: Sequence[HostSpan]) -> list[_Event]:
-        """The op, what it calls, and the calls of the runtime that it made, in order."""
-        call = span.call
-        assert call is not None
-        known = self._known.get(id(call.signature))
-        if known is None:
-            known = self._known[id(call.signature)] = inner_calls(call.signature), call
-        tokens = known[0]
-        events: list[_Event] = [_Begin(span.name, "op", call)]
-        left = list(made)
-        num_launches = tokens.count(LAUNCH)
-        for token in tokens:
-            if isinstance(token, Open):
-                events.append(_Begin(token.name))
-            elif token == CLOSE:
-                events.append(None)
-            else:
-                num_launches -= 1
-                taken = left[:1] if num_launches else left
-                events += taken
-                left = left[len(taken) :]
-        return [*events, *left, None]
+    def of_op(
+        self, span: HostSpan, num_calls: int, head: Sequence[_Event], ends: Sequence[_Event]
+    ) -> _Plan:
+        """An op, what its dispatch calls, and what begins before it and ends after it."""
+        assert span.call is not None
+        signature = span.call.signature
+        key = (id(signature), num_calls, *head, 0, *ends)
+        plan = self._plans.get(key)
+        if plan is None:
+            if id(signature) not in self._inner:
+                self._inner[id(signature)] = inner_calls(signature), signature
+            op = _with_calls(self._inner[id(signature)][0], num_calls)
+            events = [*head, _Begin(span.name, "op"), *op, None, *ends]
+            plan = self._plans[key] = _planned(events)
+        return plan
+
+    def of_others(self, events: Sequence[_Event]) -> _Plan:
+        """What begins and ends without an op."""
+        plan = self._plans.get(tuple(events))
+        if plan is None:
+            plan = self._plans[tuple(events)] = _planned(events)
+        return plan
+
+
+def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
+    """What an op calls, with so many calls of the runtime: one at each launch, the rest at the
+    last."""
+    events: list[_Event] = []
+    num_launches, left = tokens.count(LAUNCH), num_calls
+    for token in tokens:
+        if isinstance(token, Open):
+            events.append(_Begin(token.name))
+        elif token == CLOSE:
+            events.append(None)
+        else:
+            num_launches -= 1
+            count = min(left, 1) if num_launches else left
+            left -= count
+            if count:
+                events.append(_Calls(count))
+    return [*events, _Calls(left)] if left else events
+
+
+def _planned(events: Sequence[_Event]) -> _Plan:
+    items: list[_Item | int] = []
+    opened: list[int] = []
+    ends: list[int] = []
+    num_ends, op, num_times = 0, -1, 0
+    stretches: list[list[_Event]] = [[]]
+    for event in events:
+        if isinstance(event, _Calls):
+            items += [opened[-1] if opened else -1] * event.count
+            stretches += [[] for _ in range(event.count)]
+            continue
+        stretches[-1].append(event)
+        if event is None and opened:
+            index = opened.pop()
+            item = items[index]
+            assert isinstance(item, _Item)
+            items[index] = item._replace(ends=num_times)
+        elif event is None:
+            ends.append(num_times)
+            num_ends += not items
+        else:
+            if event.kind == "op":
+                op = len(items)
+                for index in opened:
+                    item = items[index]
+                    assert isinstance(item, _Item)
+                    items[index] = item._replace(has_op=True)
+            parent = opened[-1] if opened else -1
+            opened.append(len(items))
+            items.append(_Item(event, num_times, -1, parent, event.kind == "op"))
+        num_times += 1
+    last = len(stretches) - 1
+    shares = [
+        _shares(stretch, at_start=number == 0, at_end=number == last)
+        for number, stretch in enumerate(stretches)
+    ]
+    return _Plan(tuple(items), tuple(shares), tuple(ends), num_ends, op)
+
+
+def _shares(events: Sequence[_Event], *, at_start: bool, at_end: bool) -> tuple[float, ...]:
+    """When events happen in a stretch of time, as shares of it by `self_us`: between two calls of
+    the runtime, or from the first of the events to the last."""
+    weights = [
+        self_us(event.name, launches=event.kind == "op") if isinstance(event, _Begin) else BETWEEN_US
+        for event in events
+    ]
+    gaps = weights if at_start else [BETWEEN_US, *weights]
+    gaps = gaps[:-1] if at_end else gaps
+    total = sum(gaps) or 1.0
+    shares = [0.0] if at_start else []
+    shares += [passed / total for passed in accumulate(gaps)]
+    return tuple(shares[: len(events)])
 
 
 class _Between(NamedTuple):
@@ -97,54 +203,38 @@ class _Between(NamedTuple):
     begins: list[_Event]
 
 
-class _Level(NamedTuple):
-    """A recorded operator that is open, and how many spans show it."""
-
-    depth: int
-    last: int
-    num_shown: int
-
-
 class _Recorded:
     """Reads the recorded operators of a step."""
 
     def __init__(self, operators: tuple[Operator, ...]) -> None:
+        #: Whether nodes of autograd are among them.
+        self.has_nodes = any(operator.is_node for operator in operators)
         self._operators = operators
         self._next = 0
-        self._levels: list[_Level] = []
+        self._open: list[Operator] = []
 
-    def before(self, entry: int, *, is_node: bool = False) -> _Between:
-        """What comes before this entry; before an autograd node of the timeline only what lies
-        outside of it."""
+    def before(self, entry: int) -> _Between:
+        """What comes before this entry."""
         events: list[_Event] = []
-        operators, levels = self._operators, self._levels
-        num_old, split = len(levels), 0
+        operators, opened = self._operators, self._open
+        num_old, split = len(opened), 0
         while True:
             operator = operators[self._next] if self._next < len(operators) else None
-            begins = operator is not None and operator.first <= entry
-            while levels and (
-                levels[-1].depth >= operator.depth if begins and operator else levels[-1].last <= entry
+            if operator is not None and operator.first > entry:
+                operator = None
+            while opened and (
+                opened[-1].last <= entry if operator is None else opened[-1].depth >= operator.depth
             ):
-                events += [None] * levels.pop().num_shown
-                if len(levels) < num_old:
-                    num_old, split = len(levels), len(events)
-            if not begins or operator is None:
+                opened.pop()
+                events.append(None)
+                if len(opened) < num_old:
+                    num_old, split = len(opened), len(events)
+            if operator is None:
                 return _Between(events[:split], events[split:])
             self._next += 1
-            begun = _begun(operator)
-            events += begun
-            levels.append(_Level(operator.depth, operator.last, len(begun)))
-            if is_node and operator.is_node and not begun:
-                return _Between(events[:split], events[split:])
-
-
-def _begun(operator: Operator) -> list[_Event]:
-    """The spans of a recorded operator; the timeline has those of nodes with ops."""
-    if not operator.is_node:
-        return [_Begin(operator.name)]
-    if operator.last > operator.first:
-        return []
-    return [_Begin(EVALUATE + operator.name, "node"), _Begin(operator.name, "node")]
+            opened.append(operator)
+            kind: SpanKind = "node" if operator.is_node else "operator"
+            events.append(_Begin(operator.name, kind, operator.sequence_nr))
 
 
 class _Frame(NamedTuple):
@@ -157,24 +247,24 @@ class _Frame(NamedTuple):
     start_ns: int
     thread: Thread
     entry: int
+    sequence_nr: int | None
 
 
 class _StepTree:
     """The spans of one step written anew, with operators."""
 
     def __init__(
-        self, timeline: Timeline, step: StepSpan, host: list[HostSpan], inner: _Inner
+        self, timeline: Timeline, step: StepSpan, host: list[HostSpan], plans: _Plans
     ) -> None:
         self._old = timeline.host
         self._step = step
         self._host = host
-        self._inner = inner
+        self._plans = plans
+        self._recorded = _Recorded(step.replay.step.operators)
         self._open: list[_Frame] = []
         self._moved: dict[int, int] = {}
         self._launched: dict[int, int] = {}
         self._reached_ns = 0
-        #: The first op of each open operator that autograd numbered in the forward pass.
-        self._numbered: dict[int, OpCall] = {}
 
     def position_of(self, kernel: KernelSpan) -> int:
         """Where the operator is now that launched the kernel."""
@@ -183,43 +273,60 @@ class _StepTree:
 
     def write(self) -> None:
         """Appends all spans of the step."""
-        old, recorded = self._old, _Recorded(self._step.replay.step.operators)
-        position, last = self._step.first_host, self._step.last_host
-        end = len(self._step.replay.step.entries)
-        between = self._between(recorded, position, end)
+        old = self._old
+        position, last = self._skip_nodes(self._step.first_host), self._step.last_host
+        between = self._between(position)
         while position < last:
             span, after = old[position], position + 1
             if span.kind == "op":
                 while after < last and old[after].parent == position:
                     after += 1
-                following = self._between(recorded, after, end)
-                self._op(position, after, between, following.ends)
+                made = old[position + 1 : after]
+                after = self._skip_nodes(after)
+                following = self._between(after)
+                self._op(position, made, between, following.ends)
                 between = _Between([], following.begins)
             else:
+                after = self._skip_nodes(after)
                 next_ns = old[after].start_ns if after < last else span.end_ns
                 self._other(position, between, next_ns)
-                between = self._between(recorded, after, end)
+                between = self._between(after)
             position = after
         while self._open:
             self._end(max(self._reached_ns, self._open[-1].start_ns))
 
-    def _between(self, recorded: _Recorded, position: int, end: int) -> _Between:
-        if position >= self._step.last_host:
-            return recorded.before(end)
-        span = self._old[position]
-        if span.kind != "node":
-            return recorded.before(span.entry)
-        if span.parent == position - 1 and self._old[span.parent].kind == "node":
-            return _Between([], [])  # the second of the two that stand for one node
-        return recorded.before(span.entry, is_node=True)
+    def _skip_nodes(self, position: int) -> int:
+        """The next span that is no node, where nodes were recorded."""
+        if self._recorded.has_nodes:
+            while position < self._step.last_host and self._old[position].kind == "node":
+                position += 1
+        return position
 
-    def _op(self, position: int, after: int, before: _Between, ends: list[_Event]) -> None:
+    def _between(self, position: int) -> _Between:
+        is_end = position >= self._step.last_host
+        num_entries = len(self._step.replay.step.entries)
+        return self._recorded.before(num_entries if is_end else self._old[position].entry)
+
+    def _around(self, span: HostSpan) -> tuple[int, int]:
+        """The old span around one, and when it starts; nodes that were recorded count as its own."""
+        around, start_ns = span.parent, span.start_ns
+        if self._recorded.has_nodes:
+            while around >= 0 and self._old[around].kind == "node":
+                if self._old[around].start_ns >= self._reached_ns:
+                    start_ns = self._old[around].start_ns
+                around = self._old[around].parent
+        return around, start_ns
+
+    def _op(
+        self, position: int, made: Sequence[HostSpan], before: _Between, ends: list[_Event]
+    ) -> None:
         """An op, what begins in front of it and what ends behind it, in its time."""
         span = self._old[position]
         head = [*before.ends, *before.begins]
-        events = [*head, *self._inner.events(span, self._old[position + 1 : after]), *ends]
-        self._moved[position] = len(self._host) + sum(map(_is_begin, head))
-        self._happen(events, _times(events, span.start_ns, span.end_ns), span)
+        plan = self._plans.of_op(span, len(made), head, ends)
+        self._moved[position] = len(self._host) + plan.op
+        around, start_ns = self._around(span)
+        self._happen(plan, span, around, start_ns, span.end_ns, made)
         self._reached_ns = span.end_ns
 
     def _other(self, position: int, before: _Between, next_ns: int) -> None:
@@ -231,7 +338,8 @@ class _StepTree:
             is_cpu_work = span.kind == "work"
             free_ns = max(0, min(next_ns, end_ns) - start_ns)
             until_ns = end_ns if is_cpu_work else start_ns + round(free_ns * _GIVEN_SHARE)
-            self._happen(events, _times(events, start_ns, until_ns), span)
+            plan = self._plans.of_others(events)
+            self._happen(plan, span, span.parent, start_ns, until_ns, ())
             self._reached_ns = start_ns = until_ns
             if is_cpu_work:
                 return
@@ -254,88 +362,75 @@ class _StepTree:
                 return frame.position
         return self._moved.get(around, -1)
 
-    def _happen(self, events: Sequence[_Event], times: Sequence[int], span: HostSpan) -> None:
-        """The events at these times, where the old timeline has this span."""
-        level = len(self._open)
-        for event, time_ns in zip(events, times, strict=True):
-            if event is None:
-                self._end(time_ns)
-                level = min(level, len(self._open))
-            elif isinstance(event, HostSpan):
-                parent = self._open[-1].position
-                self._launched[event.correlation] = parent
-                self._host.append(event._replace(parent=parent))
-            else:
-                is_outer = len(self._open) == level
-                parent = self._parent(span.parent) if is_outer else self._open[-1].position
-                thread = AUTOGRAD if event.kind == "node" else span.thread
-                if event.call is not None:
-                    self._note_number(event.call)
+    def _happen(
+        self, plan: _Plan, span: HostSpan, around: int, start_ns: int, end_ns: int,
+        made: Sequence[HostSpan],
+    ) -> None:  # fmt: skip
+        """What is planned happens in the time of a span; `made` are its calls of the runtime."""
+        times = _times(plan.shares, start_ns, end_ns, made)
+        for index in plan.ends[: plan.num_ends]:
+            self._end(times[index])
+        host, first = self._host, len(self._host)
+        outer, call = self._parent(around), span.call
+        forward_nr = None if call is None or call.node else call.sequence_nr
+        if forward_nr is not None:
+            self._number_open(forward_nr)
+        num_calls = 0
+        for item in plan.items:
+            if isinstance(item, int):
+                runtime = made[num_calls]
+                num_calls += 1
+                parent = first + item if item >= 0 else outer
+                self._launched[runtime.correlation] = parent
+                host.append(runtime._replace(parent=parent))
+                continue
+            begin, starts, ends, inside, has_op = item
+            start_ns = times[starts]
+            parent = first + inside if inside >= 0 else outer
+            thread = AUTOGRAD if begin.kind == "node" else span.thread
+            number = begin.sequence_nr
+            if number is None and has_op and begin.kind == "operator":
+                number = forward_nr
+            if ends < 0:
                 self._open.append(
-                    _Frame(
-                        len(self._host), parent, span.parent, event, time_ns, thread, span.entry
-                    )
+                    _Frame(len(host), parent, around, begin, start_ns, thread, span.entry, number)
                 )
-                self._host.append(span)  # holds the place until its end is known
+            host.append(
+                HostSpan(
+                    begin.kind, begin.name, start_ns, times[ends] - start_ns if ends >= 0 else 0,
+                    thread, parent, call if begin.kind == "op" else None, 0, "", span.entry, number,
+                )
+            )  # fmt: skip
+        for index in plan.ends[plan.num_ends :]:
+            self._end(times[index])
 
-    def _note_number(self, call: OpCall) -> None:
-        """The operators around an op have its number, unless they have one."""
-        if call.sequence_nr is None or call.node:
-            return
-        for frame in reversed(self._open):
-            if frame.position in self._numbered:
+    def _number_open(self, number: int) -> None:
+        """Operators around an op that autograd numbers have its number, unless they have one."""
+        frames = self._open
+        for index in range(len(frames) - 1, -1, -1):
+            if frames[index].sequence_nr is not None:
                 return
-            self._numbered[frame.position] = call
+            frames[index] = frames[index]._replace(sequence_nr=number)
 
     def _end(self, time_ns: int) -> None:
         """The innermost operator ends."""
         if not self._open:
             return
         frame = self._open.pop()
-        begin = frame.begin
-        self._host[frame.position] = HostSpan(
-            begin.kind, begin.name, frame.start_ns, max(0, time_ns - frame.start_ns),
-            frame.thread, frame.parent, begin.call or self._numbered.pop(frame.position, None),
-            entry=frame.entry,
-        )  # fmt: skip
+        self._host[frame.position] = self._host[frame.position]._replace(
+            duration_ns=max(0, time_ns - frame.start_ns), sequence_nr=frame.sequence_nr
+        )
 
 
-def _is_begin(event: _Event) -> bool:
-    return isinstance(event, _Begin)
-
-
-def _times(events: Sequence[_Event], start_ns: int, end_ns: int) -> list[int]:
-    """When each event happens: the first begins and the last ends; calls of the runtime are where
-    they were; what lies between shares the time by `self_us`."""
-    times: list[int] = []
-    pending: list[_Event] = []
-    since_ns, is_first = start_ns, True
-    for event in events:
-        if not isinstance(event, HostSpan):
-            pending.append(event)
-            continue
-        times += _shared(pending, since_ns, event.start_ns, at_start=is_first, at_end=False)
-        times.append(event.start_ns)
-        pending, since_ns, is_first = [], event.end_ns, False
-    return times + _shared(pending, since_ns, end_ns, at_start=is_first, at_end=True)
-
-
-def _shared(
-    events: Sequence[_Event], start_ns: int, end_ns: int, *, at_start: bool, at_end: bool
+def _times(
+    shares: Sequence[Sequence[float]], start_ns: int, end_ns: int, made: Sequence[HostSpan]
 ) -> list[int]:
-    """The times of events between two others, or from the first to the last of them."""
-    weights = [BETWEEN_US if event is None else self_us(event.name, launches=event.call is not None)
-               for event in events if not isinstance(event, HostSpan)]  # fmt: skip
-    gaps = weights if at_start else [BETWEEN_US, *weights]
-    if at_end:
-        gaps = gaps[:-1]
-    total = sum(gaps)
-    free_ns = max(0, end_ns - start_ns)
-    if not total:
-        return [start_ns] * len(events)
-    times = [start_ns] if at_start else []
-    passed = 0.0
-    for gap in gaps:
-        passed += gap
-        times.append(start_ns + int(free_ns * passed / total))
-    return times[: len(events)]
+    """When each event happens; calls of the runtime are where they were."""
+    times: list[int] = []
+    for number, stretch in enumerate(shares):
+        until_ns = made[number].start_ns if number < len(made) else end_ns
+        free_ns = max(0, until_ns - start_ns)
+        times += [start_ns + int(free_ns * share) for share in stretch]
+        if number < len(made):
+            start_ns = made[number].end_ns
+    return times
