@@ -186,6 +186,8 @@ class Tape:
         self.calls: list[CallToken | None] = []
         #: Called before an entry is written, to add to `calls` what ended.
         self.before_entry: Callable[[], None] | None = None
+        #: Calls of compiled code that run, one in the other.
+        self.num_compiled = 0
         self.gpu_ops = 0
         self.cpu_ops = 0
         self._num_events = 0
@@ -230,6 +232,10 @@ class Tape:
         if mark is None:
             mark = self._marks[key] = Mark(kind, name, detail)
         self.add(mark)
+        if kind == "compiled_begin":
+            self.num_compiled += 1
+        elif kind == "compiled_end":
+            self.num_compiled -= 1
 
     def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
         """The host waits here for the GPU."""

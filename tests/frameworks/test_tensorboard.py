@@ -669,7 +669,7 @@ def test_tensor_cores_are_known_by_the_names_of_today(tmp_path: Path) -> None:
     profile = RunProfileData.parse("host_0", "1", str(tmp_path / "a100.json"), str(tmp_path))
 
     by_name = {op.name: op for op in profile.op_list_groupby_name}
-    for name in ("aten::convolution", "aten::convolution_backward"):
+    for name in ("aten::cudnn_convolution", "aten::convolution_backward"):
         assert by_name[name].tc_eligible
         assert by_name[name].tc_self_ratio > 0.5  # TF32 is the default of convolutions
 

@@ -499,7 +499,8 @@ def test_compiled_code_is_shown_as_torchs_profiler_shows_it(
         assert (region["cat"], region["ph"]) == ("cpu_op", "X")
         assert inside(compiled_program, region) == [
             "AOTDispatcher Runtime Wrapper Prologue", "CompiledFunction",
-            "aten::addmm", "cudaLaunchKernelExC", "aten::randint", "cudaLaunchKernel",
+            "aten::addmm", "cudaLaunchKernelExC",
+            "aten::randint", "aten::empty", "aten::random_", "cudaLaunchKernel",
             fused, "cuLaunchKernel", "aten::addmm", "cudaLaunchKernelExC",
         ]  # fmt: skip
 

@@ -158,7 +158,7 @@ def _events(
     for step in host.timeline.steps:
         host.step(step)
     if memory is not None and steps:
-        write_memory_events(log, timeline, memory, steps)
+        write_memory_events(log, timeline, memory, steps, host.timeline)
     names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
     frame = frame_of(log, first_ns - LEAD_NS, last_ns)
     return f"[{joined(_lines(names), *log.lines, _lines(frame))}]"

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from neusight.memory.placement import MemoryEvent, MemoryTimeline
-from neusight.output.trace.events import EventLog
+from neusight.output.trace.events import APART_NS, EventLog
 from neusight.timeline.spans import StepSpan, Timeline
 
 __all__ = ["write_memory_events"]
@@ -17,23 +17,29 @@ def write_memory_events(
     timeline: Timeline,
     memory: MemoryTimeline,
     steps: Sequence[StepSpan],
+    shown: Timeline,
 ) -> None:
-    """Writes the events of these steps, each on the thread of the op around it."""
-    shown = {step.replay.index for step in steps}
-    tops = [
-        (span.start_ns, span.end_ns, span.thread)
+    """Writes the events of these steps of a timeline, each on the thread of the op around it and
+    in the time that the op has where it is `shown` with operators around it."""
+    numbers = {step.replay.index for step in steps}
+    ops = [
+        span
         for step in steps
         for span in timeline.host[step.first_host : step.last_host]
         if span.kind == "op"
     ]
-    starts = [start for start, _, _ in tops]
+    shown_ops = [span for span in shown.host if span.kind == "op"]
+    starts = [span.start_ns for span in ops]
     for event in memory.events:
-        if event.step not in shown:
+        if event.step not in numbers:
             continue
         time_ns = timeline.memory_ns[event.mark]
         before = bisect_right(starts, time_ns) - 1
-        inside = before >= 0 and time_ns <= tops[before][1]
-        thread = log.threads[tops[before][2] if inside else "main"]
+        thread = log.threads["main"]
+        if before >= 0 and time_ns <= ops[before].end_ns:
+            op = shown_ops[before]
+            thread = log.threads[op.thread]
+            time_ns = max(op.start_ns + APART_NS, min(time_ns, op.end_ns - APART_NS))
         log.instant("cpu_instant_event", "[memory]", time_ns, thread, _args(log, event))
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from neusight.recording.recording import COMPILED_CODE
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
@@ -16,8 +17,12 @@ __all__ = ["OperatorCalls", "OperatorSource"]
 #: Operators of one recording after which no more are written: a program whose steps never repeat.
 _MOST_OPERATORS = 300_000
 
-#: A record that is no operator: a mode is asked (torch 2.13).
-_NO_OPERATOR = b"PythonDispatchMode"
+#: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
+#: runs, which the timeline has from its marks.
+_NO_OPERATORS = (
+    b"PythonDispatchMode", b"TorchDynamo ", b"AOTDispatcher ", b"Pregraph bytecode",
+    *(name.encode() for name in COMPILED_CODE[:2]),
+)  # fmt: skip
 #: Begins the name of what autograd's engine records around each node.
 _ENGINE = b"autograd::engine::"
 
@@ -105,7 +110,7 @@ class OperatorCalls:
         name = self._source.name_of(record)
         token = _node_token(name) if is_node else self._operators.get(name)
         if token is None:
-            if name == _NO_OPERATOR:
+            if name.startswith(_NO_OPERATORS):
                 return False
             token = CallToken(name.decode(), is_node=name.startswith(_ENGINE))
             self._operators[name] = token
@@ -127,8 +132,9 @@ class OperatorCalls:
 
     def _is_of_program(self) -> bool:
         """Whether the program itself runs, in its main thread or one that runs its backward."""
-        is_listened_to = self._tape.is_open and not self._mode.is_inside and not self.doing()
-        return is_listened_to and self._is_in_lane()
+        tape = self._tape  # what compiled code calls is torch's to say, and not the same on a GPU
+        is_listened_to = tape.is_open and not tape.num_compiled and not self._mode.is_inside
+        return is_listened_to and not self.doing() and self._is_in_lane()
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
