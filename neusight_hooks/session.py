@@ -232,8 +232,7 @@ class Session:
         first time that takes seconds, in which nothing has to be held."""
         refuse_platform()
         self.interrupts.hold()
-        from neusight.fake_cuda.answers.native.record_functions import record_functions_failure
-        from neusight.fake_cuda.core import self_check
+        from neusight.fake_cuda.core import record_functions_failure, self_check
 
         self.interrupts.put_back()
         self_check()

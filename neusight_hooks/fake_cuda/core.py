@@ -29,6 +29,7 @@ import torch
 from neusight._version import __version__
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
+from neusight.recording.dispatch.record_functions import CHECK_PROGRAM, is_known_header
 from neusight.supported import refuse_platform, refuse_torch, remedy_for_torch
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "cuda_core",
     "enter_cuda_core",
     "failure_apart",
+    "record_functions_failure",
     "self_check",
 ]
 
@@ -302,6 +304,16 @@ def self_check() -> None:
             f"torch {torch.__version__} failed neusight's self-check ({reason}). "
             f"{remedy_for_torch(torch.__version__)}"
         )
+
+
+@lru_cache(maxsize=1)
+def record_functions_failure() -> str:
+    """Why torch's record functions cannot be followed; empty where they can. A process of its own
+    tries it, once for each torch build."""
+    if not is_known_header():
+        return "ATen/record_function.h is not the known one"
+    kept = user_cache_folder() / f"record-functions-{build_key()}-{__version__}.json"
+    return failure_apart(CHECK_PROGRAM, kept)
 
 
 def failure_apart(program: str, kept: Path, **variables: str) -> str:

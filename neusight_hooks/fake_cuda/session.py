@@ -18,14 +18,13 @@ from neusight.fake_cuda.answers.facade import install_facade
 from neusight.fake_cuda.answers.late_modules import load_late_modules_in
 from neusight.fake_cuda.answers.live_memory import LiveMemory
 from neusight.fake_cuda.answers.native.generators import install_generators
-from neusight.fake_cuda.answers.native.record_functions import follow_operators
 from neusight.fake_cuda.answers.native_names import install_native_names
 from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
-from neusight.fake_cuda.core import enter_cuda_core
+from neusight.fake_cuda.core import enter_cuda_core, record_functions_failure
 from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
@@ -50,6 +49,8 @@ from neusight.fake_cuda.processes.starting import install_processes
 from neusight.fake_cuda.store.store import Store
 from neusight.fake_cuda.user_kernels import install_user_kernels
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
+from neusight.recording.dispatch.operator_calls import OperatorCalls
+from neusight.recording.dispatch.record_functions import RecordFunctions
 from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
 
@@ -149,8 +150,15 @@ def enter_fake_cuda(
     recorder.hooks.start(undo)
     if virtual_time:
         install_virtual_time(patches, recorder, clock())
-    follow_operators(undo, recorder.operators)
+    _follow_operators(undo, recorder.operators)
     undo.enter_context(RecordingMode(recorder))
+
+
+def _follow_operators(undo: ExitStack, operators: OperatorCalls) -> None:
+    """Operators that the dispatcher calls around ops are recorded, where that is possible."""
+    if not record_functions_failure():
+        undo.callback(operators.stop)
+        operators.start(RecordFunctions(operators.begins))
 
 
 @contextmanager

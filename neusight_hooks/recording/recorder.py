@@ -20,8 +20,8 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_switches import MathSwitches
-from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
+from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.torchscript import (
     is_number,
     is_traced,
@@ -96,9 +96,9 @@ class Recorder:
         self.attribution = Attribution()
         self.storages = StorageWatch(self.tape, self.attribution)
         self.cutter = StepCutter(self.tape, self.attribution, self.storages, steady_steps)
-        self.operators = OperatorCalls(self.tape, self.mode)
-        self.operators.doing = lambda: self.doing
-        self.cutter.on_step = self._step_ended
+        self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
+        # One step of each kind is enough for its operators.
+        self.cutter.on_step = lambda is_repeated: self.operators.follow(not is_repeated)
         self.inputs = StepInputs(self.tape, self.attribution, self.storages)
         self.hooks = ProgramHooks(
             self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs
@@ -149,11 +149,7 @@ class Recorder:
         if self.interrupted is not None:
             self.interrupted()
         if self.operators.is_on:
-            before = self.operators.answering(True)
-            try:
-                return self._dispatch(func, args, kwargs)
-            finally:
-                self.operators.answering(before)
+            return self.operators.answer(self._dispatch, func, args, kwargs)
         return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -237,12 +233,8 @@ class Recorder:
         if kwargs.get("generator") is not None:
             self.fake_kernels.check_generator_of_cpu(kwargs["generator"])
         handler = self.cpu_handlers.get(func)
-        if handler is not None:
-            out = handler(func, args, kwargs)
-        elif self.operators.is_on:
-            out = self.operators.run_on_cpu(func, args, kwargs)
-        else:
-            out = func(*args, **kwargs)
+        run = self.operators.run_on_cpu if handler is None else handler
+        out = run(func, args, kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
             self.tape.add_cpu_op(_cpu_us(out))
         return out
@@ -258,12 +250,8 @@ class Recorder:
         whole = self._composites[func]
         if whole is not None:
             # What it is made of arrives as if the script had called it, factories included.
-            before = self.operators.answering(False)
-            try:
-                with RecordingMode(self):
-                    return whole(*args, **kwargs)
-            finally:
-                self.operators.answering(before)
+            with RecordingMode(self):
+                return self.operators.call(whole, args, kwargs)
         return self.run_known(func, args, kwargs)
 
     def take_over(self, func: Any, function: Callable[..., Any]) -> None:
@@ -355,10 +343,6 @@ class Recorder:
         if self.on_wait is not None:
             self.on_wait(reason)
         self.tape.synchronize(reason, stream=self.current_stream)
-
-    def _step_ended(self, is_repeated: bool) -> None:
-        """One of each kind is enough for the operators."""
-        self.operators.follow(not is_repeated)
 
     def _require_mapped(
         self, signature: OpSignature, why_unmapped: Callable[[OpSignature], str]

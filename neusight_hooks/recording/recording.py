@@ -399,8 +399,8 @@ class Batch:
 class Operator(NamedTuple):
     """An operator that torch's dispatcher called around entries of a step, or between them: it
     begins before the entry `first` and ends before the entry `last`. `depth` operators
-    enclose it; they stand before it in the step. `is_node`: what autograd's engine runs in backward;
-    a node itself has its `sequence_nr`, relative to the start of the step."""
+    enclose it; they stand before it in the step. `is_node`: what autograd's engine runs in
+    backward; a node itself has its `sequence_nr`, relative to the start of the step."""
 
     name: str
     first: int

@@ -65,12 +65,8 @@ class HostLane:
     ) -> None:  # fmt: skip
         """A runtime call that an op makes itself."""
         if self.keep:
-            self.spans.append(
-                HostSpan(
-                    kind, name, begin_ns, duration_ns, thread, op, None, self.correlation, detail,
-                    self.entry,
-                )  # fmt: skip
-            )
+            span = HostSpan(kind, name, begin_ns, duration_ns, thread, op, None, self.correlation)
+            self.spans.append(span._replace(detail=detail, entry=self.entry))
 
     def runtime(self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "") -> int:
         """A runtime call of the program's own, from now on; returns its position."""
@@ -85,12 +81,10 @@ class HostLane:
             return -1
         thread = AUTOGRAD if self._nodes else MAIN
         correlation = self.correlation if kind in ("event", "launch", "sync") else 0
-        self.spans.append(
-            HostSpan(
-                kind, name, self.now_ns, duration_ns, thread, self.parent, None, correlation, detail,
-                self.entry,
-            )  # fmt: skip
+        span = HostSpan(
+            kind, name, self.now_ns, duration_ns, thread, self.parent, None, correlation
         )
+        self.spans.append(span._replace(detail=detail, entry=self.entry))
         return len(self.spans) - 1
 
     # -- what encloses ops: autograd nodes, modules, annotations

@@ -20,13 +20,13 @@ SpanKind = Literal[
 class HostSpan(NamedTuple):
     """Something on the host, times in whole nanoseconds from the start of the block.
 
-    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls; "node": an autograd node around backward ops (two, one in the
-    other, as the profiler shows them); "module": an nn.Module's forward, `name` its path and
-    `detail` its class; "annotation": record_function and the like; "compiled": code of
-    torch.compile, and what it does before its first kernel; "launch": a runtime call with the
-    `correlation` of its kernel, or of all kernels of a CUDA graph; "event": cudaEventRecord or
-    cudaStreamWaitEvent; "sync": the host waits, because of `detail`; "work": the host is busy
-    itself.
+    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls; "node": an
+    autograd node around backward ops (two, one in the other, as the profiler shows them);
+    "module": an nn.Module's forward, `name` its path and `detail` its class; "annotation":
+    record_function and the like; "compiled": code of torch.compile, and what it does before its
+    first kernel; "launch": a runtime call with the `correlation` of its kernel, or of all kernels
+    of a CUDA graph; "event": cudaEventRecord or cudaStreamWaitEvent; "sync": the host waits,
+    because of `detail`; "work": the host is busy itself.
     `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of
     "autograd" run, "main" waits in backward(). `entry` is the position in the step's entries of
     what it comes from, or -1; `sequence_nr` autograd's number of what is no op itself.

@@ -59,6 +59,7 @@ class EventLog:
         self.process = PROCESS_ID + rank
         self.threads: dict[Thread, int] = {"main": self.process, "autograd": self.process + 1}
         self._base_ns = base_ns
+        self._begins: dict[tuple[str, str, Thread], str] = {}
         self._num_ids = 0
         self._num_indices = 0
         self._num_flows = 0
@@ -67,21 +68,26 @@ class EventLog:
         self, category: str, name: str, thread: Thread, start_ns: int, end_ns: int, args: str
     ) -> None:
         """Something with a duration, on a thread of the host."""
-        lasts = max(0, end_ns - start_ns)
-        self._interval(category, name, self.process, self.threads[thread], start_ns, lasts, args)
+        key = (category, name, thread)
+        begin = self._begins.get(key)
+        if begin is None:
+            begin = self._begins[key] = (
+                f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{self.process},'
+                f'"tid":{self.threads[thread]},"ts":'
+            )
+        lasts = end_ns - start_ns if end_ns > start_ns else 0
+        self.lines.append(
+            f'{begin}{(start_ns - self._base_ns) / 1000},"dur":{lasts / 1000},"args":{{{args}}}}}'
+        )
 
     def on_stream(
         self, category: str, name: str, stream: int, start_ns: int, end_ns: int, args: str
     ) -> None:
         """Something with a duration, on a stream of the GPU."""
-        self._interval(category, name, self.device, stream, start_ns, end_ns - start_ns, args)
-
-    def _interval(
-        self, category: str, name: str, process: int, lane: int, start: int, lasts: int, args: str
-    ) -> None:
         self.lines.append(
-            f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{process},"tid":{lane},'
-            f'"ts":{(start - self._base_ns) / 1000},"dur":{lasts / 1000},"args":{{{args}}}}}'
+            f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{self.device},'
+            f'"tid":{stream},"ts":{(start_ns - self._base_ns) / 1000},'
+            f'"dur":{(end_ns - start_ns) / 1000},"args":{{{args}}}}}'
         )
 
     def arrow_start(self, kind: str, flow: int, time_ns: int, thread: Thread) -> None:

@@ -58,6 +58,8 @@ class HostLanes:
         self._collectives = collectives
         self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
+        self._spans = timeline.host
+        self._names: dict[str, str] = {}
         self._sequence_base = 0
         self._shapes: dict[int, str] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
@@ -107,13 +109,18 @@ class HostLanes:
 
     def _place(self, position: int, span: HostSpan, around: tuple[int, int]) -> tuple[int, int]:
         """Where a span is written: inside its parent, its end apart from its neighbours."""
-        if span.parent >= 0 and self.timeline.host[span.parent].thread == span.thread:
-            around = self.written.get(span.parent, around)
+        parent = span.parent
+        if parent >= 0 and self._spans[parent].thread == span.thread:
+            around = self.written.get(parent, around)
         low, high = around
-        end = min(span.end_ns, high) - APART_NS
-        start = min(max(span.start_ns, low + APART_NS), max(end, low))
-        self.written[position] = (start, max(start, end))
-        return self.written[position]
+        start, end = span.start_ns, span.start_ns + span.duration_ns
+        end = (high if end > high else end) - APART_NS
+        if start <= low:
+            start = low + APART_NS
+        if start > end:  # for each span, so without min and max, which are calls
+            start = end if end > low else low
+        placed = self.written[position] = (start, end if end > start else start)
+        return placed
 
     def _complete(
         self,
@@ -128,9 +135,11 @@ class HostLanes:
         log = self._log
         between = f"{own}," if own else ""
         args = f'{log.host_args(external)},{between}"Ev Idx":{log.next_index()}'
-        name = span.name.removeprefix(_FUSED)  # an op of compiled code bears its kernel's name
-        if self._device.is_rocm:
-            name = miopen_op(name)
+        name = self._names.get(span.name)
+        if name is None:
+            # An op of compiled code bears its kernel's name.
+            name = span.name.removeprefix(_FUSED)
+            name = self._names[span.name] = miopen_op(name) if self._device.is_rocm else name
         log.complete(category, name, span.thread, start, end, args)
 
     # -- ops and autograd nodes

@@ -34,7 +34,7 @@ _NO_GRAPH_TASK = -1
 _current_node = torch._C._current_autograd_node
 
 
-class _Frame(NamedTuple):
+class _Running(NamedTuple):
     """An operator that is running: what begins it, and the number by which its end is known."""
 
     begin: CallToken
@@ -62,19 +62,19 @@ class OperatorCalls:
 
     `begins` is the callback of a source; ends are asked for when something else happens. What
     an op on the GPU calls while it is answered without a GPU is not the program's and is left out;
-    the operator of the op itself is the recorded `OpCall`.
+    the operator of the op itself is the recorded `OpCall`. `is_elsewhere` says whether neusight or
+    torch does other work than the program's.
     """
 
-    def __init__(self, tape: Tape, mode: ForecastMode) -> None:
+    def __init__(self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool]) -> None:
         #: Whether operators are followed now.
         self.is_on = False
-        #: Says what torch or neusight does just now that is none of the program's work, if anything.
-        self.doing: Callable[[], str] = str
+        self._is_elsewhere = is_elsewhere
         self._tape = tape
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
-        self._frames: list[_Frame] = []
+        self._frames: list[_Running] = []
         self._operators: dict[bytes, CallToken] = {}
         self._is_answering = False
         self._skips_next = False
@@ -118,7 +118,7 @@ class OperatorCalls:
             self._skips_next = False
             return False
         self.note_ends()
-        self._frames.append(_Frame(token, number))
+        self._frames.append(_Running(token, number))
         self._tape.calls.append(token)
         self._num_operators += 1
         return True
@@ -134,7 +134,7 @@ class OperatorCalls:
         """Whether the program itself runs, in its main thread or one that runs its backward."""
         tape = self._tape  # what compiled code calls is torch's to say, and not the same on a GPU
         is_listened_to = tape.is_open and not tape.num_compiled and not self._mode.is_inside
-        return is_listened_to and not self.doing() and self._is_in_lane()
+        return is_listened_to and not self._is_elsewhere() and self._is_in_lane()
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
@@ -142,25 +142,37 @@ class OperatorCalls:
 
     # -- what the recorder says -------------------------------------------------------------------
 
-    def answering(self, wanted: bool) -> bool:
-        """Whether what is called from now on is called to answer an op, and not by the program;
-        returns what held before."""
-        before = self._is_answering
-        if self._is_in_lane():
-            self._is_answering = wanted
-        return before
+    def answer(self, run: Callable[..., Any], *args: Any) -> Any:
+        """Answers an op by a function: what that calls is not the program's."""
+        return self._with(True, run, args, {})
+
+    def call(
+        self, whole: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Calls what an op is made of, in its answer: that is the program's again."""
+        return self._with(False, whole, args, kwargs) if self.is_on else whole(*args, **kwargs)
 
     def run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op on tensors of the CPU, which the dispatcher calls a second time for it."""
-        if not self._is_in_lane():
+        if not self.is_on or not self._is_in_lane():
             return func(*args, **kwargs)
-        before = self.answering(False)
         self._skips_next = True
         try:
-            return func(*args, **kwargs)
+            return self._with(False, func, args, kwargs)
         finally:
             self._skips_next = False
-            self.answering(before)
+
+    def _with(
+        self, is_answering: bool, run: Callable[..., Any], args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:  # fmt: skip
+        if not self._is_in_lane():
+            return run(*args, **kwargs)
+        before, self._is_answering = self._is_answering, is_answering
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._is_answering = before
 
     def is_recorded(self, op: str) -> None:
         """An op is about to be written to the tape. If it is the operator that began last, or one

@@ -26,9 +26,7 @@ class OperatorTree:
             if token is not None:
                 number = token.sequence_nr
                 relative = None if number is None or self._base is None else number - self._base
-                begun = Operator(
-                    token.name, position, -1, len(self._open), token.is_node, relative
-                )
+                begun = Operator(token.name, position, -1, len(self._open), token.is_node, relative)
                 self._open.append(len(self._found))
                 self._found.append(begun)
             elif self._open:  # else it began in the step before

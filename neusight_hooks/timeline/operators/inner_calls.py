@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Union
 
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__ = ["CLOSE", "LAUNCH", "Open", "Token", "inner_calls"]
+__all__ = ["CLOSE", "LAUNCH", "Open", "Token", "calls_within"]
 
 
 class Open(NamedTuple):
@@ -36,7 +36,9 @@ _VIEW = "as_strided"
 _SLICE = "slice[as_strided]"
 _EMPTY_LIKE = "empty_like[empty_strided]"
 _ZEROS = "zeros[empty zero_[fill_[*]]]"
-_INDEX_SELECT = "index_select[empty resize_ view expand[as_strided] gather[as_strided as_strided *]]"
+_INDEX_SELECT = (
+    "index_select[empty resize_ view expand[as_strided] gather[as_strided as_strided *]]"
+)
 _TO_COPY = "empty_strided copy_[*]"
 
 #: What an op calls, if that is always the same.
@@ -155,10 +157,10 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
 }
 
 
-def inner_calls(signature: OpSignature) -> tuple[Token, ...]:
+def calls_within(signature: OpSignature) -> tuple[Token, ...]:
     """What an op calls and launches, in order; empty where it calls no operator.
 
-    >>> inner_calls(OpSignature("aten::zero_", "", (), ()))
+    >>> calls_within(OpSignature("aten::zero_", "", (), ()))
     (Open(name='aten::fill_'), 'launch', 'close')
     """
     name = signature.op.removeprefix("aten::")

@@ -5,14 +5,14 @@ The time of each op on the host is shared between it and them; nothing else chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from neusight.recording.recording import Operator, OpSignature
+from neusight.recording.recording import Operator, OpSignature, Step
 from neusight.timeline.host_lane import AUTOGRAD
-from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, inner_calls
+from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
 
@@ -91,10 +91,21 @@ class _Plan(NamedTuple):
     op: int
 
 
+class _Group(NamedTuple):
+    """A span of a step and how many calls of the runtime it makes (-1: it is no op); positions,
+    also that of the next span, count from the step's first; and what happens in its time."""
+
+    position: int
+    num_calls: int
+    following: int
+    plan: _Plan | None
+
+
 class _Plans:
     """Plans, made once. (What the identities in keys belong to is kept.)"""
 
     def __init__(self) -> None:
+        self._steps: dict[object, tuple[list[_Group], Step]] = {}
         self._plans: dict[object, _Plan] = {}
         self._inner: dict[int, tuple[tuple[Token, ...], OpSignature]] = {}
 
@@ -108,11 +119,19 @@ class _Plans:
         plan = self._plans.get(key)
         if plan is None:
             if id(signature) not in self._inner:
-                self._inner[id(signature)] = inner_calls(signature), signature
+                self._inner[id(signature)] = calls_within(signature), signature
             op = _with_calls(self._inner[id(signature)][0], num_calls)
             events = [*head, _Begin(span.name, "op"), *op, None, *ends]
             plan = self._plans[key] = _planned(events)
         return plan
+
+    def of_step(self, step: StepSpan, groups: Callable[[], Iterator[_Group]]) -> Iterable[_Group]:
+        """The groups of a step, the same each time that it is run through."""
+        recorded = step.replay.step
+        key = (id(recorded), step.last_host - step.first_host)
+        if key not in self._steps:
+            self._steps[key] = list(groups()), recorded
+        return self._steps[key][0]
 
     def of_others(self, events: Sequence[_Event]) -> _Plan:
         """What begins and ends without an op."""
@@ -184,7 +203,9 @@ def _shares(events: Sequence[_Event], *, at_start: bool, at_end: bool) -> tuple[
     """When events happen in a stretch of time, as shares of it by `self_us`: between two calls of
     the runtime, or from the first of the events to the last."""
     weights = [
-        self_us(event.name, launches=event.kind == "op") if isinstance(event, _Begin) else BETWEEN_US
+        self_us(event.name, launches=event.kind == "op")
+        if isinstance(event, _Begin)
+        else BETWEEN_US
         for event in events
     ]
     gaps = weights if at_start else [BETWEEN_US, *weights]
@@ -273,27 +294,39 @@ class _StepTree:
 
     def write(self) -> None:
         """Appends all spans of the step."""
-        old = self._old
-        position, last = self._skip_nodes(self._step.first_host), self._step.last_host
+        first = self._step.first_host
+        for offset, num_calls, next_offset, plan in self._plans.of_step(self._step, self._groups):
+            position = first + offset
+            if num_calls >= 0:
+                assert plan is not None
+                self._op(position, self._old[position + 1 : position + 1 + num_calls], plan)
+            else:
+                self._other(position, plan, first + next_offset)
+        while self._open:
+            self._end(max(self._reached_ns, self._open[-1].start_ns))
+
+    def _groups(self) -> Iterator[_Group]:
+        """The step's spans with what begins and ends around them."""
+        old, first = self._old, self._step.first_host
+        position, last = self._skip_nodes(first), self._step.last_host
         between = self._between(position)
         while position < last:
             span, after = old[position], position + 1
+            head = [*between.ends, *between.begins]
             if span.kind == "op":
                 while after < last and old[after].parent == position:
                     after += 1
-                made = old[position + 1 : after]
+                num_calls = after - position - 1
                 after = self._skip_nodes(after)
-                following = self._between(after)
-                self._op(position, made, between, following.ends)
-                between = _Between([], following.begins)
+                ends, begins = self._between(after)
+                plan = self._plans.of_op(span, num_calls, head, ends)
+                between = _Between([], begins)
             else:
-                after = self._skip_nodes(after)
-                next_ns = old[after].start_ns if after < last else span.end_ns
-                self._other(position, between, next_ns)
+                num_calls, after = -1, self._skip_nodes(after)
+                plan = self._plans.of_others(head) if head else None
                 between = self._between(after)
+            yield _Group(position - first, num_calls, after - first, plan)
             position = after
-        while self._open:
-            self._end(max(self._reached_ns, self._open[-1].start_ns))
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
@@ -308,7 +341,7 @@ class _StepTree:
         return self._recorded.before(num_entries if is_end else self._old[position].entry)
 
     def _around(self, span: HostSpan) -> tuple[int, int]:
-        """The old span around one, and when it starts; nodes that were recorded count as its own."""
+        """The old span around one, and when it starts: with its nodes, where these are recorded."""
         around, start_ns = span.parent, span.start_ns
         if self._recorded.has_nodes:
             while around >= 0 and self._old[around].kind == "node":
@@ -317,28 +350,24 @@ class _StepTree:
                 around = self._old[around].parent
         return around, start_ns
 
-    def _op(
-        self, position: int, made: Sequence[HostSpan], before: _Between, ends: list[_Event]
-    ) -> None:
+    def _op(self, position: int, made: Sequence[HostSpan], plan: _Plan) -> None:
         """An op, what begins in front of it and what ends behind it, in its time."""
         span = self._old[position]
-        head = [*before.ends, *before.begins]
-        plan = self._plans.of_op(span, len(made), head, ends)
         self._moved[position] = len(self._host) + plan.op
         around, start_ns = self._around(span)
         self._happen(plan, span, around, start_ns, span.end_ns, made)
         self._reached_ns = span.end_ns
 
-    def _other(self, position: int, before: _Between, next_ns: int) -> None:
+    def _other(self, position: int, plan: _Plan | None, following: int) -> None:
         """Any other span; what begins in front of it takes a part of its time."""
         span = self._old[position]
-        events = [*before.ends, *before.begins]
         start_ns, end_ns = span.start_ns, span.end_ns
-        if events:
+        if plan is not None:
             is_cpu_work = span.kind == "work"
-            free_ns = max(0, min(next_ns, end_ns) - start_ns)
+            is_last = following >= self._step.last_host
+            next_ns = end_ns if is_last else min(end_ns, self._old[following].start_ns)
+            free_ns = max(0, next_ns - start_ns)
             until_ns = end_ns if is_cpu_work else start_ns + round(free_ns * _GIVEN_SHARE)
-            plan = self._plans.of_others(events)
             self._happen(plan, span, span.parent, start_ns, until_ns, ())
             self._reached_ns = start_ns = until_ns
             if is_cpu_work:

@@ -3,8 +3,8 @@
 Torch's profilers get their operators from callbacks that C++ calls (ATen/record_function.h). Such
 callbacks are added here, beside those of a profiler that the program uses. They read one thing of
 an operator, its name, by a function that the library exports. Where the header of the installed
-wheel is not the one that is known, or a try in a process of its own fails, nothing is added, and a
-trace has no composite operators.
+wheel is not the one that is known, or `CHECK_PROGRAM` fails, they must not be added: a trace then
+has no composite operators.
 """
 
 from __future__ import annotations
@@ -12,19 +12,12 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from neusight._version import __version__
-from neusight.fake_cuda.core import build_key, failure_apart
-from neusight.predictors.files import user_cache_folder
-from neusight.recording.dispatch.operator_calls import OperatorCalls
-
-__all__ = ["follow_operators", "record_functions_failure"]
+__all__ = ["CHECK_PROGRAM", "RecordFunctions", "is_known_header"]
 
 _ADD = "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE"
 _REMOVE = "_ZN2at14removeCallbackEm"
@@ -39,14 +32,15 @@ _MEMBERS = (
     "start_", "end_", "sampling_prob_", "scopes_", "needs_inputs_", "needs_outputs_", "needs_ids_",
 )  # fmt: skip
 
-_CHECK_PROGRAM = """
+#: Adds and removes callbacks in a process of its own; its last line says that all is well.
+CHECK_PROGRAM = """
 import torch
-from neusight.fake_cuda.answers.native import record_functions
+from neusight.recording.dispatch import record_functions
 seen = []
 def begins(record, number, is_node):
     seen.append((functions.name_of(record), number, is_node))
     return True
-functions = record_functions._RecordFunctions(begins)
+functions = record_functions.RecordFunctions(begins)
 x = torch.ones(2, 2, requires_grad=True)
 for wanted in (True, False, True, False):
     functions.switch(wanted)
@@ -104,30 +98,16 @@ _MOST_OPEN = 1024
 _keep_alive: list[object] = []
 
 
-def follow_operators(undo: ExitStack, operators: OperatorCalls) -> None:
-    """Reports the program's operators until `undo` is left, where this build of torch can."""
-    if record_functions_failure():
-        return
-    undo.callback(operators.stop)
-    operators.start(_RecordFunctions(operators.begins))
-
-
-@lru_cache(maxsize=1)
-def record_functions_failure() -> str:
-    """Why operators cannot be followed; empty where they can. Tried once for each torch build."""
-    if not _is_known_header():
-        return "ATen/record_function.h is not the known one"
-    kept = user_cache_folder() / f"record-functions-{build_key()}-{__version__}.json"
-    return failure_apart(_CHECK_PROGRAM, kept)
-
-
-def _is_known_header() -> bool:
+def is_known_header() -> bool:
+    """Whether the installed torch declares its callbacks as the ones that are known."""
     header = Path(torch.__file__).parent / "include" / "ATen" / "record_function.h"
     try:
         text = header.read_text()
     except OSError:
         return False
-    scopes = re.search(r"enum class C10_API_ENUM RecordScope : uint8_t \{(.*?)NUM_SCOPES", text, re.S)
+    scopes = re.search(
+        r"enum class C10_API_ENUM RecordScope : uint8_t \{(.*?)NUM_SCOPES", text, re.S
+    )
     callback = re.search(r"class TORCH_API RecordFunctionCallback \{(.*?)\n\};", text, re.S)
     if scopes is None or callback is None:
         return False
@@ -146,7 +126,7 @@ def _library() -> Any:
     return library
 
 
-class _RecordFunctions:
+class RecordFunctions:
     """Adds callbacks for operators and nodes, and removes them.
 
     There is none for ends: it would run in Python while the error of an op is on its way through
