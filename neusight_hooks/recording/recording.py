@@ -19,6 +19,7 @@ __all__ = [
     "RANK_OPTION",
     "STEP_OPTION",
     "TRIAL_OPTION",
+    "UNSEEN",
     "Alloc",
     "Batch",
     "BatchSource",
@@ -394,6 +395,10 @@ class Batch:
             samples=None if self.samples is None else self.samples * count,
             tokens=None if self.tokens is None else self.tokens * count,
         )
+
+
+#: The name of an operator that says of the op after it that no program on a GPU calls it.
+UNSEEN = ""
 
 
 class Operator(NamedTuple):

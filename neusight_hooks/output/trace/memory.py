@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neusight.memory.placement import MemoryEvent, MemoryTimeline
 from neusight.output.trace.events import APART_NS, EventLog
-from neusight.timeline.spans import StepSpan, Timeline
+from neusight.timeline.spans import HostSpan, StepSpan, Timeline
 
 __all__ = ["write_memory_events"]
 
@@ -21,23 +21,28 @@ def write_memory_events(
 ) -> None:
     """Writes the events of these steps of a timeline, each on the thread of the op around it and
     in the time that the op has where it is `shown` with operators around it."""
+    ops: list[tuple[HostSpan, HostSpan]] = []  # as in the timeline, and as shown
+    for step, shown_step in zip(steps, shown.steps, strict=True):
+        written = {
+            span.entry: span
+            for span in shown.host[shown_step.first_host : shown_step.last_host]
+            if span.kind == "op"
+        }
+        ops += (
+            (span, written.get(span.entry, span))
+            for span in timeline.host[step.first_host : step.last_host]
+            if span.kind == "op"
+        )
+    starts = [op.start_ns for op, _ in ops]
     numbers = {step.replay.index for step in steps}
-    ops = [
-        span
-        for step in steps
-        for span in timeline.host[step.first_host : step.last_host]
-        if span.kind == "op"
-    ]
-    shown_ops = [span for span in shown.host if span.kind == "op"]
-    starts = [span.start_ns for span in ops]
     for event in memory.events:
         if event.step not in numbers:
             continue
         time_ns = timeline.memory_ns[event.mark]
         before = bisect_right(starts, time_ns) - 1
         thread = log.threads["main"]
-        if before >= 0 and time_ns <= ops[before].end_ns:
-            op = shown_ops[before]
+        if before >= 0 and time_ns <= ops[before][0].end_ns:
+            op = ops[before][1]
             thread = log.threads[op.thread]
             time_ns = max(op.start_ns + APART_NS, min(time_ns, op.end_ns - APART_NS))
         log.instant("cpu_instant_event", "[memory]", time_ns, thread, _args(log, event))

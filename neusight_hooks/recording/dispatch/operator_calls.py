@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from neusight.recording.recording import COMPILED_CODE
+from neusight.recording.recording import COMPILED_CODE, UNSEEN
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
@@ -177,15 +177,24 @@ class OperatorCalls:
     def is_recorded(self, op: str) -> None:
         """An op is about to be written to the tape. If it is the operator that began last, or one
         that began just before and called nothing but a variant of itself (`detach` in
-        `aten::detach`), the op stands for it; else it is what these operators are made of."""
+        `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
+        that no operator stands for is torch's way to save a tensor subclass for backward, which a
+        tensor on a GPU is not."""
         self.note_ends()
         frames, calls = self._frames, self._tape.calls
         for depth in range(1, min(len(frames), len(calls)) + 1):
             if calls[-depth] is not frames[-depth].begin:
-                return
+                break
             if frames[-depth].begin.name == op:
                 del frames[-depth:], calls[-depth:]
                 return
+        if op == _DETACH:
+            calls += (_UNSEEN, None)
+
+
+#: What precedes an op that the dispatcher of a program on a GPU does not call.
+_UNSEEN = CallToken(UNSEEN)
+_DETACH = "aten::detach"
 
 
 def _node_token(name: bytes) -> CallToken:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from neusight.recording.recording import Operator, OpSignature, Step
+from neusight.recording.recording import UNSEEN, Operator, OpSignature, Step
 from neusight.timeline.host_lane import AUTOGRAD
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
@@ -218,10 +218,12 @@ def _shares(events: Sequence[_Event], *, at_start: bool, at_end: bool) -> tuple[
 
 class _Between(NamedTuple):
     """What begins and ends between two spans: `ends` up to the last end of something that began
-    before, which may lie in the time of the span before, and the rest."""
+    before, which may lie in the time of the span before, and the rest. `is_unseen`: no program on a
+    GPU calls the op that follows."""
 
     ends: list[_Event]
     begins: list[_Event]
+    is_unseen: bool = False
 
 
 class _Recorded:
@@ -238,7 +240,7 @@ class _Recorded:
         """What comes before this entry."""
         events: list[_Event] = []
         operators, opened = self._operators, self._open
-        num_old, split = len(opened), 0
+        num_old, split, is_unseen = len(opened), 0, False
         while True:
             operator = operators[self._next] if self._next < len(operators) else None
             if operator is not None and operator.first > entry:
@@ -251,8 +253,11 @@ class _Recorded:
                 if len(opened) < num_old:
                     num_old, split = len(opened), len(events)
             if operator is None:
-                return _Between(events[:split], events[split:])
+                return _Between(events[:split], events[split:], is_unseen)
             self._next += 1
+            if operator.name == UNSEEN:
+                is_unseen = True
+                continue
             opened.append(operator)
             kind: SpanKind = "node" if operator.is_node else "operator"
             events.append(_Begin(operator.name, kind, operator.sequence_nr))
@@ -318,9 +323,12 @@ class _StepTree:
                     after += 1
                 num_calls = after - position - 1
                 after = self._skip_nodes(after)
-                ends, begins = self._between(after)
-                plan = self._plans.of_op(span, num_calls, head, ends)
-                between = _Between([], begins)
+                following = self._between(after)
+                if between.is_unseen:
+                    plan = self._plans.of_others([*head, *following.ends])
+                else:
+                    plan = self._plans.of_op(span, num_calls, head, following.ends)
+                between = following._replace(ends=[])
             else:
                 num_calls, after = -1, self._skip_nodes(after)
                 plan = self._plans.of_others(head) if head else None
@@ -353,7 +361,8 @@ class _StepTree:
     def _op(self, position: int, made: Sequence[HostSpan], plan: _Plan) -> None:
         """An op, what begins in front of it and what ends behind it, in its time."""
         span = self._old[position]
-        self._moved[position] = len(self._host) + plan.op
+        if plan.op >= 0:
+            self._moved[position] = len(self._host) + plan.op
         around, start_ns = self._around(span)
         self._happen(plan, span, around, start_ns, span.end_ns, made)
         self._reached_ns = span.end_ns
