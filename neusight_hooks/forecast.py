@@ -471,16 +471,24 @@ class Forecast:
 
         write_memory_snapshot(path, self.recording, self.gpu, times_ns=self.timeline.memory_ns)
 
-    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Any:
-        """torch.profiler's own event list; `.table(sort_by="cuda_time_total")` prints it."""
-        return self.events().key_averages(group_by_input_shape, group_by_stack_n)
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        *,
+        operators: bool = False,
+    ) -> Any:
+        """torch.profiler's own event list; `.table(sort_by="cuda_time_total")` prints it.
+        `operators` as in `events`."""
+        return self.events(operators=operators).key_averages(group_by_input_shape, group_by_stack_n)
 
-    def events(self) -> Any:
-        """The ops as torch.profiler's function events, with their kernels' time and memory."""
+    def events(self, *, operators: bool = False) -> Any:
+        """The ops as torch.profiler's function events, with their kernels' time and memory; with
+        `operators` also what calls them and what they call, such as aten::linear."""
         from neusight.output.events import event_list
 
         memory = self.memory if self.options.profile_memory else None
-        return event_list(self.timeline, self.gpu, memory)
+        return event_list(self.timeline, self.gpu, memory, operators=operators)
 
     @property
     def findings(self) -> Findings:

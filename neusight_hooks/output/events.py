@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
@@ -12,28 +12,39 @@ from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
+from neusight.timeline.operators.tree import shown_positions, with_operators
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
 __all__ = ["event_list"]
 
 _NS_PER_US = 1000.0
-_KINDS = ("op", "node", "annotation", "compiled", "launch", "event", "sync")
+_KINDS = ("op", "operator", "node", "annotation", "compiled", "launch", "event", "sync")
 _THREADS = {"main": 1, "autograd": 2}
 
 
-def event_list(timeline: Timeline, gpu: GPU, memory: MemoryTimeline | None = None) -> Any:
+def event_list(
+    timeline: Timeline,
+    gpu: GPU,
+    memory: MemoryTimeline | None = None,
+    *,
+    operators: bool = False,
+) -> Any:
     """torch.autograd.profiler_util.EventList of the replayed steps, times in microseconds.
 
     Setup is left out where there are steps; equal steps are those of the timeline, a few each.
-    With `memory` the events say, as torch.profiler's do, how many bytes the GPU held more after
-    them than before.
+    With `operators` those around the ops and below them are events, too. With `memory` the events
+    say, as torch.profiler's do, how many bytes the GPU held more after them than before.
     """
     from torch.autograd import profiler_util
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
-    steps = _steps_of(timeline)
-    named = _named_on(gpu, timeline)
+    steps: Sequence[StepSpan] = _steps_of(timeline)
     growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
+    if operators:
+        shown = with_operators(timeline, steps)
+        growth = _growth_shown(growth, shown_positions(timeline, steps, shown), shown)
+        timeline, steps = shown, shown.steps
+    named = _named_on(gpu, timeline)
     events = {
         position: untyped.FunctionEvent(
             **_host_fields(position, named(timeline.host[position])),
@@ -140,6 +151,19 @@ def _growth(timeline: Timeline, memory: MemoryTimeline, steps: list[StepSpan]) -
                 growth[position] += event.num_bytes
             position = span.parent
     return growth
+
+
+def _growth_shown(
+    growth: Counter[int], positions: Mapping[int, int], shown: Timeline
+) -> Counter[int]:
+    """The same with the operators around ops, which hold what their ops do."""
+    found: Counter[int] = Counter()
+    for old, position in positions.items():
+        at = position
+        while growth[old] and at >= 0:
+            found[at] += growth[old]
+            at = shown.host[at].parent
+    return found
 
 
 def _shapes_of(span: HostSpan) -> list[Any] | None:

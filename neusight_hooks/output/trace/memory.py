@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from neusight.memory.placement import MemoryEvent, MemoryTimeline
 from neusight.output.trace.events import APART_NS, EventLog
-from neusight.timeline.spans import HostSpan, StepSpan, Timeline
+from neusight.timeline.operators.tree import shown_positions
+from neusight.timeline.spans import StepSpan, Timeline
 
 __all__ = ["write_memory_events"]
 
@@ -21,18 +22,15 @@ def write_memory_events(
 ) -> None:
     """Writes the events of these steps of a timeline, each on the thread of the op around it and
     in the time that the op has where it is `shown` with operators around it."""
-    ops: list[tuple[HostSpan, HostSpan]] = []  # as in the timeline, and as shown
-    for step, shown_step in zip(steps, shown.steps, strict=True):
-        written = {
-            span.entry: span
-            for span in shown.host[shown_step.first_host : shown_step.last_host]
-            if span.kind == "op"
-        }
-        ops += (
-            (span, written.get(span.entry, span))
-            for span in timeline.host[step.first_host : step.last_host]
-            if span.kind == "op"
+    positions = shown_positions(timeline, steps, shown)
+    ops = [
+        (span, shown.host[positions[position]] if position in positions else span)
+        for step in steps
+        for position, span in enumerate(
+            timeline.host[step.first_host : step.last_host], step.first_host
         )
+        if span.kind == "op"
+    ]
     starts = [op.start_ns for op, _ in ops]
     numbers = {step.replay.index for step in steps}
     for event in memory.events:

@@ -39,6 +39,8 @@ _ZEROS = "zeros[empty zero_[fill_[*]]]"
 _INDEX_SELECT = (
     "index_select[empty resize_ view expand[as_strided] gather[as_strided as_strided *]]"
 )
+_TRANSPOSES_2 = "transpose[as_strided] transpose[as_strided]"
+_TRANSPOSES_3 = f"{_TRANSPOSES_2} transpose[as_strided]"
 _TO_COPY = "empty_strided copy_[*]"
 
 #: What an op calls, if that is always the same.
@@ -106,12 +108,22 @@ _ALWAYS: dict[str, str] = {
     "mse_loss": "resize_ empty * mean[as_strided *]",
     "smooth_l1_loss": "resize_ empty * mean[as_strided *]",
     "mse_loss_backward": "zeros_like[empty_like[empty] zero_[fill_[*]]] mse_loss_backward[*]",
-    # Attention
+    # Attention (what the kernels allocate was seen of flash attention's forward only)
     "_scaled_dot_product_flash_attention": (
-        "transpose[as_strided] transpose[as_strided] transpose[as_strided] "
-        "_flash_attention_forward[empty_like[empty_strided] empty empty empty * empty] "
-        "transpose[as_strided]"
+        f"{_TRANSPOSES_3} _flash_attention_forward[empty_like[empty_strided] empty empty empty * "
+        "empty] transpose[as_strided]"
     ),
+    "_scaled_dot_product_flash_attention_backward": (
+        f"{_TRANSPOSES_3} {_TRANSPOSES_2} _flash_attention_backward[*] {_TRANSPOSES_3}"
+    ),
+    "_scaled_dot_product_efficient_attention": (
+        f"{_TRANSPOSES_3} _efficient_attention_forward[*] transpose[as_strided]"
+    ),
+    "_scaled_dot_product_efficient_attention_backward": (
+        f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[*] {_TRANSPOSES_3}"
+    ),
+    "_scaled_dot_product_cudnn_attention": "_cudnn_attention_forward[*]",
+    "_scaled_dot_product_cudnn_attention_backward": "_cudnn_attention_backward[*]",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, 
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
 
-__all__ = ["with_operators"]
+__all__ = ["shown_positions", "with_operators"]
 
 #: Share of a span before what follows it that operators in front of it may take.
 _GIVEN_SHARE = 0.5
@@ -46,6 +46,25 @@ def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
             )
         )
     return replace(timeline, host=tuple(host), kernels=tuple(kernels), steps=tuple(shown))
+
+
+def shown_positions(
+    timeline: Timeline, steps: Sequence[StepSpan], shown: Timeline
+) -> dict[int, int]:
+    """The position of each op of these steps of a timeline, and where it is in what
+    `with_operators` made of them; ops that are left out have none."""
+    positions: dict[int, int] = {}
+    for step, shown_step in zip(steps, shown.steps, strict=True):
+        at = {
+            shown.host[position].entry: position
+            for position in range(shown_step.first_host, shown_step.last_host)
+            if shown.host[position].kind == "op"
+        }
+        for position in range(step.first_host, step.last_host):
+            span = timeline.host[position]
+            if span.kind == "op" and span.entry in at:
+                positions[position] = at[span.entry]
+    return positions
 
 
 class _Begin(NamedTuple):
