@@ -140,7 +140,8 @@ class _Plans:
             if id(signature) not in self._inner:
                 self._inner[id(signature)] = calls_within(signature), signature
             op = _with_calls(self._inner[id(signature)][0], num_calls)
-            events = [*head, _Begin(span.name, "op"), *op, None, *ends]
+            name = _ALIAS if _is_alias(span, head) else span.name
+            events = [*head, _Begin(name, "op"), *op, None, *ends]
             plan = self._plans[key] = _planned(events)
         return plan
 
@@ -158,6 +159,22 @@ class _Plans:
         if plan is None:
             plan = self._plans[tuple(events)] = _planned(events)
         return plan
+
+
+#: What `reshape` calls where it can keep the strides of a tensor that is not contiguous. It calls
+#: `view` for subclasses of tensors, which tensors without data are (TensorShape.cpp).
+_ALIAS, _ALIAS_NODE = "aten::_reshape_alias", "ReshapeAliasBackward0"
+_VIEW, _VIEW_NODE = "aten::view", "ViewBackward0"
+
+
+def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
+    """Whether an op is a view of a tensor that is not contiguous, which `reshape` makes."""
+    if span.name != _VIEW or span.call is None or not head or head[-1] is None:
+        return False
+    begun = head[-1]
+    if not isinstance(begun, _Begin) or begun.name != "aten::reshape":
+        return False
+    return not span.call.signature.input_tensors[0].is_contiguous
 
 
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
@@ -251,6 +268,8 @@ class _Recorded:
     def __init__(self, operators: tuple[Operator, ...]) -> None:
         #: Whether nodes of autograd are among them.
         self.has_nodes = any(operator.is_node for operator in operators)
+        #: Autograd's numbers of views that `reshape` makes by strides.
+        self.aliases: set[int] = set()
         self._operators = operators
         self._next = 0
         self._open: list[Operator] = []
@@ -279,7 +298,18 @@ class _Recorded:
                 continue
             opened.append(operator)
             kind: SpanKind = "node" if operator.is_node else "operator"
-            events.append(_Begin(operator.name, kind, operator.sequence_nr))
+            events.append(_Begin(self._name_of(operator), kind, operator.sequence_nr))
+
+    def _name_of(self, operator: Operator) -> str:
+        """Its name; nodes of such views are those of another op."""
+        if not operator.is_node or not operator.name.endswith(_VIEW_NODE):
+            return operator.name
+        node = operator
+        if node.sequence_nr is None and self._next < len(self._operators):
+            node = self._operators[self._next]  # what the engine's record is around
+        if node.sequence_nr not in self.aliases:
+            return operator.name
+        return operator.name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
 
 
 class _Frame(NamedTuple):
@@ -346,6 +376,8 @@ class _StepTree:
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
                 else:
+                    if span.call and span.call.sequence_nr is not None and _is_alias(span, head):
+                        self._recorded.aliases.add(span.call.sequence_nr)
                     plan = self._plans.of_op(span, num_calls, head, following.ends)
                 between = following._replace(ends=[])
             else:
