@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -23,7 +24,7 @@ from neusight.output.trace.memory import write_memory_events
 from neusight.predictors.errors import TraceError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
-from neusight.timeline.operators.tree import with_operators
+from neusight.timeline.operators.tree import with_operators as add_operators
 from neusight.timeline.spans import StepSpan, Timeline
 
 __all__ = [
@@ -55,6 +56,7 @@ class TraceOptions(TypedDict, total=False):
     record_shapes: bool
     profile_memory: bool
     with_modules: bool
+    with_operators: bool
     notes: Mapping[str, object] | None
 
 
@@ -89,6 +91,7 @@ def trace_text(
     record_shapes: bool = True,
     profile_memory: bool = True,
     with_modules: bool = True,
+    with_operators: bool = True,
     notes: Mapping[str, object] | None = None,
 ) -> TraceText:
     """The content of a trace file, in the schema of `torch.profiler`'s `export_chrome_trace`.
@@ -98,11 +101,14 @@ def trace_text(
     The GPU bears the number that it has on its host, where there are `gpus_per_node` (0: as many as
     there are ranks). Times count from `begins_ns`, which ranks that are read together share; None:
     from before the first step shown.
+    `with_operators` shows what the dispatcher calls around ops and below them, too.
     `notes` joins the key "neusight", which says that this is a forecast.
     """
     shown_memory = memory if profile_memory else None
     steps = _shown_steps(timeline, max_steps)
-    shown = with_operators(timeline, steps)
+    shown = (
+        add_operators(timeline, steps) if with_operators else replace(timeline, steps=tuple(steps))
+    )
     collectives = Collectives(shown, rank)
     local_rank = rank % (gpus_per_node or world_size)
     trace: dict[str, object] = {

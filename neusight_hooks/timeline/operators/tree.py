@@ -298,18 +298,13 @@ class _Recorded:
                 continue
             opened.append(operator)
             kind: SpanKind = "node" if operator.is_node else "operator"
-            events.append(_Begin(self._name_of(operator), kind, operator.sequence_nr))
-
-    def _name_of(self, operator: Operator) -> str:
-        """Its name; nodes of such views are those of another op."""
-        if not operator.is_node or not operator.name.endswith(_VIEW_NODE):
-            return operator.name
-        node = operator
-        if node.sequence_nr is None and self._next < len(self._operators):
-            node = self._operators[self._next]  # what the engine's record is around
-        if node.sequence_nr not in self.aliases:
-            return operator.name
-        return operator.name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
+            number = operator.sequence_nr
+            if number is None and operator.is_node and self._next < len(operators):
+                number = operators[self._next].sequence_nr  # of the node that the engine runs
+            name = operator.name
+            if number in self.aliases and name.endswith(_VIEW_NODE):
+                name = name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
+            events.append(_Begin(name, kind, number))
 
 
 class _Frame(NamedTuple):
