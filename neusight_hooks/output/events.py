@@ -167,7 +167,7 @@ def _growth_shown(
 
 
 def _shapes_of(span: HostSpan) -> list[Any] | None:
-    if span.call is None or span.kind != "op":
+    if span.call is None or span.kind not in ("op", "operator"):
         return None
     return [_shape(value) for _, value in span.call.signature.arguments]
 
@@ -181,5 +181,6 @@ def _shape(value: Argument) -> list[Any]:
 
 
 def _sequence_of(span: HostSpan) -> int:
-    number = span.sequence_nr if span.call is None else span.call.sequence_nr
+    call = None if span.kind == "operator" else span.call
+    number = span.sequence_nr if call is None else call.sequence_nr
     return -1 if number is None else number

@@ -20,7 +20,8 @@ SpanKind = Literal[
 class HostSpan(NamedTuple):
     """Something on the host, times in whole nanoseconds from the start of the block.
 
-    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls; "node": an
+    kind "op": `call` is the op; "operator": one that calls ops, or that an op calls
+    (`call`, if it launches the op's kernels); "node": an
     autograd node around backward ops (two, one in the other, as the profiler shows them);
     "module": an nn.Module's forward, `name` its path and `detail` its class; "annotation":
     record_function and the like; "compiled": code of torch.compile, and what it does before its

@@ -27,6 +27,7 @@ from neusight.recording.recording import (
     Mark,
     MathMode,
     OpCall,
+    Operator,
     OpSignature,
     Recording,
     Step,
@@ -278,3 +279,54 @@ def test_damage_in_a_rank_beside_the_first_is_found(tmp_path: Path) -> None:
 
     with pytest.raises(RecordingError, match="is damaged: it names row 7 of 1"):
         load_recordings(path)
+
+
+OPERATORS = (
+    Operator("aten::linear", 0, 2),
+    Operator("aten::to", 0, 0, depth=1),
+    Operator("MulBackward0", 2, 2, is_node=True, sequence_nr=3),
+)
+
+
+def test_operators_come_back(tmp_path: Path) -> None:
+    recording = recording_of(CALL, CALL)
+    steps = (replace(recording.steps[0], operators=OPERATORS),)
+    save_recording(replace(recording, steps=steps), tmp_path / "f.json")
+
+    found, _ = load_recording(tmp_path / "f.json")
+
+    assert found.steps[0].operators == OPERATORS
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ([0, 0, 3, 0, None], "no operator of 2 entries"),
+        ([0, 2, 1, 0, None], "no operator of 2 entries"),
+        ([0, 0, 1, 1, None], "no operator of 2 entries"),
+        ([1, 0, 1, 0, None], "names row 1 of 1"),
+        ([0, 0, "1", 0, None], "is wrong"),
+    ],
+)
+def test_damaged_operators_are_refused(tmp_path: Path, row: list[Any], error: str) -> None:
+    path = tmp_path / "f.json"
+    save_recording(recording_of(CALL, CALL), path)
+    document = json.loads(path.read_text())
+    document["operator_names"] = [["aten::linear", False]]
+    document["operators"] = [[0, [row]]]
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(RecordingError, match=error):
+        load_recording(path)
+
+
+def test_an_operator_that_outlasts_the_one_around_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    save_recording(recording_of(CALL, CALL), path)
+    document = json.loads(path.read_text())
+    document["operator_names"] = [["aten::linear", False]]
+    document["operators"] = [[0, [[0, 0, 1, 0, None], [0, 0, 2, 1, None]]]]
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(RecordingError, match="ends after the operator around it"):
+        load_recording(path)

@@ -21,7 +21,8 @@ _FILE = "recording.json.gz"
 
 
 def text_of_recording(recording: Recording) -> str:
-    """The recording without its call stacks, compressed; "" where that is too long to commit."""
+    """The recording without its call stacks and operators, compressed; "" where that is too long to
+    commit."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, _FILE)
         try:
@@ -54,7 +55,7 @@ def _without_stacks(recording: Recording) -> Recording:
         return known[id(entry)]
 
     def plain_step(step: Step) -> Step:
-        return replace(step, entries=tuple(map(plain, step.entries)))
+        return replace(step, entries=tuple(map(plain, step.entries)), operators=())
 
     return replace(
         recording, steps=tuple(map(plain_step, recording.steps)), made={}, warnings=(), script=""

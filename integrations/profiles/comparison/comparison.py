@@ -175,6 +175,5 @@ def _profile_of(source: Forecast | Profile | str | Path) -> Profile:
     from neusight.output.trace.file import trace_events
 
     return read_profile_events(
-        trace_events(source.timeline, source.memory, source.gpu, with_operators=False),
-        source="the forecast",
+        trace_events(source.timeline, source.memory, source.gpu), source="the forecast"
     )

@@ -166,6 +166,8 @@ class HostLanes:
         external = self._external[position] = self._log.new_id()
         number = self._sequence(span)
         ties = "" if number is None else f'"Sequence number":{number},"Fwd thread id":0'
+        if self._record_shapes and span.call is not None:
+            ties = joined(ties, self._shapes_of(span.call.signature))
         self._complete("cpu_op", span, start, end, external, ties)
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
@@ -207,7 +209,8 @@ class HostLanes:
         log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
 
     def _sequence(self, span: HostSpan) -> int | None:
-        number = span.sequence_nr if span.call is None else span.call.sequence_nr
+        call = None if span.kind == "operator" else span.call
+        number = span.sequence_nr if call is None else call.sequence_nr
         return None if number is None else self._sequence_base + number
 
     def _shapes_of(self, signature: OpSignature) -> str:

@@ -87,14 +87,15 @@ _Event = Union[_Begin, _Calls, None]
 
 class _Item(NamedTuple):
     """A span that begins in a group of events: by which of their times it begins and ends (-1: it
-    stays open), in which other one of the group it lies (-1: in none), whether the op lies in it.
-    """
+    stays open), in which other one of the group it lies (-1: in none), whether the op lies in it,
+    and whether it launches kernels itself."""
 
     begin: _Begin
     starts: int
     ends: int
     parent: int
     has_op: bool
+    launches: bool = False
 
 
 class _Plan(NamedTuple):
@@ -205,6 +206,10 @@ def _planned(events: Sequence[_Event]) -> _Plan:
     for event in events:
         if isinstance(event, _Calls):
             items += [opened[-1] if opened else -1] * event.count
+            if opened:
+                innermost = items[opened[-1]]
+                assert isinstance(innermost, _Item)
+                items[opened[-1]] = innermost._replace(launches=True)
             stretches += [[] for _ in range(event.count)]
             continue
         stretches[-1].append(event)
@@ -468,13 +473,14 @@ class _StepTree:
                 self._launched[runtime.correlation] = parent
                 host.append(runtime._replace(parent=parent))
                 continue
-            begin, starts, ends, inside, has_op = item
+            begin, starts, ends, inside, has_op, launches = item
             start_ns = times[starts]
             parent = first + inside if inside >= 0 else outer
             thread = AUTOGRAD if begin.kind == "node" else span.thread
             number = begin.sequence_nr
             if number is None and has_op and begin.kind == "operator":
                 number = forward_nr
+            of_item = call if begin.kind == "op" or launches else None
             if ends < 0:
                 self._open.append(
                     _Frame(len(host), parent, around, begin, start_ns, thread, span.entry, number)
@@ -482,7 +488,7 @@ class _StepTree:
             host.append(
                 HostSpan(
                     begin.kind, begin.name, start_ns, times[ends] - start_ns if ends >= 0 else 0,
-                    thread, parent, call if begin.kind == "op" else None, 0, "", span.entry, number,
+                    thread, parent, of_item, 0, "", span.entry, number,
                 )
             )  # fmt: skip
         for index in plan.ends[plan.num_ends :]:
