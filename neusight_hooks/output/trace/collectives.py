@@ -52,6 +52,11 @@ _ANNOTATIONS = {
 _COALESCED = "coalesced"
 
 
+def _key(span: KernelSpan) -> tuple[int, int, int]:
+    """Tells kernels of a timeline apart, wherever their ops are."""
+    return span.correlation, span.stream, span.start_ns
+
+
 def is_collective(kernel: Kernel) -> bool:
     """Whether NCCL launches it."""
     return kernel.kernel_class is KernelClass.COLLECTIVE
@@ -82,7 +87,7 @@ class Collectives:
 
     def number(self, span: KernelSpan) -> int:
         """Which call of its group it is, from 1 on."""
-        return self._numbers[id(span)]
+        return self._numbers[_key(span)]
 
     def arguments(self, span: KernelSpan) -> dict[str, object]:
         """What the kernel bears beside its grid."""
@@ -125,8 +130,8 @@ class Collectives:
                 ranks[group.name] = tuple(sorted(known.union(group.ranks)))
         return [ProcessGroup(name, members) for name, members in ranks.items()]
 
-    def _numbered(self, timeline: Timeline) -> dict[int, int]:
-        numbers: dict[int, int] = {}
+    def _numbered(self, timeline: Timeline) -> dict[tuple[int, int, int], int]:
+        numbers: dict[tuple[int, int, int], int] = {}
         counts: Counter[int] = Counter()
         for step in timeline.steps:
             own = [
@@ -139,7 +144,7 @@ class Collectives:
                 counts[group] += count * (step.represents - 1)
             for span, group in zip(own, groups, strict=True):
                 counts[group] += 1
-                numbers[id(span)] = counts[group]
+                numbers[_key(span)] = counts[group]
         return numbers
 
     def _group(self, span: KernelSpan) -> int:

@@ -109,7 +109,7 @@ def trace_text(
     shown = (
         add_operators(timeline, steps) if with_operators else replace(timeline, steps=tuple(steps))
     )
-    collectives = Collectives(shown, rank)
+    collectives = Collectives(timeline, rank)
     local_rank = rank % (gpus_per_node or world_size)
     trace: dict[str, object] = {
         "schemaVersion": 1,
