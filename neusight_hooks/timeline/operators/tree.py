@@ -78,7 +78,7 @@ class _Begin(NamedTuple):
 class _Calls(NamedTuple):
     """Here the op makes so many calls of the runtime, one after the other."""
 
-    count: int
+    num_calls: int
 
 
 #: What happens in an op's time; None: the innermost span ends.
@@ -205,12 +205,12 @@ def _planned(events: Sequence[_Event]) -> _Plan:
     stretches: list[list[_Event]] = [[]]
     for event in events:
         if isinstance(event, _Calls):
-            items += [opened[-1] if opened else -1] * event.count
+            items += [opened[-1] if opened else -1] * event.num_calls
             if opened:
                 innermost = items[opened[-1]]
                 assert isinstance(innermost, _Item)
                 items[opened[-1]] = innermost._replace(launches=True)
-            stretches += [[] for _ in range(event.count)]
+            stretches += [[] for _ in range(event.num_calls)]
             continue
         stretches[-1].append(event)
         if event is None and opened:
@@ -364,6 +364,7 @@ class _StepTree:
         old, first = self._old, self._step.first_host
         position, last = self._skip_nodes(first), self._step.last_host
         between = self._between(position)
+        plan: _Plan | None
         while position < last:
             span, after = old[position], position + 1
             head = [*between.ends, *between.begins]
