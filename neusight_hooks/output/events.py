@@ -128,7 +128,7 @@ def _steps_of(timeline: Timeline) -> list[StepSpan]:
     return steps or list(timeline.steps)
 
 
-def _growth(timeline: Timeline, memory: MemoryTimeline, steps: list[StepSpan]) -> Counter[int]:
+def _growth(timeline: Timeline, memory: MemoryTimeline, steps: Sequence[StepSpan]) -> Counter[int]:
     """Bytes that each host span allocates less those it frees, its children's included."""
     ops = [
         position

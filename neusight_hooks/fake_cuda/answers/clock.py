@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedInput, TapedOp, TapeEntry
+from neusight.recording.tape import (
+    TapedAlloc,
+    TapedCalls,
+    TapedFree,
+    TapedInput,
+    TapedOp,
+    TapeEntry,
+)
 from neusight.timeline.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -42,7 +49,9 @@ class LiveClock:
 
     def _follow(self, fresh: Sequence[TapeEntry]) -> None:
         self._scheduler.feed(
-            self._as_entry(taped) for taped in fresh if not isinstance(taped, TapedInput)
+            self._as_entry(taped)
+            for taped in fresh
+            if not isinstance(taped, (TapedCalls, TapedInput))
         )
 
     def _as_entry(self, taped: Entry | TapedAlloc | TapedFree | TapedOp) -> Entry:

@@ -16,7 +16,15 @@ from neusight.recording.steps.optimizers import Optimizers
 from neusight.recording.steps.turns import Patience, TurnNames, Turns, repetition
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import EnoughSteps, Tape, TapedFree, TapedInput, TapedOp, TapeEntry
+from neusight.recording.tape import (
+    EnoughSteps,
+    Tape,
+    TapedCalls,
+    TapedFree,
+    TapedInput,
+    TapedOp,
+    TapeEntry,
+)
 
 __all__ = ["StepCutter"]
 
@@ -346,7 +354,7 @@ class StepCutter:
         if not self._explicit and all(step.kind == "setup" for step in self.steps):
             self._cut_repeated()
         entries = self._tape.entries
-        if any(type(entry) not in (TapedFree, TapedInput) for entry in entries):
+        if any(type(entry) not in (TapedCalls, TapedFree, TapedInput) for entry in entries):
             is_round = self._num_rounds > 0 and _kind_of(entries) == "train"
             works = is_round or _has_forward(self._tape.entries) or not self.steps
             self._close(kind=None if works else "setup")
@@ -430,7 +438,7 @@ class StepCutter:
         self.patience.begin(self._tape.gpu_ops)
         self._forward_ends = []
         self.backward_seen = False
-        if any(type(entry) is not TapedInput for entry in taped):
+        if any(type(entry) not in (TapedCalls, TapedInput) for entry in taped):
             kind = kind or _kind_of(taped)
             is_long = len(self._updates.pattern) > 1 or self._most_rolled_out > _FEW_CALLS
             is_iteration = self._rolls_out and is_long
