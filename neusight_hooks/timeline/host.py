@@ -10,6 +10,8 @@ from neusight.recording.recording import FIRST_COMMUNICATION_STREAM, OpCall, Ten
 
 __all__ = [
     "CLOUD",
+    "HOSTS",
+    "HOST_NAMES",
     "OLDER",
     "PLAIN",
     "PROFILED",
@@ -97,6 +99,9 @@ class HostProfile:
     #: Shares of this profile's costs between which 80 % of the hosts lie that it stands for.
     fastest: float = 0.75
     slowest: float = 1.25
+    #: Clock of the core that runs the program, 1e9 Hz, and the torch whose dispatcher they are of.
+    ghz: float = 3.7
+    torch: str = "2.5"
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -118,13 +123,49 @@ class HostProfile:
         }
         return replace(self, name=name, **costs)
 
+    def as_torch(self, version: str) -> HostProfile:
+        """The same machine with the dispatcher of another version of torch.
+
+        >>> PLAIN.as_torch("1.13").op_us > PLAIN.as_torch("2.4").op_us == PLAIN.op_us
+        True
+        """
+        factor = _dispatch_of(version) / _dispatch_of(self.torch)
+        made = self if factor == 1.0 else self.scaled(factor, name=self.name)
+        of_the_driver = {name: getattr(self, name) for name in _OF_THE_DRIVER}
+        return replace(made, torch=version, **of_the_driver)
+
+    @property
+    def assumes(self) -> str:
+        """The machine and the software that the costs stand for, in words."""
+        return f"a core at {self.ghz:g} GHz, the dispatcher of torch {self.torch}"
+
+
+#: What the CUDA driver does, which torch's version does not change.
+_OF_THE_DRIVER = (
+    "launch_us", "graph_launch_us", "graph_kernel_us", "memcpy_us", "pageable_mb_us", "event_us",
+    "synchronize_us",
+)  # fmt: skip
+
+#: Dispatch of an op by the first release that has it, over torch 2.5's, whose hosts were measured
+#: (data/kernelbench v0). Priors: nobody ran two releases on one machine here; published dispatch
+#: costs of one op range over 1.3 to 2 from 1.x to today, with the machines that they ran on.
+_DISPATCH = ((0, 0, 1.3), (2, 0, 1.1), (2, 3, 1.0))
+
+
+def _dispatch_of(version: str) -> float:
+    """The dispatch costs of a release of torch over those of 2.5."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return next(share for *since, share in reversed(_DISPATCH) if tuple(since) <= (major, minor))
+
 
 #: Shares and device times: they do not follow the speed of the host.
 OF_THE_DEVICE = frozenset({"backward_share", "launch_latency_us", "kernel_gap_us"})
 
-#: The fields that are costs, in order: all but the name and the range of hosts.
+#: The fields that are costs, in order: all but the name and what they stand for.
 HOST_COSTS = tuple(
-    item.name for item in fields(HostProfile) if item.name not in ("name", "fastest", "slowest")
+    item.name
+    for item in fields(HostProfile)
+    if item.name not in ("name", "fastest", "slowest", "ghz", "torch")
 )
 
 
@@ -269,7 +310,7 @@ CLOUD_HOST_FACTOR = 2.25
 _COMPILED_POWER = 0.55
 
 
-def _slower(factor: float, *, name: str) -> HostProfile:
+def _slower(factor: float, *, name: str, ghz: float) -> HostProfile:
     """The hosts of virtual, shared or older machines."""
     slower = PLAIN.scaled(factor, name=name)
     pace = factor**_COMPILED_POWER
@@ -284,18 +325,24 @@ def _slower(factor: float, *, name: str) -> HostProfile:
         graph_tensor_us=PLAIN.graph_tensor_us * pace,
         fastest=0.5,
         slowest=1.35,
+        ghz=ghz,
     )
 
 
+#: Clocks under load of such machines, 1e9 Hz: a virtual core of 2019 to 2023, and a Xeon of V100's
+#: and T4's time. Priors, that say what a stated clock is compared with.
+_CLOUD_GHZ = 3.0
+_OLDER_GHZ = 2.7
+
 #: A program that nobody profiles, on such a machine.
-CLOUD = _slower(CLOUD_HOST_FACTOR, name="cloud")
+CLOUD = _slower(CLOUD_HOST_FACTOR, name="cloud", ghz=_CLOUD_GHZ)
 
 #: The same on the hosts of V100 and T4 machines: T4 in the cloud 2.8 and 3.0 times PLAIN (68
 #: programs of data/kernelbench, torch 2.5); published inference at batch 1 on V100 2.9 times
 #: (BEiT-base, torch 2.0; PLAIN before it was fitted) and 2.7 (ResNeXt-101, torch 1.8).
 OLDER_HOST_FACTOR = 2.9
 #: A program that nobody profiles, on a host as V100 and T4 machines have.
-OLDER = _slower(OLDER_HOST_FACTOR, name="older")
+OLDER = _slower(OLDER_HOST_FACTOR, name="older", ghz=_OLDER_GHZ)
 
 #: By `GPU.usual_host`.
 _USUAL: dict[str, HostProfile] = {"plain": PLAIN, "cloud": CLOUD, "older": OLDER}
@@ -312,7 +359,12 @@ PROFILED_OLDER = replace(
     memcpy_us=9.0,  # A100 8.9 to 9.7
     pageable_mb_us=_PAGEABLE_MB_US,
     event_us=2.1,  # V100 2.1, A100 2.1 to 2.3
+    ghz=_OLDER_GHZ,
 )
+
+#: All that are shipped, by name, and those that can be asked for: a profiled one goes by the GPU.
+HOSTS = {host.name: host for host in (PLAIN, CLOUD, OLDER, PROFILED, PROFILED_OLDER)}
+HOST_NAMES = tuple(host.name for host in (PLAIN, CLOUD, OLDER, PROFILED))
 
 
 def host_of(gpu: GPU) -> HostProfile:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
-from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
+from neusight.integrations.program.options import DEFAULT_STEPS
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from neusight.predictors.terminal_text import fitted
+from neusight.timeline.stated_host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -57,7 +58,7 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
                          "program")  # fmt: skip
     compare.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     compare.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    compare.add_argument("--host", choices=HOSTS, help="cost of the host")
+    compare.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     compare.add_argument("--json", metavar="FILE", help="write all figures there")
     compare.add_argument("--markdown", metavar="FILE", help="write the tables there")
     compare.add_argument("--html", metavar="FILE",

@@ -41,7 +41,6 @@ from neusight.integrations.program.forecasting import ProgramForecast, forecast_
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
-    HOSTS,
     STATED,
     ProgramOptions,
     checked_calibration,
@@ -56,6 +55,7 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
+from neusight.timeline.stated_host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -95,9 +95,7 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    run.add_argument("--host", choices=HOSTS,
-                     help="cost of the host (default: what machines with that GPU usually have); "
-                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
                      help="judge if it fits into that much (all that the GPU has), and tell what "
                      "would make it fit")  # fmt: skip
