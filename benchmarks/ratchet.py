@@ -1,6 +1,6 @@
-"""What keeps a better total from hiding a group that got worse: scores by group, of every source.
+"""Scores by group, of every source, so that no better total hides a group that got worse.
 
-    python benchmarks/ratchet.py                        every source, compared with its stored scores
+    python benchmarks/ratchet.py                        every source, against its stored scores
     python benchmarks/ratchet.py llm_layers deepbench   some of them
     python benchmarks/ratchet.py --update               stores the scores
     python benchmarks/ratchet.py --table                all groups with median, bias and intervals
@@ -112,9 +112,7 @@ def worse(now: Mapping[str, Score], stored: Mapping[str, Score]) -> dict[str, st
         if after is None or after.rows < before.rows:
             left = 0 if after is None else after.rows
             found[name] = f"{before.rows} -> {left} rows"
-        elif after.median > max(
-            before.median * (1.0 + TOLERANCE), before.median + LEAST_GROWTH
-        ):
+        elif after.median > max(before.median * (1.0 + TOLERANCE), before.median + LEAST_GROWTH):
             found[name] = f"{before.median:.1%} -> {after.median:.1%}"
     return found
 
@@ -143,10 +141,14 @@ def write_scores(source: str, now: Mapping[str, Score], folder: Path = STORED) -
     """Stores them, a line a group."""
     folder.mkdir(exist_ok=True)
     lines = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps({k: v for k, v in asdict(score).items() if v is not None})}"
-        for name, score in sorted(now.items())
+        f" {json.dumps(name)}: {json.dumps(_told(score))}" for name, score in sorted(now.items())
     )
     (folder / f"{source}.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def _told(score: Score) -> dict[str, float]:
+    """Its figures; no share in an interval where there is none."""
+    return {name: value for name, value in asdict(score).items() if value is not None}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,14 @@ from neusight.predictors.terminal_text import printable
 from neusight.predictors.words import counted, time_text
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recordings, save_recording
-from neusight.timeline.host import HOSTS, PLAIN, PROFILED_OLDER, HostProfile, host_of
+from neusight.timeline.host import (
+    HOSTS,
+    PLAIN,
+    PROFILED_OLDER,
+    HostProfile,
+    host_of,
+    stated_host,
+)
 from neusight.timeline.pricing import (
     CALIBRATED_HOST,
     Pricer,
@@ -54,11 +61,9 @@ from neusight.timeline.pricing import (
 from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
 from neusight.timeline.ranks.likeness import peers_note
 from neusight.timeline.spans import Timeline
-from neusight.timeline.stated_host import stated_host
 from neusight.timeline.steady import kernels_of, other_steps_of, steady_step_of
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
-
 
 
 @dataclass(frozen=True)
@@ -415,6 +420,13 @@ class Forecast:
         """The forecast of another recording, such as this one changed, priced alike."""
         return Forecast(recording, self.options, pricer=self.pricer)
 
+    def as_torch(self, version: str) -> Forecast:
+        """The same ops with the kernels that another version of torch has for them; its dispatcher
+        is the host's: `on(gpu, host="torch=2.4")`."""
+        changed = tuple(recording.as_torch(version) for recording in self._recordings)
+        ranks = changed if len(changed) > 1 else ()
+        return Forecast(self.recording.as_torch(version), self.options, ranks=ranks)
+
     def save(self, path: str | Path) -> None:
         """Writes the recording, those of all ranks, to be priced again later: JSON, gzip where the
         name ends in .gz."""
@@ -479,12 +491,12 @@ class Forecast:
         return event_list(self.timeline, self.gpu, memory)
 
     @property
-    @property
     def _host_assumes(self) -> str:
         """What the costs of the host stand for, where they are not measured."""
         is_measured = self.host.name.endswith(CALIBRATED_HOST)
         return "" if is_measured else self.host.assumes
 
+    @property
     def findings(self) -> Findings:
         """What is told of it, as a value."""
         return Findings(
@@ -559,7 +571,8 @@ def host_profile(
     host: str | HostProfile | None, gpu: GPU, calibration: Calibration | None = None
 ) -> HostProfile:
     """A named profile of the host, with ingredients where it has any ("cloud,ghz=3.4"), one of your
-    own, or (None) what machines with that GPU have; with a calibration, the measured costs of that machine's."""
+    own, or (None) what machines with that GPU have; with a calibration, the measured costs of that
+    machine's."""
     if isinstance(host, HostProfile):
         return host
     if host is None:

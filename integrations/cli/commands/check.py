@@ -33,7 +33,7 @@ from neusight.integrations.program.options import DEFAULT_STEPS, STATED
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.terminal_text import fitted
-from neusight.timeline.stated_host import HOST_HELP
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
 

@@ -39,11 +39,13 @@ from neusight.integrations.cli.trial import (
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import (
+    CLOCKS,
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
     STATED,
     ProgramOptions,
     checked_calibration,
+    predictor_at,
     read_ranks,
     stated_options,
 )
@@ -55,7 +57,7 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
-from neusight.timeline.stated_host import HOST_HELP
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -90,6 +92,9 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    run.add_argument("--clock", choices=CLOCKS,
+                     help="clocks of large products: kept up (sustained, the default), or of a "
+                     "short burst")  # fmt: skip
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
@@ -256,7 +261,13 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         topology=options.topology,
         network_gbps=options.network_gbps,
     )
-    return stated_options({name: getattr(options, name) for name in STATED}, others)
+    return stated_options(
+        {
+            **{name: getattr(options, name) for name in STATED},
+            "predictor": predictor_at(options.clock, options.predictor),
+        },
+        others,
+    )
 
 
 def _own_words(request: RunRequest) -> list[str]:

@@ -24,8 +24,8 @@ _AMPERE = (8, 0)
 #: Half width of the 80 % interval between nodes where nobody said which network there is.
 _UNSTATED_SPREAD = 0.9
 
-#: What a collective over PCIe costs at least, and each step of it, µs: fitted on every other size of
-#: data/modern's nccl-tests of L40S (2, 4 and 8 GPUs; 13 % on the sizes left out).
+#: What a collective over PCIe costs at least, and each step of it, µs: fitted on every other size
+#: of data/modern's nccl-tests of L40S (2, 4 and 8 GPUs; 13 % on the sizes left out).
 PCIE_BASE_US = 6.5
 PCIE_STEP_US = 0.9
 #: The share of its PCIe link that a rank reaches in a host that nobody measured, through bridges or
@@ -39,7 +39,8 @@ _BRIDGED_SHARE = 0.72
 #: PCIe 3.0 x16, one direction, where a GPU names no link at all.
 _DEFAULT_PCIE_GBPS = 16.0
 #: PCIe up to 3.0, whose hosts have one network card, of 56 Gb/s (FDR InfiniBand), and the share of
-#: it that 16 and 32 M40 reach (data/deepbench; GTX TITAN X the same, P100 0.45, TITAN X Pascal 0.77).
+#: it that 16 and 32 M40 reach (data/deepbench; GTX TITAN X the same, P100 0.45, TITAN X Pascal
+#: 0.77).
 _OLDER_PCIE_GBPS = 16.0
 _OLDER_CARD_GBPS = 7.0
 _OLDER_CARD_SHARE = 0.58

@@ -179,7 +179,7 @@ def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
 #: tokens, torch 2.6).
 _INDEX_CLOCKS = 950.0
 
-#: Threads of a CTA that reduces rows, its rows at most (a warp each) and loads of a thread at a time
+#: Threads of a CTA that reduces rows, its rows at most (a warp each), loads of a thread at a time
 #: (Reduce.cuh: MAX_NUM_THREADS, vt0). With more values than so many times its rows, a thread shares
 #: them with those of other rows, or CTAs with each other.
 _REDUCTION_THREADS = 512
@@ -207,7 +207,9 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
         return _scan_clocks(size, gpu)
     if kernel.variant == "small_index":
         return (size.rows - 1) * _INDEX_CLOCKS
-    if kernel.kernel_class is KernelClass.REDUCTION and not (kernel.variant or kernel.along_columns):
+    if kernel.kernel_class is KernelClass.REDUCTION and not (
+        kernel.variant or kernel.along_columns
+    ):
         return _reduction_clocks(size, gpu)
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 

@@ -48,21 +48,13 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
             left_out.append(f"gemm: {len(rows)} rows of {label}: no kernel for dtype {dtype}")
             continue
         is_fp8 = name.startswith("float8")
-        launches: list[Launches] = []
-        if _TRANSPOSED[0] in rows.columns:
-            launches = [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
-        else:
-            launches = [
-                _gemm_launches(*sizes, dtype=name, is_block_scaled=dtype == "fp8_block128")
-                for sizes in _tuples(rows, ("m", "n", "k"))
-            ]
         group = Group(
             gpu_label=label,
             gpu=target,
             table="gemm",
             dtype=dtype,
             phase_or_op="gemm",
-            launches=launches,
+            launches=_products(rows, dtype, name),
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(rows["m"], rows["n"], rows["k"]),
             sustained=_TRANSPOSED[0] in rows.columns,  # hundreds of calls in a row
@@ -72,6 +64,17 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
             is_model_shape=_is_aligned(rows),
         )
         yield from by_regime(group, regimes(rows))
+
+
+def _products(rows: DataFrame, dtype: str, name: str) -> list[Launches]:
+    """What each row launches."""
+    if _TRANSPOSED[0] in rows.columns:
+        return [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
+    is_block_scaled = dtype == "fp8_block128"
+    return [
+        _gemm_launches(*sizes, dtype=name, is_block_scaled=is_block_scaled)
+        for sizes in _tuples(rows, ("m", "n", "k"))
+    ]
 
 
 #: What tables of BLAS calls say besides the sizes.
