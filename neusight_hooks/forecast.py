@@ -343,13 +343,16 @@ class Forecast:
         """What to know before believing the figures."""
         return self.findings.warnings
 
-    def explain(self, what: str) -> str:
+    def explain(self, what: str, *, measured: str | Path | None = None) -> str:
         """What stands behind the prices of the steady step's kernels whose module, op or kernel
         has `what` in its name (with `*` and `?`: that matches it): sizes, launch, what bounds them,
         and where the price is from. NothingToExplainError, a ValueError, names what is like it.
+        `measured` is a folder of measured kernels, as `neusight measure` writes one: then the rows
+        that are nearest stand beside each (extra `data`).
         """
-        from neusight.advice.explanation import explain_kernels
+        from neusight.advice.explanation import explain_kernels, read_rows
 
+        rows = () if measured is None else read_rows(measured, self.gpu)
         step = steady_step_of(self.timeline)
         return explain_kernels(
             what,
@@ -358,6 +361,7 @@ class Forecast:
             predictor=self.predictor,
             torch_version=self.recording.torch_version,
             step_us=self.step_latency_us.median,
+            measured=rows,
         )
 
     # -- elsewhere ------------------------------------------------------------------------------

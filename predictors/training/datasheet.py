@@ -36,9 +36,11 @@ _REMARK = re.compile(r" \([^)]*\)$")
 
 
 class KnownGPUs:
-    """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None."""
+    """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None; with `only`,
+    that one alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: GPU | None = None) -> None:
+        self._only = only
         self._rows: dict[str, dict[str, str]] = {}
         path = folder / "gpus.csv"
         if path.exists():
@@ -48,7 +50,11 @@ class KnownGPUs:
     def find(self, name: str) -> GPU | str:
         """The GPU, or the reason why there is none."""
         if name not in self._known:
-            self._known[name] = self._look_up(name)
+            found = self._look_up(name)
+            is_other = self._only is not None and not isinstance(found, str)
+            if is_other and found.model != self._only.model:
+                found = "another GPU was asked for"
+            self._known[name] = found
         return self._known[name]
 
     def _look_up(self, name: str) -> GPU | str:

@@ -124,6 +124,9 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
                      help="tell what stands behind the prices of its kernels: launch, bound, "
                      "origin")  # fmt: skip
+    run.add_argument("--measured", metavar="DIR",
+                     help="with --explain: a folder of measured kernels, as `neusight measure` "
+                     "writes one, whose nearest rows are shown beside them")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ class RunRequest:
     html: str | None
     save: str | None
     explain: tuple[str, ...]
+    measured: str | None
     command: str
     date: str
 
@@ -209,6 +213,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         html=options.html,
         save=options.save,
         explain=tuple(options.explain),
+        measured=options.measured,
         command=command,
         date=_date(options.html),
     )
@@ -226,6 +231,8 @@ def _date(html: str | None) -> str:
 def _require_sense(request: RunRequest) -> None:
     """Raises what would be raised after minutes of recording: for a limit of memory, a calibration,
     a topology or a price that means nothing."""
+    if request.measured is not None and not request.explain:
+        raise OptionError("--measured shows rows beside what --explain names: say --explain too")
     if request.max_memory is not None:
         limit_of(request.max_memory)
     checked_calibration(request.options, request.gpus)
@@ -379,7 +386,8 @@ def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
     for what in request.explain:
         for forecast in forecasts:
             try:
-                print(f"\n{printable_text(forecast.explain(what))}")
+                text = forecast.explain(what, measured=request.measured)
+                print(f"\n{printable_text(text)}")
             except ValueError as error:
                 missing[f"--explain: {error}"] = None
     return list(missing)
