@@ -104,6 +104,7 @@ def needed() -> dict[str, object]:
         row.name: resolve_name(row.name)
         for row in table()
         if row.feature == "compiling"
+        and row.name.startswith(("torch._dynamo.", "torch._functorch.", "torch._inductor."))
         and row.check == "attribute"
         # A method that is made again at each look, and what torch counts in.
         and not row.name.endswith(("_type_dispatch", "counters", "graph_break_reasons"))
