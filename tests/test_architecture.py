@@ -65,6 +65,7 @@ ORDER = (
     "neusight.predictors.training",
     "neusight.exit_codes",
     "neusight.supported",
+    "neusight.compatibility",
     "neusight.recording.recording",
     "neusight.recording.call_stack",
     "neusight.recording.saving",
