@@ -54,6 +54,7 @@ Variant = Literal[
     "softmax",
     "log_softmax",
     "cat",
+    "small_index",
     "scan",
     "state_space",
     "pool",

@@ -18,18 +18,20 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import require_predictor
+from neusight.timeline.host import require_host
 
 __all__ = [
     "ALL_DISTINCT",
+    "CLOCKS",
     "DEFAULT_MAX_OPS",
     "DEFAULT_STEPS",
     "DEFAULT_WAIT_S",
-    "HOSTS",
     "STATED",
     "STATED_OF_BATCH",
     "STATED_OF_RANKS",
     "ProgramOptions",
     "checked_calibration",
+    "predictor_at",
     "read_ranks",
     "stated_options",
 ]
@@ -48,9 +50,6 @@ _RANKS = re.compile(r"\d{1,6}(\.\.\d{1,6})?(,\d{1,6}(\.\.\d{1,6})?)*")
 
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
-
-#: What the host may be said to be.
-HOSTS = ("plain", "cloud", "older", "profiled")
 
 #: Versions of torch whose kernels are told apart.
 _TORCH = re.compile(r"2\.\d{1,2}(\.\d+)?")
@@ -109,8 +108,8 @@ class ProgramOptions:
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)
-        if self.host not in (None, *HOSTS):
-            raise OptionError(f"unknown host {self.host!r}; known: {', '.join(HOSTS)}")
+        if self.host is not None:
+            require_host(self.host)
         if self.torch is not None and not _TORCH.fullmatch(self.torch):
             raise OptionError(f"--torch is {self.torch!r}; it must be a version like 2.4 or 2.6.0")
         for name in ("samples", "tokens"):
@@ -133,6 +132,18 @@ class ProgramOptions:
             raise OptionError("--network-gbps means nothing without --world-size")
         base = stated or system_of(gpu)
         return with_cards(self.network_gbps, base, self.rank.gpus_per_node)
+
+    @property
+    def host_beside_torch(self) -> str | None:
+        """The stated host with the dispatcher of the stated version of torch; None where neither is
+        stated.
+
+        >>> ProgramOptions(host="cloud", torch="2.1").host_beside_torch
+        'cloud,torch=2.1'
+        """
+        if self.torch is None or "torch=" in (self.host or ""):
+            return self.host
+        return ",".join(filter(None, (self.host, f"torch={self.torch}")))
 
     def _require_ranks(self) -> None:
         """That there are ranks to run side by side, and each of them."""
@@ -190,6 +201,26 @@ class ProgramOptions:
             return None
         learnt = Calibration.load(self.calibration)
         return learnt if learnt.gpu == gpu.name else None
+
+
+#: At which clocks products run: those that a GPU keeps up, or those of its first milliseconds.
+CLOCKS = ("sustained", "burst")
+
+
+def predictor_at(clock: str | None, predictor: str | None) -> str | None:
+    """The predictor that prices at those clocks; OptionError where it has no choice of them.
+
+    >>> predictor_at("burst", None), predictor_at(None, "roofline")
+    ('tiled_burst', 'roofline')
+    """
+    if clock is None:
+        return predictor
+    if predictor not in (None, *_AT_CLOCK.values()):
+        raise OptionError(f"--clock is of the predictor 'tiled', not of {predictor!r}")
+    return _AT_CLOCK[clock]
+
+
+_AT_CLOCK = {"sustained": "tiled", "burst": "tiled_burst"}
 
 
 def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:

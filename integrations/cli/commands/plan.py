@@ -29,10 +29,11 @@ from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interi
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
+    CLOCKS,
     DEFAULT_MAX_OPS,
-    HOSTS,
     STATED,
     checked_calibration,
+    predictor_at,
     read_ranks,
     stated_options,
 )
@@ -43,6 +44,7 @@ from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
@@ -92,12 +94,15 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
                       "the program")  # fmt: skip
     plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    plan.add_argument("--clock", choices=CLOCKS,
+                     help="clocks of large products: kept up (sustained, the default), or of a "
+                     "short burst")  # fmt: skip
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     plan.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    plan.add_argument("--host", choices=HOSTS, help="cost of the host")
+    plan.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                       help="end a loop that waits for an invented value after N ops")  # fmt: skip
 
@@ -234,7 +239,13 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         network_gbps=options.network_gbps,
         wait_s=options.wait,
     )
-    program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
+    program_options = stated_options(
+        {
+            **{name: getattr(options, name) for name in STATED},
+            "predictor": predictor_at(options.clock, options.predictor),
+        },
+        others,
+    )
     gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
     prices = parse_prices(options.price)

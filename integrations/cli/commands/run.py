@@ -39,12 +39,13 @@ from neusight.integrations.cli.trial import (
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import (
+    CLOCKS,
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
-    HOSTS,
     STATED,
     ProgramOptions,
     checked_calibration,
+    predictor_at,
     read_ranks,
     stated_options,
 )
@@ -56,6 +57,7 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -90,14 +92,15 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    run.add_argument("--clock", choices=CLOCKS,
+                     help="clocks of large products: kept up (sustained, the default), or of a "
+                     "short burst")  # fmt: skip
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    run.add_argument("--host", choices=HOSTS,
-                     help="cost of the host (default: what machines with that GPU usually have); "
-                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
                      help="judge if it fits into that much (all that the GPU has), and tell what "
                      "would make it fit")  # fmt: skip
@@ -258,7 +261,13 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         topology=options.topology,
         network_gbps=options.network_gbps,
     )
-    return stated_options({name: getattr(options, name) for name in STATED}, others)
+    return stated_options(
+        {
+            **{name: getattr(options, name) for name in STATED},
+            "predictor": predictor_at(options.clock, options.predictor),
+        },
+        others,
+    )
 
 
 def _own_words(request: RunRequest) -> list[str]:

@@ -174,10 +174,43 @@ def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
     return clocks * (_AMD_POOL if gpu.vendor == "amd" else 1.0)
 
 
+#: Clocks of an index that a thread looks up after another, in a gather of few rows: the latencies
+#: of index and row. RTX A6000 950; H100, not used, 1130 (data/llm_layers, embedding of 1 to 16
+#: tokens, torch 2.6).
+_INDEX_CLOCKS = 950.0
+
+#: Threads of a CTA that reduces rows, its rows at most (a warp each), loads of a thread at a time
+#: (Reduce.cuh: MAX_NUM_THREADS, vt0). With more values than so many times its rows, a thread shares
+#: them with those of other rows, or CTAs with each other.
+_REDUCTION_THREADS = 512
+_REDUCTION_ROWS = 16
+_REDUCTION_LOADS = 4
+_VALUES_PER_ROW = 16
+#: Clocks of such a step out of the L2. The mean in an RMS norm of 4 to 16 rows of 4096 takes 330 on
+#: RTX A6000, whose shortest kernels are priced a little too long, and 440 on H100, which was not
+#: used (data/llm_layers).
+_REDUCTION_CLOCKS = 300.0
+
+
+def _reduction_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The steps of a thread where few CTAs reduce long rows, in waves (setReduceConfig)."""
+    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    values = min(size.width * rows / _REDUCTION_THREADS, rows * _VALUES_PER_ROW)
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
+    waves = max(1.0, size.rows / rows / at_once)
+    return waves * math.ceil(values / _REDUCTION_LOADS) * _REDUCTION_CLOCKS
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
         return _scan_clocks(size, gpu)
+    if kernel.variant == "small_index":
+        return (size.rows - 1) * _INDEX_CLOCKS
+    if kernel.kernel_class is KernelClass.REDUCTION and not (
+        kernel.variant or kernel.along_columns
+    ):
+        return _reduction_clocks(size, gpu)
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
