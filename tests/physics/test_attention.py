@@ -225,4 +225,4 @@ def test_the_first_flash_attention_in_triton_takes_as_much_longer_as_its_success
         for backward in (False, True)
     ]
 
-    assert ratios == [pytest.approx(1.4, rel=0.02), pytest.approx(2.0, rel=0.02)]
+    assert ratios == [pytest.approx(1.4, rel=0.02), pytest.approx(1.8, rel=0.02)]
