@@ -3,10 +3,10 @@ over a schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.communication.contention import (
     Contention,
     contention_of,
@@ -18,6 +18,7 @@ from neusight.predictors.physics.communication.sharing import (
     link_demands,
     shared_times_ns,
 )
+from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
 from neusight.recording.recording import Recording
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
@@ -53,7 +54,8 @@ def schedule_together_beside(
 
 
 def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
-    """How much longer each kernel takes for the collectives that run beside it, ns.
+    """How much longer each kernel takes for the collectives that run beside it, ns, and for the
+    slowest of the hosts that wait for each other in them.
 
     Collectives share the links between GPUs. Of other kernels, while they overlap with one, it gets
     on slower; over a collective's time all kernels beside it together lose what that takes from
@@ -84,7 +86,20 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
             following = next(coming, None)
         active = [other for other in active if other[1] > span.start_ns]
         found[number] += round(sum(_cost_ns(span, other) for other in active))
+    _add_slowest(found, kernels, {kernels[number].kernel for number in collectives}, gpu)
     return found
+
+
+def _add_slowest(
+    found: list[int], kernels: Sequence[KernelSpan], collectives: Set[Kernel], gpu: GPU
+) -> None:
+    """Lets all kernels but the collectives take as long as on the slowest of the hosts."""
+    share = slowest_share(max(num_hosts(collective, gpu) for collective in collectives))
+    if not share:
+        return
+    for number, span in enumerate(kernels):
+        if span.kernel.kernel_class is not KernelClass.COLLECTIVE:
+            found[number] += round(span.duration_ns * share)
 
 
 def _flow(span: KernelSpan, gpu: GPU) -> Flow:

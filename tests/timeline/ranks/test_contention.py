@@ -12,6 +12,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.communication.collective import inside_gbps
 from neusight.predictors.physics.communication.contention import contention_of
+from neusight.predictors.physics.communication.stragglers import slowest_share
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.roofline import sent_bytes
 from neusight.recording.recording import MathMode, OpCall, OpSignature
@@ -142,3 +143,10 @@ def test_a_send_and_a_receive_at_once_use_both_directions() -> None:
 
     assert stretches([send, receive], H100) == [0, 0]
     assert min(stretches([send, send._replace(stream=102)], H100)) > 0
+
+
+def test_where_hosts_wait_for_each_other_the_slowest_sets_the_pace() -> None:
+    everyone = Kernel.collective("all_gather", 2**20, 128, num_nodes=16)
+    kernels = [span(RELU, 0, 1000), span(everyone, 1000, 1100, stream=100)]
+
+    assert stretches(kernels, H100) == [round(1_000_000 * slowest_share(16)), 0]
