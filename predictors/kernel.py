@@ -44,6 +44,7 @@ Variant = Literal[
     "cudnn_attention",
     "efficient_attention",
     "flex_attention",
+    "flash_attention_triton",
     "layer_norm",
     "rms_norm",
     "group_norm",

@@ -16,9 +16,11 @@ from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.launchers import Launched, launched
@@ -29,11 +31,8 @@ from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interi
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
-    CLOCKS,
     DEFAULT_MAX_OPS,
-    STATED,
     checked_calibration,
-    predictor_at,
     read_ranks,
     stated_options,
 )
@@ -93,10 +92,7 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
                       help="samples that enter a step of each rank, instead of those found in "
                       "the program")  # fmt: skip
     plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    plan.add_argument("--clock", choices=CLOCKS,
-                     help="clocks of large products: kept up (sustained, the default), or of a "
-                     "short burst")  # fmt: skip
+    add_predictor_arguments(plan)
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     plan.add_argument("--torch", metavar="VERSION",
@@ -239,13 +235,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         network_gbps=options.network_gbps,
         wait_s=options.wait,
     )
-    program_options = stated_options(
-        {
-            **{name: getattr(options, name) for name in STATED},
-            "predictor": predictor_at(options.clock, options.predictor),
-        },
-        others,
-    )
+    program_options = stated_options(stated_of_pricing(options), others)
     gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
     prices = parse_prices(options.price)
