@@ -283,7 +283,8 @@ class RepeatedCalls:
         state = state_of([module, *before.global_values()])
         if state is None or state != watched.before or watched.watch.ran.keys() - before.ran.keys():
             return None
-        if _ops(entries) != _ops(entries_before):
+        ops = _ops(entries)
+        if ops is None or ops != _ops(entries_before):
             return None
         leaves, structure = pytree.tree_flatten(output)
         described = self._describe(leaves, watched.inputs)
@@ -352,7 +353,7 @@ def _ops(entries: Sequence[TapeEntry]) -> list[object] | None:
     found: list[object] = []
     for entry in entries:
         if isinstance(entry, TapedOp):
-            if not entry.signature.op.startswith(_SEEN) or entry.sequence_nr is not None:
+            if not entry.signature.op.startswith(_SEEN):
                 return None
             found.append((entry.signature, entry.math, entry.module, entry.stream))
     return found or None

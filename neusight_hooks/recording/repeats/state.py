@@ -9,7 +9,8 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -56,56 +57,99 @@ def state_of(roots: Iterable[object]) -> State | None:
     found: State = []
     seen: set[int] = set()
     pending: list[object] = list(roots)
+    readers: dict[type, _Reader | None] = {}
     while pending:
         value = pending.pop()
-        if isinstance(value, _PLAIN):
+        kind = type(value)
+        if kind not in readers:
+            readers[kind] = _reader_of(kind)
+        read = readers[kind]
+        if read is None:
             found.append(value)
             continue
         number = id(value)
         found.append(number)
-        if number in seen:
-            continue
-        seen.add(number)
-        if isinstance(value, torch.Tensor):
-            found.append((tuple(value.shape), value.dtype, value.requires_grad))
-            continue
-        if isinstance(value, _STATELESS):
-            continue
-        parts = _parts(value)
-        if parts is None or len(seen) > _MAX_OBJECTS:
-            return None
-        pending.extend(parts)
+        if number not in seen:
+            seen.add(number)
+            parts = read(value)
+            if parts is None or len(seen) > _MAX_OBJECTS:
+                return None
+            pending += parts
     return found
 
 
-def _parts(value: Any) -> Iterable[object] | None:
-    """What an object holds; None where nobody can say."""
-    if isinstance(value, types.ModuleType):
-        return _data(vars(value)) if _is_of_program(value) else ()
-    if isinstance(value, type):
-        return _data(vars(value)) if _is_of_program(sys.modules.get(value.__module__)) else ()
-    if isinstance(value, types.FunctionType):
-        kept = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return [*_cells(value), *kept, *vars(value).values()]
-    if isinstance(value, types.MethodType):
-        return value.__self__, value.__func__
-    if isinstance(value, (staticmethod, classmethod)):
-        return (value.__func__,)
-    if isinstance(value, partial):
-        return value.func, *value.args, *value.keywords.values()
-    attributes = getattr(value, "__dict__", None)
-    held = [type(value), *_without_call(attributes)] if isinstance(attributes, Mapping) else []
-    if isinstance(value, Mapping):
-        return [*value.keys(), *value.values(), *held]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [*value, *held]
-    return None if hasattr(value, "__next__") or attributes is None else held
+#: What an object holds, in a list; None where nobody can say.
+_Reader = Callable[[Any], "list[Any] | None"]
 
 
-def _without_call(attributes: Mapping[str, object]) -> Iterable[object]:
-    if COMPILED_CALL not in attributes:
-        return attributes.values()
-    return [value for name, value in attributes.items() if name != COMPILED_CALL]
+def _reader_of(kind: type) -> _Reader | None:
+    """How to read objects of this class; None of one whose objects are values."""
+    if issubclass(kind, _PLAIN):
+        return None
+    for known, reader in _READERS:
+        if issubclass(kind, known):
+            return reader
+    return _unknown
+
+
+def _tensor(value: torch.Tensor) -> list[Any]:
+    return [*value.shape, value.dtype, value.requires_grad]
+
+
+def _module_of_python(value: types.ModuleType) -> list[Any]:
+    return _data(vars(value)) if _is_of_program(value) else []
+
+
+def _class(value: type) -> list[Any]:
+    return _data(vars(value)) if _is_of_program(sys.modules.get(value.__module__)) else []
+
+
+def _function(value: types.FunctionType) -> list[Any]:
+    kept = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    return [*_cells(value), *kept, *vars(value).values()]
+
+
+def _module(value: torch.nn.Module) -> list[Any]:
+    """Without its empty tables of hooks, parameters and parts; such a table counts once filled."""
+    return [type(value)] + [
+        held
+        for name, held in value.__dict__.items()
+        if (type(held) not in (dict, OrderedDict) or held) and name != COMPILED_CALL
+    ]
+
+
+def _mapping(value: Mapping[Any, Any]) -> list[Any]:
+    return [*value.keys(), *value.values(), *_attributes(value)] if value else _attributes(value)
+
+
+def _sequence(value: Iterable[Any]) -> list[Any]:
+    return [*value, *_attributes(value)]
+
+
+def _unknown(value: Any) -> list[Any] | None:
+    if hasattr(value, "__next__") or not hasattr(value, "__dict__"):
+        return None
+    return [type(value), *_attributes(value)]
+
+
+def _attributes(value: Any) -> list[Any]:
+    found = getattr(value, "__dict__", None)
+    return list(found.values()) if isinstance(found, dict) else []
+
+
+_READERS: tuple[tuple[type | tuple[type, ...], _Reader], ...] = (
+    (torch.Tensor, _tensor),
+    (torch.nn.Module, _module),
+    (dict, _mapping),
+    ((list, tuple, set, frozenset), _sequence),
+    (types.ModuleType, _module_of_python),
+    (type, _class),
+    (types.FunctionType, _function),
+    (types.MethodType, lambda value: [value.__self__, value.__func__]),
+    ((staticmethod, classmethod), lambda value: [value.__func__]),
+    (partial, lambda value: [value.func, *value.args, *value.keywords.values()]),
+    (_STATELESS, lambda value: []),
+)
 
 
 def _cells(function: types.FunctionType) -> Iterable[object]:

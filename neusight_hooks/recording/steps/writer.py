@@ -83,7 +83,8 @@ class StepWriter:
         key = (call.repeated, ordinal)
         known = self._repeated.get(key)
         if known is None:
-            known, _ = self._written(call.expanded(), None, 0, ordinal)
+            entries = call.expanded()
+            known, _ = self._written(entries, _first_sequence(entries), 0, ordinal)
             self._repeated[key] = known
         for place, number in zip(call.repeated.ordinals, call.numbers, strict=True):
             self._homes[number] = (self.index, ordinal + place)
