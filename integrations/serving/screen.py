@@ -9,7 +9,16 @@ from neusight.predictors.words import aligned, bytes_text
 from neusight.serving.figures import Percentiles, Slo
 from neusight.serving.scheduler import BOUNDS
 
-__all__ = ["explanation_lines", "frontier_of", "point_lines", "server_lines", "table_lines"]
+__all__ = [
+    "bound_words",
+    "explanation_lines",
+    "frontier_of",
+    "point_lines",
+    "seconds_text",
+    "server_lines",
+    "slo_words",
+    "table_lines",
+]
 
 _BOUND_WORDS = {
     "compute": "arithmetic (compute)",
@@ -18,6 +27,11 @@ _BOUND_WORDS = {
     "network": "communication between GPUs",
     "host": "the host (scheduler, launches)",
 }
+
+
+def bound_words(name: str) -> str:
+    """A bound for whoever does not know the word."""
+    return _BOUND_WORDS[name]
 
 
 def server_lines(server: Server) -> list[str]:
