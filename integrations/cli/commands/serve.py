@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.screen import coloured
-from neusight.integrations.program.options import HOSTS
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.integrations.serving.model import ServedModel
@@ -75,7 +75,7 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
                        help="how the GPUs are joined (as in the GPU's reference system)")  # fmt: skip
     serve.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     serve.add_argument("--calibration", metavar="FILE", help="what `neusight calibrate` learnt")
-    serve.add_argument("--host", choices=HOSTS, help="cost of the host")
+    serve.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
 
 
 def _add_load(serve: argparse.ArgumentParser) -> None:
@@ -439,9 +439,7 @@ def _screen(
 
 def _load_words(load: Load) -> str:
     kinds = "; ".join(f"{one.input} tokens in, {one.output} out" for one in load.classes)
-    arrivals = (
-        f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
-    )
+    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
     turns = f", sessions of {load.turns} turns" if load.turns > 1 else ""
     return f"{load.num_requests:,} requests, {arrivals}{turns}: {kinds}"
 
@@ -454,9 +452,7 @@ def _saturations(points: list[LoadPoint]) -> list[str]:
     ]
 
 
-def _highest_lines(
-    server: Server, point: LoadPoint | None, words: str, asked: _Asked
-) -> list[str]:
+def _highest_lines(server: Server, point: LoadPoint | None, words: str, asked: _Asked) -> list[str]:
     label = server.deployment.label
     if point is None or point.rate is None:
         return [f"{label}: no rate keeps {words} for {asked.slo.attainment:.0%} of requests"]
