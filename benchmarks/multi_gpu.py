@@ -105,7 +105,7 @@ def _llm_foundry(row: dict[str, str]) -> Run:
     arguments = (
         "--size", row["model"].removeprefix("MPT-"), "--batch", row["batch"], "--seq",
         row["seq_or_res"], "--accumulate", accumulate, "--recompute", row["act_ckpt"],
-        "--strategy", strategy,
+        "--strategy", strategy, "--attention", "flash" if "Large Scale" in notes[0] else "triton",
     )  # fmt: skip
     return Run("mpt.py", arguments, _GPUS[row["gpu"]], int(row["n_gpus"]))
 

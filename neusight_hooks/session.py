@@ -655,6 +655,7 @@ def _warnings_of(recorder: Recorder) -> list[str]:
         sites = sorted(recorder.invention.sites)
         shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
         found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+    found += recorder.repeats.report()
     filled = recorder.lazy.materialised_bytes
     if filled:
         found.append(

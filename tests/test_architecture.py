@@ -78,6 +78,7 @@ ORDER = (
     "neusight.recording.dispatch",
     "neusight.recording.steps",
     "neusight.recording.values",
+    "neusight.recording.repeats",
     "neusight.recording.hooks",
     "neusight.recording.recorder",
     "neusight.recording.handlers",

@@ -13,7 +13,7 @@ from typing import Protocol
 from neusight._version import __version__
 from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run
+from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run, serve
 from neusight.integrations.cli.commands.measurements import (
     calibrate,
     carry,
@@ -92,6 +92,7 @@ _WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
 _ONLY_WITH = {"compare": "--git"}
 _WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "gpus": gpus,
+    "serve": serve,
     "evaluate": evaluate,
     "fit": fit,
     "calibrate": calibrate,

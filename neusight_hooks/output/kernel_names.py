@@ -231,6 +231,8 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
             f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
             "(pytorch_flash::Flash_fwd_params)"
         )
+    if kernel.variant == "flash_attention_triton":
+        return "_bwd_kernel" if size.backward else "_fwd_kernel"
     if kernel.variant == "cudnn_attention":
         direction = "bprop" if size.backward else "fprop"
         return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_knob_7_64x128"

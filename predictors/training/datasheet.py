@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -30,6 +31,10 @@ def read_gpu_rows(path: Path) -> dict[str, dict[str, str]]:
     return {row.get("gpu", ""): row for row in rows}
 
 
+#: What tables add to a GPU's name: the system that it was in, in brackets.
+_REMARK = re.compile(r" \([^)]*\)$")
+
+
 class KnownGPUs:
     """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None."""
 
@@ -48,7 +53,7 @@ class KnownGPUs:
 
     def _look_up(self, name: str) -> GPU | str:
         row = self._rows.get(name, {})
-        for label in (name, row.get("alias", "")):
+        for label in (name, row.get("alias", ""), _REMARK.sub("", name)):
             try:
                 return find_gpu(label)
             except UnknownGPUError:

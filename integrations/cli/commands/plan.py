@@ -16,9 +16,11 @@ from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.launchers import Launched, launched
@@ -30,8 +32,6 @@ from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
-    HOSTS,
-    STATED,
     checked_calibration,
     read_ranks,
     stated_options,
@@ -43,6 +43,7 @@ from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
@@ -91,13 +92,13 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
                       help="samples that enter a step of each rank, instead of those found in "
                       "the program")  # fmt: skip
     plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    add_predictor_arguments(plan)
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     plan.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    plan.add_argument("--host", choices=HOSTS, help="cost of the host")
+    plan.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                       help="end a loop that waits for an invented value after N ops")  # fmt: skip
 
@@ -234,7 +235,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         network_gbps=options.network_gbps,
         wait_s=options.wait,
     )
-    program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
+    program_options = stated_options(stated_of_pricing(options), others)
     gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
     prices = parse_prices(options.price)

@@ -351,6 +351,12 @@ class StepCutter:
         self._folded.correct_kinds(self.writer.late_kinds)
 
     @property
+    def may_skip_calls(self) -> bool:
+        """Whether equal calls say nothing new: the script is ended early, and has not trained yet."""
+        trains = self._optimizers.any_stepped or self._num_rounds > 0 or self.backward_seen
+        return self._steady_steps is not None and not (trains or self._is_deaf)
+
+    @property
     def step_is(self) -> str:
         """What was taken for a step, in words."""
         if self._explicit:

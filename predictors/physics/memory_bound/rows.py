@@ -88,6 +88,20 @@ _PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
 _NORM_HALF_WIDTH = 1200.0
 
 
+#: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
+#: into a CTA's static shared memory (bn_fw_tr_1C11_singleread: 25 KB forward and 13 KB backward,
+#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs keep
+#: an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
+#: channels.
+_SINGLE_READ_BYTES = 48 * 1024
+_CHANNEL_CLOCKS = 2500.0
+_CHANNELS_AT_ONCE = 2
+
+#: As NHWC all SMs share all channels (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) and keep what fits into
+#: their shared memory, this share of it, for the second pass. A prior.
+_KEPT_SHARE = 0.75
+
+
 def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """How often the input is read again, as far as caches do not answer."""
     size = kernel.size
@@ -96,11 +110,27 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if is_wide_softmax(kernel):
         passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
         return passes * _missed_share(kernel, size, gpu)
+    if _is_cudnn_batch_norm(kernel, gpu):
+        return kind.extra_reads * _read_twice(kernel, size, gpu)
     is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
     if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
         squares = float(size.width) * size.width
         return kind.extra_reads * squares / (squares + _NORM_HALF_WIDTH * _NORM_HALF_WIDTH)
     return kind.extra_reads
+
+
+def _is_cudnn_batch_norm(kernel: Kernel, gpu: GPU) -> bool:
+    return kernel.variant == "batch_norm" and gpu.vendor == "nvidia"
+
+
+def _read_twice(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The share of its input that a batch norm of cuDNN reads a second time."""
+    tensors = 2 if kernel.is_backward else 1
+    channel_bytes = tensors * size.width * DTYPE_BYTES[kernel.dtype]
+    if not kernel.along_columns:
+        return float(channel_bytes > _SINGLE_READ_BYTES)
+    kept = _KEPT_SHARE * gpu.num_sms * gpu.shared_memory_per_sm_bytes
+    return max(0.0, 1.0 - kept / max(1, channel_bytes * size.rows))
 
 
 def _missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
@@ -133,11 +163,21 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     cta = _cta_of(kernel, size, gpu)
     if cta is not None:
         return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
+    if _is_cudnn_batch_norm(kernel, gpu) and kind.row_bytes:
+        return _batch_norm_clocks(kernel, size, kind, gpu) * 1e6 / gpu.clock_hz
     if not kind.row_bytes:
         return _clocks_of_variant(kernel, size, gpu) * 1e6 / gpu.clock_hz
     row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
     rounds = max(1.0, size.rows / gpu.num_sms)
     return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GPU) -> float:
+    """The channels of an SM one after the other, or so many at once."""
+    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
+    rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
+    return fixed + rounds * row / kind.row_bytes
 
 
 #: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16
@@ -174,10 +214,43 @@ def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
     return clocks * (_AMD_POOL if gpu.vendor == "amd" else 1.0)
 
 
+#: Clocks of an index that a thread looks up after another, in a gather of few rows: the latencies
+#: of index and row. RTX A6000 950; H100, not used, 1130 (data/llm_layers, embedding of 1 to 16
+#: tokens, torch 2.6).
+_INDEX_CLOCKS = 950.0
+
+#: Threads of a CTA that reduces rows, its rows at most (a warp each), loads of a thread at a time
+#: (Reduce.cuh: MAX_NUM_THREADS, vt0). With more values than so many times its rows, a thread shares
+#: them with those of other rows, or CTAs with each other.
+_REDUCTION_THREADS = 512
+_REDUCTION_ROWS = 16
+_REDUCTION_LOADS = 4
+_VALUES_PER_ROW = 16
+#: Clocks of such a step out of the L2. The mean in an RMS norm of 4 to 16 rows of 4096 takes 330 on
+#: RTX A6000, whose shortest kernels are priced a little too long, and 440 on H100, which was not
+#: used (data/llm_layers).
+_REDUCTION_CLOCKS = 300.0
+
+
+def _reduction_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The steps of a thread where few CTAs reduce long rows, in waves (setReduceConfig)."""
+    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    values = min(size.width * rows / _REDUCTION_THREADS, rows * _VALUES_PER_ROW)
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
+    waves = max(1.0, size.rows / rows / at_once)
+    return waves * math.ceil(values / _REDUCTION_LOADS) * _REDUCTION_CLOCKS
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
         return _scan_clocks(size, gpu)
+    if kernel.variant == "small_index":
+        return (size.rows - 1) * _INDEX_CLOCKS
+    if kernel.kernel_class is KernelClass.REDUCTION and not (
+        kernel.variant or kernel.along_columns
+    ):
+        return _reduction_clocks(size, gpu)
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
