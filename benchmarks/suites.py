@@ -1,7 +1,7 @@
 """The ratchet of whole programs: both suites by every predictor, compared with what is stored.
 
     python benchmarks/suites.py                    compares, exit code 1 where a group got worse
-    python benchmarks/suites.py --update           stores better errors; worse ones with --worse
+    python benchmarks/suites.py --update           stores the errors (ratchet.py)
     python benchmarks/suites.py --recordings DIR   keeps what was recorded, and prices it again
 
 `results/suite_paper.csv` and `results/suite_published.csv` hold the signed error of each case and
@@ -36,21 +36,18 @@ for this class; ten classes are to be fitted in 30 minutes) and 16 times the wei
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from pathlib import Path
-from statistics import fmean
 
-from neusight.integrations.suites.evaluation import SUITES, evaluate_suite
+import ratchet
+
+from neusight.integrations.suites.case import CaseProgram
+from neusight.integrations.suites.evaluation import SUITES, SuiteReport, evaluate_suite
 from neusight.integrations.suites.tables import csv_text
 from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 FOLDERS = {"paper": DATA / "paper_fp32", "published": DATA}
-
-#: What a group's mean error may grow by before it counts as worse.
-TOLERANCE = 0.003
 
 
 def stored(name: str) -> Path:
@@ -58,26 +55,32 @@ def stored(name: str) -> Path:
     return Path(__file__).parent / "results" / f"suite_{name}.csv"
 
 
-def groups(text: str) -> dict[str, float]:
-    """The default's mean absolute error by source, GPU and how the programs ran."""
-    errors: dict[str, list[float]] = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if row["predictor"] == DEFAULT_PREDICTOR:
-            how = " ".join(filter(None, (row["mode"], row["compiled"], row["split"])))
-            name = f"{row['source']} {row['gpu']} {how}"
-            errors.setdefault(name, []).append(abs(float(row["error"])))
-    return {name: fmean(values) for name, values in sorted(errors.items())}
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds: the cases of both suites by the default predictor."""
+    if not DATA.exists():
+        return []
+    reports = (evaluate_suite(name, FOLDERS[name], [DEFAULT_PREDICTOR]) for name in SUITES)
+    return [row for report in reports for row in rows_of(report)]
 
 
-def worse(now: dict[str, float], before: dict[str, float]) -> list[str]:
-    """What got worse, or is no longer run, in words."""
-    lines = [f"{name}: no longer run" for name in before if name not in now]
-    lines += [
-        f"{name}: {before[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in before and error > before[name] + TOLERANCE
-    ]
-    return lines
+def rows_of(report: SuiteReport) -> list[ratchet.Row]:
+    """The default's cases as the ratchet takes them."""
+    return [
+        ratchet.Row(
+            result.case.source, result.case.gpu.name, result.case.program.precision,
+            "NHWC" if result.case.program.channels_last else "", _how(result.case.program),
+            result.error, result.is_inside,
+        )
+        for result in report.results
+        if result.predictor == DEFAULT_PREDICTOR
+    ]  # fmt: skip
+
+
+def _how(program: CaseProgram) -> str:
+    """Training or inference, compiled, on several GPUs."""
+    mode = {"inf": "inference", "train": "training"}.get(program.mode, program.mode)
+    compiled = program.compiled and f"compiled {program.compiled}"
+    return " ".join(filter(None, (mode, compiled, program.split)))
 
 
 def main() -> int:
@@ -85,13 +88,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", action="append", choices=SUITES, help="only this one")
     parser.add_argument("--recordings", type=Path)
-    parser.add_argument("--update", action="store_true", help="store the errors")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not DATA.exists():
         print(f"skipped: there are no measured programs at {DATA}")
         return 0
-    lines: list[str] = []
+    found: list[ratchet.Row] = []
     texts: dict[str, str] = {}
     for name in options.suite or SUITES:
         report = evaluate_suite(
@@ -99,14 +101,14 @@ def main() -> int:
             progress=lambda text: print(text, file=sys.stderr, flush=True),
         )  # fmt: skip
         texts[name] = csv_text(name, report.results, report.left_out)
-        before = stored(name).read_text() if stored(name).exists() else ""
-        lines += worse(groups(texts[name]), groups(before))
-    print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
-    if options.update and (not lines or options.worse):
+        found += rows_of(report)
+    if options.suite:
+        return 0
+    code = ratchet.judged("suites", found, options)
+    if options.update and not code:
         for name, text in texts.items():
             stored(name).write_text(text, encoding="utf-8")
-        return 0
-    return 1 if lines else 0
+    return code
 
 
 if __name__ == "__main__":

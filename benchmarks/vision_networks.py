@@ -2,7 +2,7 @@
 
     python benchmarks/vision_networks.py                    a table by GPU, mode and dtype
     python benchmarks/vision_networks.py --gpu V100 --list  a line for each case
-    python benchmarks/vision_networks.py --update           stores better scores; worse with --worse
+    python benchmarks/vision_networks.py --update           stores the scores (ratchet.py)
     python benchmarks/vision_networks.py --torchvision DIR  where a wheel of torchvision is unpacked
 
 A step is what the authors timed between two synchronisations: the copy of the batch, forward, and
@@ -18,7 +18,6 @@ import argparse
 import csv
 import importlib
 import importlib.machinery
-import json
 import sys
 import tempfile
 import types
@@ -28,23 +27,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import ratchet
 import torch
 
 import neusight
 from neusight.forecast import Forecast
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn" / "times.csv"
-STORED = Path(__file__).with_name("vision_scores.json")
 RECORDINGS = Path(tempfile.gettempdir()) / "neusight-vision-recordings"
 
 #: Steps that are recorded; the one before the last is compared: the copy of a batch belongs to the
 #: step before it.
 STEPS = 4
-
-#: Groups of fewer rows are not held by the ratchet, and by how much a group may get worse, as a
-#: share of its error.
-LEAST_ROWS = 8
-TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -219,13 +213,24 @@ def table(results: list[Result]) -> str:
     return "\n".join([*lines, line("all", results)])
 
 
-def scores(results: list[Result]) -> dict[str, float]:
-    """The median error of each group of enough rows: what the ratchet holds."""
-    return {
-        name: round(median(abs(result.error) for result in group), 4)
-        for name, group in grouped(results).items()
-        if len(group) >= LEAST_ROWS
-    }
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds."""
+    if not DATA.exists():
+        return []
+    find_torchvision(None)
+    return rows_of(result_of(case, RECORDINGS) for case in cases())
+
+
+def rows_of(results: Iterable[Result]) -> list[ratchet.Row]:
+    """The results as the ratchet takes them."""
+    return [
+        ratchet.Row(
+            "host binds" if result.bound == "host" else "GPU binds", result.case.gpu,
+            result.case.dtype, "NCHW", result.case.mode, result.error,
+            result.low_us <= result.case.measured_us <= result.high_us,
+        )
+        for result in results
+    ]  # fmt: skip
 
 
 def main() -> int:
@@ -236,8 +241,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--torchvision", type=Path, help="folder of an unpacked wheel")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--update", action="store_true", help="store the scores")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not DATA.exists():
         print(f"skipped: there are no measured steps at {DATA}")
@@ -258,17 +262,9 @@ def main() -> int:
         print("no such case")
         return 2
     print(table(results))
-    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    now = scores(results)
-    worse = [
-        f"{name}: {stored[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in stored and error > stored[name] * (1.0 + TOLERANCE)
-    ]
-    print("\n".join(["worse:", *worse]) if worse else "none is worse than stored")
-    if options.update and (options.worse or not worse):
-        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
-    return 1 if worse else 0
+    if options.gpu or options.only:
+        return 0
+    return ratchet.judged("torchvision_cnn", rows_of(results), options)
 
 
 if __name__ == "__main__":

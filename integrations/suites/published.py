@@ -82,7 +82,7 @@ def _case(row: Row, path: Path) -> SuiteCase:
         raise CannotBuild("a figure of memory, not of time: benchmarks/memory.py has those")
     if row["compile"] not in _COMPILED:
         raise CannotBuild(_why_not(row) or f"compiled as {row['compile']!r}")
-    program, torch = _program(row, path), _torch_of(row["notes"])
+    program, torch = _program(row, path), _torch_of(f"{row['dtype']}; {row['notes']}")
     batch, value = program.batch, number_in(row, "value", path)
     gpu = find_gpu(_GPUS.get(row["gpu_key"], row["gpu_key"]))
     return SuiteCase(
@@ -98,19 +98,19 @@ def _case(row: Row, path: Path) -> SuiteCase:
     )
 
 
-#: How notes name the version of torch, and the torch of NVIDIA's containers (NVIDIA's support
+#: How rows name the version of torch, and the torch of NVIDIA's containers (NVIDIA's support
 #: matrix of frameworks).
 _TORCH = re.compile(r"torch (\d+\.\d+)")
 _CONTAINER = re.compile(r"NGC (?:pytorch )?(\d\d\.\d\d)")
 _TORCH_OF_CONTAINER = {"21.03": "1.9"}
 
 
-def _torch_of(notes: str) -> str:
+def _torch_of(text: str) -> str:
     """The version of torch that ran; "" where nobody says."""
-    container = _CONTAINER.search(notes)
+    container = _CONTAINER.search(text)
     if container:
         return _TORCH_OF_CONTAINER.get(container[1], "")
-    stated = _TORCH.search(notes)
+    stated = _TORCH.search(text)
     return stated[1] if stated else ""
 
 
