@@ -50,6 +50,7 @@ Variant = Literal[
     "weight_norm",
     "batch_norm",
     "batch_norm_sums",
+    "batch_norm_gradients",
     "batch_norm_join",
     "softmax",
     "log_softmax",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout, Variant
 from neusight.predictors.physics.convolution import convolution_timings, implicit_gemm
+from neusight.predictors.physics.gemm import gemm_timings
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.registry import predict
 
@@ -268,3 +269,14 @@ def test_gradients_take_longer_than_products_on_amd(
     both = [time_us(one, dtype="bfloat16", name="MI300X") for one in (size, weight)]
 
     assert sum(both) / 2 == pytest.approx(measured_us, rel=0.2)
+
+
+def test_units_at_half_rate_leave_time_for_addresses() -> None:
+    def over_a_product(name: str) -> float:
+        size = ConvolutionSize(256, 256, 256, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
+        product = Kernel.gemm(*implicit_gemm(size)[1:], dtype="float16")
+        gpu = find_gpu(name)
+        [timing] = gemm_timings([product], gpu, sustained=False)
+        return time_us(size, name=name) / timing.time_us
+
+    assert over_a_product("RTX 3090") < 0.95 * over_a_product("A40")
