@@ -8,9 +8,9 @@
 A step is what the authors timed between two synchronisations: the copy of the batch, forward, and
 in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Before torch 2.0
 `zero_grad` filled the gradients with zeros and backward added to them (half a GB in VGG): hosts
-whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced on every GPU. Rows of several GPUs are of
-nn.DataParallel and are not run. Where the host binds, the machine decides: those rows are counted
-apart. Nothing is fitted to these figures.
+whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced
+on every GPU. Rows of several GPUs are of nn.DataParallel and are not run. Where the host binds, the
+machine decides: those rows are counted apart. Nothing is fitted to these figures.
 """
 
 from __future__ import annotations

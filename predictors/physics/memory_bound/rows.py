@@ -96,8 +96,8 @@ _NORM_HALF_WIDTH = 1200.0
 
 #: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
 #: into a CTA's static shared memory (bn_fw_tr_1C11_singleread: 25 KB forward and 13 KB backward,
-#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs keep
-#: an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
+#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs
+#: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
 #: channels.
 _SINGLE_READ_BYTES = 48 * 1024
 _CHANNEL_CLOCKS = 2500.0
