@@ -430,7 +430,10 @@ def _joint_gradients(
     statistics = (vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    return [
+        replace(kernel, variant="batch_norm_gradients")
+        for kernel in _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    ]
 
 
 def _gradient_sums(

@@ -125,7 +125,7 @@ _COUNTED = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm_sums"}
 #: (a public profile of ResNet-50's training on V100), as a stream; of the others 0.55 with 128
 #: (H100). Bytes a clock of the one CTA, both passes: 16 and 32 channels 8.4-9.4 on H100, 6.8 on
 #: A100 (data/kernelbench 52 and 73, judged on 72 and level 3's 13).
-BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_sums": 0.0}
+BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_gradients": 1.0, "batch_norm_sums": 0.0}
 _BATCH_NORM_DRAM_SHARES = {("nvidia", "batch_norm"): 0.93}
 _BATCH_NORM_DRAM_SHARE = 0.65
 _BATCH_NORM_ROW_BYTES = 8.5
@@ -206,7 +206,9 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
         tensors = 2.0 if kernel.is_backward else 1.0
         return kind._replace(
             extra_reads=again,
-            dram_share=_BATCH_NORM_DRAM_SHARES.get((vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE),
+            dram_share=_BATCH_NORM_DRAM_SHARES.get(
+                (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
+            ),
             row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES / tensors,
         )
     return kind

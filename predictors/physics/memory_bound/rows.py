@@ -69,6 +69,12 @@ _MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
 #: take four times the steps: 7.3 to 396 µs, 3 to 16 % off so.
 _AMD_BATCH_NORM_GRADIENT = RowCta(1024, 0.0, 1024.0, 1400.0)
 
+#: The same kernel on NVIDIA: 512 threads, an element each, two passes of `_MOMENTS`' latency each.
+#: Not read off, but held against the steps of VGG with and without batch norm in FP16
+#: (data/torchvision_cnn): on V100, 2060, TITAN RTX and 2080 Ti its share of the step was a quarter
+#: to a third too short.
+_BATCH_NORM_GRADIENT = RowCta(512, 0.0, 512.0, 1900.0)
+
 #: Share of the L2 that the rows in work take when half of what is read again comes from DRAM, and
 #: how sharply: A100 keeps rows of 64 KiB and loses those of 128 (data/fused_ops_baselines), V100
 #: loses half at 20 KiB (data/paper_fp32).
@@ -90,8 +96,8 @@ _NORM_HALF_WIDTH = 1200.0
 
 #: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
 #: into a CTA's static shared memory (bn_fw_tr_1C11_singleread: 25 KB forward and 13 KB backward,
-#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs keep
-#: an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
+#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs
+#: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
 #: channels.
 _SINGLE_READ_BYTES = 48 * 1024
 _CHANNEL_CLOCKS = 2500.0
@@ -276,13 +282,20 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
     if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.along_columns:
         return None
     if kernel.is_backward:
-        is_own = is_amd and kernel.variant == "batch_norm" and DTYPE_BYTES[kernel.dtype] <= 2
-        return _AMD_BATCH_NORM_GRADIENT if is_own else None
+        return _gradient_cta(kernel, is_amd=is_amd)
     if kernel.variant in ("layer_norm", "rms_norm"):
         return _amd_layer_norm(size) if is_amd else _LAYER_NORM
     if kernel.variant in ("group_norm", "batch_norm_sums"):
         return _MOMENTS_OF_A_WARP if size.width < _MOMENTS.step else _MOMENTS
     return None
+
+
+def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
+    if not is_amd:
+        return _BATCH_NORM_GRADIENT if kernel.variant == "batch_norm_gradients" else None
+    is_batch_norm = kernel.variant in ("batch_norm", "batch_norm_gradients")
+    is_own = is_batch_norm and DTYPE_BYTES[kernel.dtype] <= 2
+    return _AMD_BATCH_NORM_GRADIENT if is_own else None
 
 
 def _slower(cta: RowCta, factor: float) -> RowCta:
