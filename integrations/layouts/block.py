@@ -121,9 +121,7 @@ def recorded_block(
         model = _built(source, num_blocks=1)
         vocabulary = training.vocabulary_of(model)
         stage: Any = (
-            training.Stage(model, range(0, 1))
-            if training.is_decoder(model)
-            else training.Whole(model)
+            training.Stage(model, range(1)) if training.is_decoder(model) else training.Whole(model)
         )
         stage.to(torch.bfloat16)
         if tensor > 1:
@@ -199,9 +197,7 @@ class _KeptBytes:
         forward = block.forward
 
         def counted(*arguments: Any, **named: Any) -> Any:
-            weights = {
-                _storage(weight) for weight in block.parameters()
-            }
+            weights = {_storage(weight) for weight in block.parameters()}
             first = arguments[0] if arguments else named["hidden_states"]
             self.input_bytes = int(first.nbytes)
             with _keeping(weights) as kept:

@@ -206,8 +206,10 @@ class Pricer:
         steps = layout.num_micro_batches
         hidden_us, exposed_us = self._sharding_us(layout, times, blocks, edges)
         sends_us = self._sends_us(layout, record)
-        tensor_us = steps * blocks * (
-            sum(times.tensor_us) + (times.tensor_us[0] if layout.checkpoint else 0.0)
+        tensor_us = (
+            steps
+            * blocks
+            * (sum(times.tensor_us) + (times.tensor_us[0] if layout.checkpoint else 0.0))
         )
         compute_us = steps * own_us - tensor_us + self._stretched_us(layout, hidden_us)
         exposed_us += tensor_us

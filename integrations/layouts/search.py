@@ -1,4 +1,4 @@
-"""The search: every layout that fits by arithmetic, priced from records of one block, best first."""
+"""The search: every layout that fits by arithmetic, priced from records of one block."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ class Found:
 _Wanted = tuple[str, int, int]
 
 
-def search(
-    request: SearchRequest, *, tell: Callable[[str], object] = lambda text: None
-) -> Found:
+def search(request: SearchRequest, *, tell: Callable[[str], object] = lambda text: None) -> Found:
     """Looks at all layouts. `tell` hears of each record."""
     layouts = _layouts(request)
     records: dict[_Wanted, BlockRecord] = {}

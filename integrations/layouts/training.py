@@ -270,9 +270,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _accumulated(
-    stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int
-) -> Tensor | None:
+def _accumulated(stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int) -> Tensor | None:
     loss = None
     for turn in range(times):
         if not LAYOUT["reshard"]:

@@ -37,7 +37,7 @@ def add_model_arguments(plan: argparse.ArgumentParser) -> None:
     found = plan.add_argument_group("a model instead of a script")
     found.add_argument("--model", metavar="FILE",
                        help="a config.json of transformers, or file.py:function that returns a "
-                       "model: finds how N ranks (--world-size) share --tokens of a step")  # fmt: skip
+                       "model: finds how --world-size ranks share --tokens of a step")  # fmt: skip
     found.add_argument("--sequence", type=int, default=_SEQUENCE, metavar="N",
                        help=f"tokens of a sequence ({_SEQUENCE})")  # fmt: skip
     found.add_argument("--script", metavar="FILE", help="write a script that trains in the best "
