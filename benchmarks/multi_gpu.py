@@ -234,6 +234,13 @@ def _forecast_figure(case: Case, document: dict[str, Any]) -> tuple[float, bool]
     return 1e6 * tokens / latency["median"], low <= case.value <= high
 
 
+def _flops_per_token(document: dict[str, Any]) -> float:
+    """FLOPs of a rank's step for each token of a rank, recomputed ones included."""
+    everyone = document["all_ranks"]
+    tokens = (everyone["tokens_per_step"] or 0.0) / everyone["world_size"]
+    return float(document["flops_per_step"] / tokens) if tokens else 0.0
+
+
 @dataclass(frozen=True)
 class Result:
     """A case beside its forecast."""
@@ -241,7 +248,7 @@ class Result:
     case: Case
     forecast: float
     is_inside: bool
-    communication: tuple[float, float] = (0.0, 0.0)
+    flops_per_unit: float = 0.0
 
     @property
     def error(self) -> float:
@@ -260,8 +267,29 @@ def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tup
                 continue
             if document.get("failure"):
                 yield case, document["failure"]
+            elif not case.is_memory and not document["all_ranks"]["tokens_per_step"]:
+                yield case, "how many tokens enter a step was not found"
             else:
-                yield Result(case, *_forecast_figure(case, document))
+                yield Result(case, *_forecast_figure(case, document), _flops_per_token(document))
+
+
+def constant_errors(done: list[Result]) -> dict[str, float]:
+    """The signed error, by case, of one share of the peak for each GPU and source: the median of
+    every other row, for the rows between them. Recomputed FLOPs count (HFU)."""
+    errors: dict[str, float] = {}
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in done:
+        if not result.case.is_memory and result.flops_per_unit:
+            key = (result.case.source, result.case.run.gpu)
+            groups.setdefault(key, []).append(result)
+    for own in groups.values():
+        own.sort(key=lambda result: result.case.name)
+        for half in (0, 1):
+            others = [r.case.value * r.flops_per_unit for r in own[1 - half :: 2]]
+            for result in own[half::2] if others else ():
+                rate = median(others) / result.flops_per_unit
+                errors[result.case.name] = rate / result.case.value - 1.0
+    return errors
 
 
 def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
@@ -285,18 +313,20 @@ def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
 
 
 _COLUMNS = ("source", "figure", "rows", "median_error_percent", "median_signed_percent",
-            "in_80_percent")  # fmt: skip
+            "in_80_percent", "constant_hfu_error_percent")  # fmt: skip
 
 
 def csv_text(done: list[Result]) -> str:
-    """A row for each source and figure."""
+    """A row for each source and figure; last, the error of one constant HFU for each GPU."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_COLUMNS)
+    constant = constant_errors(done)
     for (source, is_memory), own in sorted(_by_source(done).items()):
         signed = [result.error for result in own]
         share = sum(result.is_inside for result in own) / len(own)
         errors = (100 * median(map(abs, signed)), 100 * median(signed))
+        of_constant = [abs(constant[r.case.name]) for r in own if r.case.name in constant]
         writer.writerow(
             (
                 source,
@@ -304,6 +334,7 @@ def csv_text(done: list[Result]) -> str:
                 len(own),
                 *(f"{error:.1f}" for error in errors),
                 f"{100 * share:.0f}",
+                f"{100 * median(of_constant):.1f}" if of_constant and not is_memory else "",
             )
         )
     return stream.getvalue()

@@ -52,7 +52,7 @@ _OWN_MODULES = {
     "neusight": "neusight.predictors.published.neusight",
 }
 
-#: At which clocks a GPU runs: those of a short burst, or those that its power limit allows for long.
+#: At which clocks a GPU runs: a short burst's, or those that its power limit allows for long.
 Clock = Literal["burst", "sustained"]
 
 #: The default predictor at each.

@@ -2,8 +2,8 @@
 
 Composer's FSDP: a unit a block, bf16 parameters and reduction ("DEFAULT", "PURE"), prefetched
 backward, gradients clipped, and reduced in each micro-batch; its DecoupledAdamW, a loop over the
-parameters; layer norms in bf16 without biases, tied embeddings. Attention is what its benchmarks asked for:
-"triton", the first FlashAttention in Triton, or "flash", FlashAttention-2.
+parameters; layer norms in bf16 without biases, tied embeddings. Attention is what its benchmarks
+asked for: "triton", the first FlashAttention in Triton, or "flash", FlashAttention-2.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def add_predictor_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     command.add_argument("--clock", choices=("burst", "sustained"),
                          help="clocks of the GPU: sustained, those that its power limit allows a "
-                         "long load (the default), or burst, those of its first milliseconds")  # fmt: skip
+                         "long load (default), or burst, of its first milliseconds")  # fmt: skip
 
 
 def stated_of_pricing(options: argparse.Namespace) -> dict[str, str | None]:

@@ -173,7 +173,8 @@ def _wrong_options(
         return problem
     is_run = own[0] in ("run", "plan")
     has_gpu = any(word.partition("=")[0] == "--gpu" for word in own)
-    if program is None and is_run and (has_gpu or len(own) > 1):
+    has_model = own[0] == "plan" and any(word.partition("=")[0] == "--model" for word in own)
+    if program is None and is_run and not has_model and (has_gpu or len(own) > 1):
         return missing_program_hint(own, parser)
     if is_run and not has_gpu:
         return missing_gpu_hint(own[0], own, program)

@@ -216,7 +216,7 @@ def flash_forward(
     window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 (or -3, or the first in Triton) forward on [batch, sequence, heads, head_dim]."""
+    """FlashAttention-2 (-3, or the first in Triton) on [batch, sequence, heads, head_dim]."""
     whole = _sequence_first(query, key, value, cum_seq_q)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
     return _forward(problem, _flash(call), causal=causal)
@@ -237,7 +237,7 @@ def flash_backward(
     window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 (or -3, or the first in Triton) backward on [batch, sequence, heads, head_dim]."""
+    """Its backward."""
     whole = _sequence_first(query, key, value, cum_seq_q)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
     return _backward(problem, _flash(call), causal=causal, sums_groups=True)

@@ -489,7 +489,9 @@ _triton_gradients = make_op(
 )
 
 
-def _triton_backward(saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any) -> Any:
+def _triton_backward(
+    saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any
+) -> Any:
     query, key, value, out, statistics, bias = saved
     gradients = _triton_gradients(grad, query, key, value, out, statistics, bias, given[4])
     return *gradients, None, None

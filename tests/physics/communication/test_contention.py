@@ -24,7 +24,7 @@ GEMM = Kernel.gemm(4096, 4096, 4096)
 
 
 def test_channels_hold_sms_and_the_bytes_pass_the_dram_twice() -> None:
-    """16 of 132 SMs, for the switches add up; 7/4 GiB in 10 ms are 188 GB/s of the link and twice that of the DRAM."""
+    """16 of 132 SMs, for the switches add up; 1.75 GiB in 10 ms, twice, of the DRAM."""
     left = contention_of(REDUCE, 10_000.0, H100)
 
     assert left.sms_left == pytest.approx(116 / 132)

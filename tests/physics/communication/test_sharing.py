@@ -58,9 +58,7 @@ def test_what_one_cannot_use_the_others_get() -> None:
 def test_a_group_of_whole_hosts_uses_the_cards_and_one_of_neighbours_does_not() -> None:
     stated = find_topology("dgx-h100")
     gpu = find_gpu("H100")
-    across = Kernel.collective(
-        "all_gather", 2**30, 16, num_nodes=2, ranks="0..15", gpus_per_node=8
-    )
+    across = Kernel.collective("all_gather", 2**30, 16, num_nodes=2, ranks="0..15", gpus_per_node=8)
     inside = Kernel.collective("all_gather", 2**30, 8, ranks="0..7", gpus_per_node=8)
 
     assert stated.network is not None
@@ -91,9 +89,7 @@ def test_no_link_carries_more_than_it_can_and_no_transfer_starves(
 
 @given(
     st.lists(
-        st.builds(
-            Flow, st.integers(0, 2000), st.integers(0, 1000), st.integers(0, 3), SHARES
-        ),
+        st.builds(Flow, st.integers(0, 2000), st.integers(0, 1000), st.integers(0, 3), SHARES),
         max_size=8,
     )
 )
