@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,37 +236,6 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def markdown(found: list[Row]) -> str:
-    """A section for ACCURACY.md."""
-    lines = [_MARKDOWN]
-    for name, group in _groups(found).items():
-        lines.append(f"| {name} | {' | '.join(_figures(group))} |".replace("%", ""))
-    newer = Counter(row.newer for row in found if row.newer)
-    kept = [row for row in found if row.flop_share == 1.0]
-    fewer = [row for row in found if row.byte_share <= _MORE_BYTES]
-    lines.append(
-        f"\nFLOPs of products are those of the eager program in {len(kept)} of {len(found)}, and no"
-        f" more bytes\nare moved in {len(fewer)}; the others copy images to NHWC or read a norm's"
-        " rows in kernels apart, and\nproducts that nothing uses are left out.\n"
-    )
-    reasons = "\n".join(f"- {what}: {count}" for what, count in sorted(newer.items()))
-    lines.append(
-        f"What this torch does, and the measured one did not (`newer`), in rows:\n\n{reasons}"
-    )
-    return "\n".join(lines) + "\n"
-
-
-_MARKDOWN = """## Small programs, compiled
-
-`python benchmarks/compiled_programs.py`: the programs of data/kernelbench under `torch.compile`,
-compiled here by torch 2.13, measured with 2.5 (`v0.1 cold_l2`: 2.9). *Ratio*: error of eager over
-compiled time, with its halves by name and the correlation of its logarithms. The cost of a compiled
-call and of instructions in kernels were chosen on the *even* half.
-
-| | cases | eager | compiled | bias | ratio | even | odd | correlation |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|"""
-
-
 def show(row: Row) -> None:
     """A line of a program."""
     print(
@@ -303,7 +271,6 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each program")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each program")
-    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
     ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not kernelbench.DATA.exists():
@@ -334,8 +301,6 @@ def report(found: list[Row], missing: list[Result], options: argparse.Namespace)
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(found, options.csv)
-    if options.markdown:
-        options.markdown.write_text(markdown(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

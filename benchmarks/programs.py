@@ -292,7 +292,6 @@ def main() -> int:
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each case")
-    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
     ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not kernelbench.DATA.exists():
@@ -323,51 +322,9 @@ def report(results: list[Result], options: argparse.Namespace) -> int:
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(results, options.csv)
-    if options.markdown:
-        options.markdown.write_text(markdown(results), encoding="utf-8")
     if options.gpu or options.only or options.level or options.half or options.every > 1:
         return 0
     return ratchet.judged("programs", rows_of(results), options)
-
-
-def markdown(results: list[Result]) -> str:
-    """A section for ACCURACY.md."""
-    forecast = [result for result in results if not result.reason]
-    lines = [_MARKDOWN]
-    groups = {"all": forecast}
-    for gpu in sorted({result.gpu for result in forecast}):
-        own = [result for result in forecast if result.gpu == gpu]
-        programs = [result for result in own if result.level != "chains"]
-        groups[gpu] = programs
-        groups[f"{gpu}, chains"] = [result for result in own if result.level == "chains"]
-    for name, group in groups.items():
-        if not group:
-            continue
-        errors = [abs(result.error) for result in group]
-        halves = [
-            _median(abs(r.error) for r in group if r.half == half) for half in ("even", "odd")
-        ]
-        inside = sum(result.is_inside for result in group) / len(group)
-        lines.append(
-            f"| {name} | {len(group)} | {median(errors):.1%} | {halves[0]:.1%} | {halves[1]:.1%} |"
-            f" {sum(error < 0.2 for error in errors) / len(errors):.0%} |"
-            f" {median(r.error for r in group):+.1%} | {inside:.0%} |".replace("%", "")
-        )
-    missing = sorted({result.name for result in results if result.reason})
-    if missing:
-        lines.append(f"\nNot forecast: {', '.join(missing)}.")
-    return "\n".join(lines) + "\n"
-
-
-_MARKDOWN = """## Small programs
-
-`python benchmarks/programs.py`: single operators, chains and networks of data/kernelbench in FP32
-(eager, torch 2.5 and 2.9) and chains in 16 bit of data/fused_ops_baselines, whole, between the
-label's own events. What physics was chosen by is the *even* half, by name; *odd* was not looked at
-but in sums. Hosts of the same GPU differ by 2.5 times.
-
-| | cases | median | even | odd | within 20 % | bias | in 80 % |
-|---|---:|---:|---:|---:|---:|---:|---:|"""
 
 
 def _rank(case: Case) -> int:

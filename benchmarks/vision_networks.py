@@ -6,10 +6,11 @@
     python benchmarks/vision_networks.py --torchvision DIR  where a wheel of torchvision is unpacked
 
 A step is what the authors timed between two synchronisations: the copy of the batch, forward, and
-in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Each is recorded
-once and kept under `--recordings`, and priced on every GPU. Rows of several GPUs are of
-nn.DataParallel and are not run. Where the host binds, the machine decides: those rows are counted
-apart. Nothing is fitted to these figures.
+in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Before torch 2.0
+`zero_grad` filled the gradients with zeros and backward added to them (half a GB in VGG): hosts
+whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced
+on every GPU. Rows of several GPUs are of nn.DataParallel and are not run. Where the host binds, the
+machine decides: those rows are counted apart. Nothing is fitted to these figures.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ import torch
 import neusight
 from neusight.forecast import Forecast
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn" / "times.csv"
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn"
+DATA = FOLDER / "times.csv"
+HOSTS = FOLDER / "hosts.csv"
 RECORDINGS = Path(tempfile.gettempdir()) / "neusight-vision-recordings"
 
 #: Steps that are recorded; the one before the last is compared: the copy of a batch belongs to the
@@ -52,11 +55,14 @@ class Case:
     dtype: str
     batch: int
     measured_us: float
+    #: Whether `zero_grad` fills gradients with zeros instead of dropping them.
+    keeps_gradients: bool = False
 
     @property
     def program(self) -> str:
         """What was run, whatever it ran on."""
-        return f"{self.model}.{self.mode}.{self.dtype}.{self.batch}"
+        kept = ".kept_gradients" if self.keeps_gradients else ""
+        return f"{self.model}.{self.mode}.{self.dtype}.{self.batch}{kept}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Result:
 
 def cases() -> Iterator[Case]:
     """Every measured step of one GPU."""
+    older = set(_older_hosts())
     with DATA.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["num_gpus"] == "1":
@@ -94,7 +101,24 @@ def cases() -> Iterator[Case]:
                     row["dtype"],
                     int(row["batch_per_gpu"]),
                     float(row["median_ms"]) * 1e3,
+                    row["mode"] == "training" and row["host"] in older,
                 )
+
+
+#: The oldest CUDA that torch 2.0 was built for.
+_CUDA_OF_TORCH_2 = (11, 7)
+
+
+def _older_hosts() -> Iterator[str]:
+    """Hosts whose torch is older than 2.0, by their CUDA; where it is not known, the rows are of
+    2018 and 2019 (the data's README). "None" is ROCm, of 2024."""
+    with HOSTS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["cuda"] == "None":
+                continue
+            version = tuple(int(part) for part in row["cuda"].split(".")[:2] if part)
+            if version < _CUDA_OF_TORCH_2:
+                yield row["host"]
 
 
 #: Modules that the models import and do not need, and the names that they take from them.
@@ -152,7 +176,7 @@ def run(case: Case) -> None:
     for _ in range(STEPS):
         torch.cuda.synchronize()
         if case.mode == "training":
-            model.zero_grad()
+            model.zero_grad(set_to_none=not case.keeps_gradients)
             criterion(model(images.to("cuda")), labels).backward()
         else:
             with torch.no_grad():

@@ -22,7 +22,6 @@ from neusight.timeline.host import require_host
 
 __all__ = [
     "ALL_DISTINCT",
-    "CLOCKS",
     "DEFAULT_MAX_OPS",
     "DEFAULT_STEPS",
     "DEFAULT_WAIT_S",
@@ -31,7 +30,6 @@ __all__ = [
     "STATED_OF_RANKS",
     "ProgramOptions",
     "checked_calibration",
-    "predictor_at",
     "read_ranks",
     "stated_options",
 ]
@@ -201,26 +199,6 @@ class ProgramOptions:
             return None
         learnt = Calibration.load(self.calibration)
         return learnt if learnt.gpu == gpu.name else None
-
-
-#: At which clocks products run: those that a GPU keeps up, or those of its first milliseconds.
-CLOCKS = ("sustained", "burst")
-
-
-def predictor_at(clock: str | None, predictor: str | None) -> str | None:
-    """The predictor that prices at those clocks; OptionError where it has no choice of them.
-
-    >>> predictor_at("burst", None), predictor_at(None, "roofline")
-    ('tiled_burst', 'roofline')
-    """
-    if clock is None:
-        return predictor
-    if predictor not in (None, *_AT_CLOCK.values()):
-        raise OptionError(f"--clock is of the predictor 'tiled', not of {predictor!r}")
-    return _AT_CLOCK[clock]
-
-
-_AT_CLOCK = {"sustained": "tiled", "burst": "tiled_burst"}
 
 
 def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:

@@ -37,7 +37,8 @@ _COMPILED = {"no": "", "no (nvFuser/TorchScript used by repo)": "", "inductor": 
 #: Who builds a row's program, by how its name begins; a text says why nobody does.
 _FAMILIES = {
     "timm-": "timm",
-    "dle-train-resnext": "timm",
+    "dle-train-resn": "timm",
+    "dle-train-se_resnext": "timm",
     "dle-inf-": "timm",
     "hfcompile-": "vision",
     "samfast-": "sam",
@@ -137,8 +138,16 @@ def _program(row: Row, path: Path) -> CaseProgram:
         _precision(row["dtype"]),
         _COMPILED[row["compile"]],
         row["optimizer"],
-        channels_last="nhwc" in row["notes"].lower(),
+        channels_last=_is_channels_last(row),
     )
+
+
+def _is_channels_last(row: Row) -> bool:
+    """As the row says. DeepLearningExamples says it of training alone: NHWC wherever it trains in
+    mixed precision, by a setting (configs.yml) that its inference shares."""
+    notes = row["notes"].lower()
+    is_silent = row["case_id"].startswith("dle-inf-") and "memory_format" not in notes
+    return "nhwc" in notes or (is_silent and _precision(row["dtype"]) == "amp")
 
 
 def _why_not(row: Row) -> str:

@@ -18,6 +18,7 @@ from neusight.output.system import network_words
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
@@ -303,8 +304,9 @@ def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
 def _setting_words(found: Findings) -> str:
     """What it was forecast for, and with."""
     torch = found.recording.torch_version.partition("+")[0]
-    name, host, predictor = found.gpu.name, found.host, found.predictor
-    return f"  setting   {name}, host {host!r}, torch {torch}, predictor {predictor!r}"
+    clock = clock_of(found.predictor)
+    priced = f"{clock} clocks" if clock is not None else f"predictor {found.predictor!r}"
+    return f"  setting   {found.gpu.name}, host {found.host!r}, torch {torch}, {priced}"
 
 
 def _host_words(found: Findings) -> list[str]:

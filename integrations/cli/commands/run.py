@@ -15,9 +15,11 @@ from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
 )
 from neusight.integrations.cli.files import (
     tell_problems,
@@ -39,13 +41,10 @@ from neusight.integrations.cli.trial import (
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import (
-    CLOCKS,
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
-    STATED,
     ProgramOptions,
     checked_calibration,
-    predictor_at,
     read_ranks,
     stated_options,
 )
@@ -91,10 +90,7 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="samples that enter a step of each rank, instead of those found in "
                      "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    run.add_argument("--clock", choices=CLOCKS,
-                     help="clocks of large products: kept up (sustained, the default), or of a "
-                     "short burst")  # fmt: skip
+    add_predictor_arguments(run)
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
@@ -268,13 +264,7 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         topology=options.topology,
         network_gbps=options.network_gbps,
     )
-    return stated_options(
-        {
-            **{name: getattr(options, name) for name in STATED},
-            "predictor": predictor_at(options.clock, options.predictor),
-        },
-        others,
-    )
+    return stated_options(stated_of_pricing(options), others)
 
 
 def _own_words(request: RunRequest) -> list[str]:
