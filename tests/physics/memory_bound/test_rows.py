@@ -180,7 +180,7 @@ def test_a_gather_of_few_indices_looks_them_up_one_after_another() -> None:
 
 
 def test_finding_the_place_of_a_maximum_takes_a_thread_a_latency_for_each_value() -> None:
-    """data/kernelbench 49 to 53, 16 x 256 x 256 along the middle: 9 us more than the sum on H100."""
+    """data/kernelbench 49 to 53, 16 x 256 x 256 along the middle: 9 us beyond the sum on H100."""
 
     def found(variant: Variant, rows: int = 4096, width: int = 256) -> float:
         kernel = Kernel.rows(
