@@ -33,6 +33,7 @@ NEEDS_TORCH = (
     "neusight.recording.hooks",
     "neusight.recording.inputs",
     "neusight.recording.recorder",
+    "neusight.recording.repeats",
     "neusight.recording.signature",
     "neusight.recording.steps",
     "neusight.recording.storages",

@@ -13,7 +13,6 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -346,7 +345,10 @@ class RepeatedCalls:
 
 
 def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    return [*pytree.tree_leaves(args), *pytree.tree_leaves([kwargs[name] for name in sorted(kwargs)])]
+    return [
+        *pytree.tree_leaves(args),
+        *pytree.tree_leaves([kwargs[name] for name in sorted(kwargs)]),
+    ]
 
 
 def _ops(entries: Sequence[TapeEntry]) -> list[object] | None:

@@ -28,9 +28,17 @@ _TRUSTED = ("torch.", "neusight.")
 _PYTHON = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 
 #: What asks for the time or the memory, starts others, or sets a seed.
-_UNTRUSTED = ("torch.distributed", "torch.utils.data", "torch.multiprocessing", "torch.random",
-              "torch.cuda.random", "neusight.fake_cuda.answers.clock",
-              "neusight.fake_cuda.answers.live_memory", "neusight.fake_cuda.nvml", "neusight.fake_cuda.processes")  # fmt: skip
+_UNTRUSTED = (
+    "torch.cuda.random",
+    "torch.distributed",
+    "torch.multiprocessing",
+    "torch.random",
+    "torch.utils.data",
+    "neusight.fake_cuda.answers.clock",
+    "neusight.fake_cuda.answers.live_memory",
+    "neusight.fake_cuda.nvml",
+    "neusight.fake_cuda.processes",
+)
 
 #: Builtin functions that do more than return a value, or that hide what they call.
 _ACTING = frozenset({"print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit"})
@@ -40,13 +48,12 @@ _SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, ty
 
 _PURE_MODULES = ("torch", "math", "operator", "_operator", "_functools", "itertools", "cmath")
 
-#: Where the recorder's own functions are that depend on shapes alone; and other such ops.
-_BY_SHAPE = (
-    "neusight.recording.handlers.shaped",
-    "neusight.fake_cuda.answers.overrides",
-)
+#: Where the recorder's own functions are whose results depend on shapes alone, other such ops, and
+#: one there that reads lengths.
+_BY_SHAPE = ("neusight.recording.handlers.shaped", "neusight.fake_cuda.answers.overrides")
 _PLAIN_OPS = frozenset({aten._to_copy.default})
 _READING_OPS = frozenset({aten._ctc_loss.Tensor})
+_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
 class CallWatch:
@@ -94,9 +101,8 @@ class CallWatch:
     def _event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             self._is_trusted(frame)
-        elif event == "c_call" and not self.reason and not self._is_trusted(frame):
-            if not _is_pure(arg):
-                self._refuse(f"a call of {getattr(arg, '__qualname__', arg)}")
+        elif event == "c_call" and not (self.reason or _is_pure(arg) or self._is_trusted(frame)):
+            self._refuse(f"a call of {getattr(arg, '__qualname__', arg)}")
 
     def _is_trusted(self, frame: FrameType) -> bool:
         """Whether it is a function of torch or neusight, or one of Python that such a one calls."""
@@ -123,21 +129,25 @@ class CallWatch:
         if not isinstance(func, torch._ops.OpOverload):
             self._refuse(f"{func}")
             return
-        name, tags = func._schema.name, func.tags
-        handler: Any = self._handled.get(func)
-        if handler is not None and handler.__module__ not in _BY_SHAPE and func not in _PLAIN_OPS or func in _READING_OPS:
-            if func is not aten.index.Tensor or _has_masks(args[1]):
-                self._refuse(name)
+        name = func._schema.name
         given = _named(func, args, kwargs)
-        draws = torch.Tag.nondeterministic_seeded in tags and not _drops_nothing(given)
-        if draws or _trains_statistics(name, args):
-            self._refuse(name)
-        if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        draws = torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(given)
+        by_values = not _BY_VALUES.isdisjoint(func.tags) or self._is_by_values(func, args)
+        if draws or by_values or _trains_statistics(name, args):
             self._refuse(name)
         for argument in func._schema.arguments:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             if is_written and not self._is_made_here(given.get(argument.name)):
                 self._refuse(f"{name} on what was there before")
+
+    def _is_by_values(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether the recorder runs the op by the values of its arguments."""
+        handler: Any = self._handled.get(func)
+        if handler is None or func in _PLAIN_OPS:
+            return False
+        if func is aten.index.Tensor:
+            return _has_masks(args[1])
+        return handler.__module__ not in _BY_SHAPE or func in _READING_OPS
 
     def see_kernel(self, written: Sequence[torch.Tensor], *, has_mask: bool) -> None:
         """A compiled kernel is about to be launched that writes these."""

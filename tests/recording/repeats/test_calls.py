@@ -150,7 +150,7 @@ def test_a_module_is_left_as_it_was() -> None:
     assert vars(model).keys() == before.keys()
 
 
-# -- what the program could notice ------------------------------------------------------------------
+# -- what the program could notice ----------------------------------------------------------------
 
 TOTAL = 0
 SEEN: list[int] = []
