@@ -13,6 +13,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     MemoryKind,
     is_wide_softmax,
 )
+from neusight.predictors.physics.roofline import cold_share
 
 __all__ = ["missed_again", "reads_again", "row_us"]
 
@@ -103,6 +104,10 @@ _SINGLE_READ_BYTES = 48 * 1024
 _CHANNEL_CLOCKS = 2500.0
 _CHANNELS_AT_ONCE = 2
 
+#: What is left of a CTA's rate where its channel comes from DRAM: 64 channels forward on H100 SXM
+#: (data/kernelbench 73, v0.1) and V100, and backward on V100 (the profile).
+_FROM_DRAM = {False: 0.78, True: 0.61}
+
 #: As NHWC all SMs share all channels (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) and keep what fits into
 #: their shared memory, this share of it, for the second pass. A prior.
 _KEPT_SHARE = 0.75
@@ -183,7 +188,9 @@ def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GP
     row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
     fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
     rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
-    return fixed + rounds * row / kind.row_bytes
+    cold = cold_share(kernel.num_bytes, gpu)
+    slower = 1.0 - cold + cold / _FROM_DRAM[kernel.is_backward]
+    return fixed + rounds * row * slower / kind.row_bytes
 
 
 #: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16
