@@ -46,7 +46,8 @@ def test_one_rank_computes_all_blocks_for_all_micro_batches() -> None:
 
     assert price.compute_us == pytest.approx(64 * 8 * 300.0)
     assert price.exposed_us == price.bubble_us == price.straggler_us == 0.0
-    flops = 64 * 8 * 3 * GEMM.flops
+    possible = H100.peak_flops("bf16", matrix=True) * price.step_us * 1e-6
+    assert price.mfu == pytest.approx(64 * 8 * 3 * GEMM.flops / possible)
     assert price.watts <= H100.tdp_w
 
 
