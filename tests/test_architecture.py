@@ -24,6 +24,7 @@ NEEDS_TORCH = (
     "neusight.fake_cuda",
     "neusight.integrations.frameworks.lightning",
     "neusight.integrations.frameworks.transformers",
+    "neusight.integrations.layouts.training",
     "neusight.integrations.suites.programs",
     "neusight.ops.launched",
     "neusight.questions",
@@ -105,6 +106,7 @@ ORDER = (
     "neusight.integrations.profiles",
     "neusight.integrations.suites",
     "neusight.integrations.check",
+    "neusight.integrations.layouts",
     "neusight.integrations.cli",
 )
 #: Modules at the top of a folder, beside its rooms and the list of its names.
