@@ -94,6 +94,7 @@ ORDER = (
     "neusight.advice",
     "neusight.forecast",
     "neusight.session",
+    "neusight.serving",
     "neusight.child_process",
     "neusight.startup",
     "neusight.integrations.report",
@@ -102,6 +103,7 @@ ORDER = (
     "neusight.integrations.profiles",
     "neusight.integrations.suites",
     "neusight.integrations.check",
+    "neusight.integrations.serving",
     "neusight.integrations.cli",
 )
 #: Modules at the top of a folder, beside its rooms and the list of its names.

@@ -24,6 +24,7 @@ from neusight.serving.scheduler import (
     StepPricing,
     simulate,
 )
+from neusight.serving.static_batching import simulate_static
 
 __all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate"]
 
@@ -205,7 +206,6 @@ class Server:
             max_model_len=self.max_model_len,
             chunked_prefill=settings.chunked_prefill,
             policy=settings.policy,  # type: ignore[arg-type]  # one of its choices
-            batching=settings.batching,  # type: ignore[arg-type]  # likewise
             keeps_prefixes=settings.keeps_prefixes,
             drafts=settings.drafts,
             acceptance=settings.acceptance,
@@ -217,8 +217,9 @@ class Server:
     ) -> LoadPoint:
         """What it does under a load; replicas get the requests in turn."""
         count = self.deployment.replicas
+        serve = simulate_static if self.settings.batching == "static" else simulate
         runs = tuple(
-            simulate(requests[at::count], self.scheduler, self.prices)
+            serve(requests[at::count], self.scheduler, self.prices)
             for at in range(min(count, len(requests)))
         )
         figures = serving_figures(
