@@ -152,16 +152,19 @@ def _reads_two(kernel: Kernel) -> bool:
 
 
 def engine_launches(
-    launches: Sequence[LaunchedKernel], *, tokens: int, sequences: int = 1
+    launches: Sequence[LaunchedKernel], *, tokens: int, sequences: int = 1, merges: bool = True
 ) -> Fused:
     """What vLLM's layers launch for the recorded ones: merged products, norms with the residual sum
-    in them, rotary embedding, cache writes and activations as a kernel each.
+    in them, rotary embedding, cache writes and activations as a kernel each. Without `merges`
+    products stay as they are, as torch.compile leaves them.
 
     Masks, positions and tables of sines are made once, not in each step; attention reads the cache
     by pages and repeats no keys. `tokens` is how many enter, of `sequences` together.
     """
     whole = with_attention(launches, sequences=sequences)
     groups = joined_products(whole)
+    if not merges:
+        groups = [(at,) for group in groups for at in group]
     merged = {group[0]: _merged([whole[at] for at in group]) for group in groups}
     later = {at for group in groups for at in group[1:]}
     anchors = [
@@ -295,7 +298,7 @@ def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) ->
     size = attention.kernel.size
     assert isinstance(size, AttentionSize)
     a_head = size.batch * size.seq_kv * size.head_dim
-    for launch in before:
+    for launch in reversed(before):  # after the rotary embedding, which joins halves as well
         numel = _numel(launch.kernel)
         is_write = launch.kernel.name in _CACHE_WRITES
         if is_write and numel and numel % a_head == 0 and numel // a_head < size.kv_heads:

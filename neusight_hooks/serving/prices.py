@@ -157,9 +157,14 @@ def step_program(
     for point in aligned(points):
         launches = with_attention(point.launches, sequences=point.sequences)
         cached = _cached_heads(launches)
-        if engine.name == "vllm":
+        if engine.name != "eager":
             tokens = point.sequences * point.tokens
-            fused = engine_launches(point.launches, tokens=tokens, sequences=point.sequences)
+            fused = engine_launches(
+                point.launches,
+                tokens=tokens,
+                sequences=point.sequences,
+                merges=engine.name == "vllm",
+            )
             launches = fused.launches
             unmatched.update(dict.fromkeys(fused.unmatched))
         weights_before = _weight_bytes(launches)

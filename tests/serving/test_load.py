@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, pstdev
 
@@ -33,7 +34,7 @@ def test_requests_arrive_at_the_stated_rate(arrivals: str) -> None:
 def test_burstiness_is_the_coefficient_of_variation_between_arrivals() -> None:
     load = Load((FIXED,), 5000, arrivals="gamma", rate=1.0, burstiness=2.0)
     times = [one.arrival_s for one in load.requests(most_tokens=1000)]
-    gaps = [later - one for one, later in zip(times, times[1:], strict=False)]
+    gaps = [later - one for one, later in pairwise(times)]
 
     assert pstdev(gaps) / mean(gaps) == pytest.approx(2.0, rel=0.1)
 

@@ -178,9 +178,7 @@ def test_a_budget_below_the_sequences_is_refused() -> None:
 
 LOADS = st.builds(
     Load,
-    classes=st.just(
-        (RequestClass(Lengths("uniform", 1, 90), Lengths("uniform", 1, 60)),)
-    ),
+    classes=st.just((RequestClass(Lengths("uniform", 1, 90), Lengths("uniform", 1, 60)),)),
     num_requests=st.integers(1, 25),
     rate=st.sampled_from([10.0, 1000.0]),
     turns=st.integers(1, 3),
