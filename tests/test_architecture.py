@@ -98,6 +98,7 @@ ORDER = (
     "neusight.advice",
     "neusight.forecast",
     "neusight.session",
+    "neusight.serving",
     "neusight.child_process",
     "neusight.startup",
     "neusight.integrations.report",
@@ -107,6 +108,7 @@ ORDER = (
     "neusight.integrations.suites",
     "neusight.integrations.check",
     "neusight.integrations.layouts",
+    "neusight.integrations.serving",
     "neusight.integrations.cli",
 )
 #: Modules at the top of a folder, beside its rooms and the list of its names.

@@ -1,4 +1,4 @@
-"""What is served: a model recorded at a few points, from its config, a Python file or a recording."""
+"""What is served: a model recorded at a few points, from its config or a Python file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import json
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +40,14 @@ class ServedModel:
     windows: tuple[int, ...] = ()
 
 
+#: What transformers calls a cache among a model's arguments and outputs, by version.
+_CACHES = ("cache", "past_key_values", "cache_params")
+
 #: Token ids and a cache (None: empty) in, logits and the cache out.
 Forward = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def recorded_model(
-    what: str, gpu: GPU, *, dtype: str = "", engine: str = "vllm"
-) -> ServedModel:
+def recorded_model(what: str, gpu: GPU, *, dtype: str = "", engine: str = "vllm") -> ServedModel:
     """The model that `what` names: a folder or file with the config of a transformers model, or
     FILE.py:FUNCTION, whose function builds a model and returns its forward; OptionError."""
     path, _, function = what.partition(".py:")
@@ -151,17 +151,15 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
     options: dict[str, Any] = {"use_cache": True}
     if "logits_to_keep" in accepted:
         options["logits_to_keep"] = 1
-    names = ("past_key_values", "cache_params")
+    names = tuple(name for name in _CACHES if name in accepted)
 
     def forward(ids: Any, cache: Any) -> tuple[Any, Any]:
         given = {} if cache is None else {cache[0]: cache[1]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            output = model(input_ids=ids, **options, **given)
-            for name in names:
-                found = getattr(output, name, None)
-                if found is not None:
-                    return output, (name, found)
+        output = model(input_ids=ids, **options, **given)
+        for name in names:
+            found = getattr(output, name, None)
+            if found is not None:
+                return output, (name, found)
         raise OptionError(
             f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
             "values: it is not causal"
@@ -195,9 +193,7 @@ def _of_file(file: Path, function: str, gpu: GPU) -> ServedModel:
     return model
 
 
-def _function_of(
-    module: Any, loader: Any, file: Path, function: str
-) -> Callable[[], Any]:
+def _function_of(module: Any, loader: Any, file: Path, function: str) -> Callable[[], Any]:
     from neusight.session import forecast_on  # noqa: F401  (the program's imports may ask for it)
 
     try:
@@ -207,7 +203,7 @@ def _function_of(
     build = getattr(module, function, None)
     if not callable(build):
         raise OptionError(
-            f"{file} has no function {function!r}. It builds the model on \"cuda\" and returns "
+            f'{file} has no function {function!r}. It builds the model on "cuda" and returns '
             "forward(ids, cache) -> (logits, cache), where the first cache is None."
         )
     return build  # type: ignore[no-any-return]  # a function of the user's
@@ -262,9 +258,7 @@ def _recorded(
     except NeusightError:
         raise
     except Exception as error:
-        raise OptionError(
-            f"the model of {name} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise OptionError(f"the model of {name} failed: {type(error).__name__}: {error}") from error
     return _model_of(forecast, batches, name, max_positions)
 
 
