@@ -39,6 +39,8 @@ __all__ = [
     "TapedOp",
 ]
 
+_CPU_WORK = "cpu ops"
+
 #: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
 
@@ -162,7 +164,7 @@ class RepeatedCall:
     @staticmethod
     def of(entries: Sequence[TapeEntry], outputs: Sequence[int]) -> RepeatedCall | None:
         """Of a call that left these entries, with storages of these numbers alive at its end, in
-        that order; None where it did more: waited, worked on the host, or freed what others made.
+        that order; None where it did more: waited, slept, or freed what others made.
         """
         allocated: dict[int, int] = {}
         freed: set[int] = set()
@@ -171,7 +173,7 @@ class RepeatedCall:
                 allocated[entry.number] = position
             elif isinstance(entry, TapedFree) and entry.number in allocated:
                 freed.add(entry.number)
-            elif not isinstance(entry, (TapedOp, Mark)):
+            elif not isinstance(entry, (TapedOp, Mark)) and not _is_cpu_work(entry):
                 return None
         if set(outputs) != allocated.keys() - freed:
             return None
@@ -301,7 +303,7 @@ class Tape:
             self._write_cpu_work()
 
     def _write_cpu_work(self) -> None:
-        work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
+        work = HostWork(_CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
         self._cpu_pending, self._cpu_pending_us = 0, 0.0
         self.entries.append(work)
 
@@ -361,6 +363,10 @@ class Tape:
         """Appends ops and events as a captured graph launches them."""
         self.entries.extend(captured)
         self.gpu_ops += _num_ops(captured)
+
+
+def _is_cpu_work(entry: TapeEntry) -> bool:
+    return isinstance(entry, HostWork) and entry.name == _CPU_WORK
 
 
 def _expanded(entries: Iterable[TapeEntry]) -> list[SingleEntry]:
