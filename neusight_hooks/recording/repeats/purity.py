@@ -48,7 +48,9 @@ _ACTING = frozenset({"print", "open", "input", "exec", "eval", "compile", "break
 _SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, type, slice, range,
           contextvars.ContextVar)  # fmt: skip
 
-_PURE_MODULES = ("torch", "_abc", "math", "operator", "_operator", "_functools", "itertools", "cmath")
+_PURE_MODULES = frozenset(
+    {"_abc", "_functools", "_operator", "cmath", "itertools", "math", "operator", "torch"}
+)
 
 #: Where the recorder's own functions are whose results depend on shapes alone, other such ops, and
 #: one there that reads lengths.

@@ -30,10 +30,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, PurePath, to
           torch.device, torch.layout, torch.memory_format)  # fmt: skip
 
 #: Kinds of objects that keep no state which a call could read. (A logger's calls are seen as such.)
-_STATELESS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
-              types.MethodDescriptorType, types.CodeType, weakref.ReferenceType, re.Pattern,
-              property, slice, enum.Enum, logging.Logger, contextvars.ContextVar, torch._ops.OpOverload,
-              torch._ops.OpOverloadPacket)  # fmt: skip
+_STATELESS = (
+    contextvars.ContextVar,
+    enum.Enum,
+    logging.Logger,
+    property,
+    re.Pattern,
+    slice,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    weakref.ReferenceType,
+)
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
