@@ -114,19 +114,10 @@ def _gradients(
     writes: tuple[TensorSpec | None, ...],
     rows: int,
     width: int,
-    *,
-    along_columns: bool = False,
 ) -> list[Kernel]:
     """The kernel along the rows that gives the input's gradient, if not all."""
     return _norm_kernel(
-        f"{kind}_backward",
-        reads,
-        writes,
-        rows,
-        width,
-        variant=kind,
-        is_backward=True,
-        along_columns=along_columns,
+        f"{kind}_backward", reads, writes, rows, width, variant=kind, is_backward=True
     )
 
 
@@ -295,15 +286,14 @@ def cudnn_batch_norm(
     vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
     width = input.numel // max(1, channels)
-    return _norm_kernel(
-        "batch_norm",
-        (input, *vectors),
-        written,
-        channels,
-        width,
-        variant="batch_norm",
-        along_columns=input.is_channels_last,
-    )
+    reads = (input, *vectors)
+    kernels = _norm_kernel("batch_norm", reads, written, channels, width, variant="batch_norm")
+    return _in_layout_of(input, kernels)
+
+
+def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
+    """The same kernels, whose channels are columns where they lie side by side in memory."""
+    return [replace(kernel, along_columns=source.is_channels_last) for kernel in kernels]
 
 
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
@@ -322,14 +312,8 @@ def cudnn_batch_norm_backward(
     channels = _channels(input)
     reads = (input, grad_output, weight, save_mean, save_var)
     width = input.numel // max(1, channels)
-    return _gradients(
-        "batch_norm",
-        reads,
-        (input, weight, weight),
-        channels,
-        width,
-        along_columns=input.is_channels_last,
-    )
+    writes = (input, weight, weight)
+    return _in_layout_of(input, _gradients("batch_norm", reads, writes, channels, width))
 
 
 @register_op(
@@ -430,10 +414,8 @@ def _joint_gradients(
     statistics = (vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return [
-        replace(kernel, variant="batch_norm_gradients")
-        for kernel in _gradients("batch_norm", reads, writes, channels, source.numel // channels)
-    ]
+    kernels = _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    return [replace(kernel, variant="batch_norm_gradients") for kernel in kernels]
 
 
 def _gradient_sums(
