@@ -2,7 +2,7 @@
 
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
-    python benchmarks/multi_gpu.py --markdown FILE    the tables, for ACCURACY.md
+    python benchmarks/multi_gpu.py --csv benchmarks/results/multi_gpu.csv
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
 recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
 import subprocess
@@ -313,31 +314,32 @@ def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def markdown(done: list[Result], missing: Counter[str]) -> str:
-    """The tables for ACCURACY.md."""
-    lines = ["| source | figure | rows | median error % | median signed | in 80 % "
-             "| constant HFU: median error % |",
-             "|---|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+_COLUMNS = ("source", "figure", "rows", "median_error_percent", "median_signed_percent",
+            "in_80_percent", "constant_hfu_error_percent")  # fmt: skip
+
+
+def csv_text(done: list[Result]) -> str:
+    """A row for each source and figure; last, the error of one constant HFU for each GPU."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
     constant = constant_errors(done)
     for (source, is_memory), own in sorted(_by_source(done).items()):
         signed = [result.error for result in own]
         share = sum(result.is_inside for result in own) / len(own)
-        kind = "GiB reserved" if is_memory else "tokens/s"
+        errors = (100 * median(map(abs, signed)), 100 * median(signed))
         of_constant = [abs(constant[r.case.name]) for r in own if r.case.name in constant]
-        bar = f"{100 * median(of_constant):.1f}" if of_constant and not is_memory else ""
-        lines.append(
-            f"| {source} | {kind} | {len(own)} | {100 * median(map(abs, signed)):.1f} |"
-            f" {100 * median(signed):+.1f} | {100 * share:.0f} | {bar} |"
+        writer.writerow(
+            (
+                source,
+                "GiB reserved" if is_memory else "tokens/s",
+                len(own),
+                *(f"{error:.1f}" for error in errors),
+                f"{100 * share:.0f}",
+                f"{100 * median(of_constant):.1f}" if of_constant and not is_memory else "",
+            )
         )
-    ratios = scaling(done)
-    if ratios:
-        off = [abs(forecast / measured - 1.0) for measured, forecast in ratios.values()]
-        lines.append(
-            f"\nWeak scaling, {len(ratios)} ratios of more ranks to the fewest of a series: median "
-            f"error {100 * median(off):.1f} %."
-        )
-    left = ", ".join(f"{count} of {reason}" for reason, count in sorted(missing.items()))
-    return "\n".join(lines) + f"\n\nNot reached: {left}.\n"
+    return stream.getvalue()
 
 
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
@@ -353,7 +355,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only sources or names with this in them")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
-    parser.add_argument("--markdown", type=Path, help="write the tables there")
+    parser.add_argument("--csv", type=Path, help="write the errors by source there")
     options = parser.parse_args()
     if not PUBLISHED.exists():
         print(f"skipped: there are no published figures at {SHARED}")
@@ -377,9 +379,11 @@ def main() -> int:
     if done:
         for name, (measured, forecast_ratio) in scaling(done).items():
             print(f"scaling  {name}: measured {measured:.3f}, forecast {forecast_ratio:.3f}")
-        print(markdown(done, missing))
-    if options.markdown:
-        options.markdown.write_text(markdown(done, missing), encoding="utf-8")
+        print(csv_text(done))
+    for reason, count in sorted(missing.items()):
+        print(f"not run  {count} of {reason}")
+    if options.csv:
+        options.csv.write_text(csv_text(done), encoding="utf-8")
     return 0
 
 

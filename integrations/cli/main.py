@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from neusight._version import __version__
+from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run
+from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run, serve
 from neusight.integrations.cli.commands.measurements import (
     calibrate,
     carry,
@@ -91,6 +92,7 @@ _WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
 _ONLY_WITH = {"compare": "--git"}
 _WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "gpus": gpus,
+    "serve": serve,
     "evaluate": evaluate,
     "fit": fit,
     "calibrate": calibrate,
@@ -181,6 +183,7 @@ def _wrong_options(
 
 def _failed(error: Exception, words: Sequence[str]) -> ExitCode:
     """Says what went wrong; whose fault it is decides the code."""
+    error = error_of_missing_name(error) or error
     if isinstance(error, (SlowMachineError, UnsupportedTorchError)):
         return _said(str(error), ExitCode.NEUSIGHT_FAILED)
     if isinstance(error, NeusightError):

@@ -77,7 +77,9 @@ _COPIES = {
     "memset": "Memset (Device)",
 }
 _FLASH = frozenset({"flash_attention", "flash_attention_3", "flash_attention_4"})
-_BATCH_NORM = frozenset({"batch_norm", "batch_norm_sums", "batch_norm_join"})
+_BATCH_NORM = frozenset(
+    {"batch_norm", "batch_norm_sums", "batch_norm_gradients", "batch_norm_join"}
+)
 _DEFAULT_TILE = (128, 128)
 _ANONYMOUS = "void at::native::(anonymous namespace)::"
 _RANDOM = (

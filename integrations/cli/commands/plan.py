@@ -37,7 +37,6 @@ from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
-    HOSTS,
     checked_calibration,
     read_ranks,
     stated_options,
@@ -49,6 +48,7 @@ from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
@@ -105,7 +105,7 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    plan.add_argument("--host", choices=HOSTS, help="cost of the host")
+    plan.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                       help="end a loop that waits for an invented value after N ops")  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.program.options import ProgramOptions
 from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import (
     DEFAULT_PREDICTOR,
@@ -18,6 +19,7 @@ from neusight.predictors.registry import (
     require_predictor,
 )
 from neusight.predictors.terminal_text import fitted, printable, printable_lines
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.integrations.suites.evaluation import SuiteReport
@@ -51,9 +53,15 @@ def add_arguments(evaluate: argparse.ArgumentParser) -> None:
                           "own)")  # fmt: skip
     evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
     evaluate.add_argument("--sizes", action="store_true", help="show every size class")
-    suites = evaluate.add_argument_group("whole programs that others measured")
+    _add_suites(evaluate.add_argument_group("whole programs that others measured"))
+
+
+def _add_suites(suites: argparse._ArgumentGroup) -> None:
     suites.add_argument("--suite", metavar="NAME", help=f"run their cases: {', '.join(_SUITES)}")
     suites.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
+    suites.add_argument("--torch", metavar="VERSION", help="price the kernels of that version of "
+                        "torch, as 2.4 (default: the one that each case ran)")  # fmt: skip
+    suites.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     suites.add_argument("--csv", metavar="FILE", help="write the error of every case there")
     suites.add_argument("--markdown", metavar="FILE", help="write the tables there")
     suites.add_argument("--recordings", metavar="DIR", help="keep what was recorded, and price it "
@@ -68,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     _require_data(options)
     if options.suite is not None:
         return _run_suite(options)
-    for option in ("only", "csv", "markdown", "recordings"):
+    for option in ("only", "torch", "host", "csv", "markdown", "recordings"):
         if getattr(options, option):
             raise OptionError(f"--{option} is for cases: name them with --suite NAME.")
     if options.clock is not None:
@@ -114,12 +122,15 @@ def _run_suite(options: argparse.Namespace) -> int:
     from neusight.integrations.suites.evaluation import evaluate_suite
     from neusight.integrations.suites.tables import left_out_lines, text_table
 
+    ProgramOptions(torch=options.torch, host=options.host)  # refuses what means nothing
     report = evaluate_suite(
         options.suite,
         Path(options.data),
         _suite_predictors(options),
         only=options.only,
         kept=Path(options.recordings) if options.recordings else None,
+        torch=options.torch,
+        host=options.host,
         progress=lambda text: print(printable(text), file=sys.stderr, flush=True),
     )
     for table in report.tables:

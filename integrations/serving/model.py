@@ -1,0 +1,307 @@
+"""What is served: a model recorded at a few points, from its config or a Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.predictors.errors import NeusightError, OptionError
+from neusight.predictors.gpu import GPU
+from neusight.recording.recording import Alloc, Recording
+from neusight.serving.launches import RecordedPoint, launches_of
+
+if TYPE_CHECKING:
+    from neusight.forecast import Forecast
+
+__all__ = ["ServedModel", "recorded_model"]
+
+#: Tokens of the recorded forwards, and those in the cache before them, two numbers of each. Smaller
+#: where the model has fewer positions.
+_TOKENS = (64, 128)
+_PAST = (256, 512)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A causal model as it was recorded on a GPU: forwards of some batches, the bytes of its
+    parameters, the host's time of one eager forward, and how far each attention looks."""
+
+    name: str
+    points: tuple[RecordedPoint, ...]
+    parameter_bytes: int
+    host_us: float
+    max_positions: int | None
+    windows: tuple[int, ...] = ()
+
+
+#: What transformers calls a cache among a model's arguments and outputs, by version.
+_CACHES = ("cache", "past_key_values", "cache_params")
+
+#: Token ids and a cache (None: empty) in, logits and the cache out.
+Forward = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def recorded_model(what: str, gpu: GPU, *, dtype: str = "", engine: str = "vllm") -> ServedModel:
+    """The model that `what` names: a folder or file with the config of a transformers model, or
+    FILE.py:FUNCTION, whose function builds a model and returns its forward; OptionError."""
+    path, _, function = what.partition(".py:")
+    if what.endswith(".py") or function:
+        file = Path(what if what.endswith(".py") else f"{path}.py")
+        return _of_file(file, function or "build", gpu)
+    return _of_config(Path(what), gpu, dtype)
+
+
+# -- transformers ---------------------------------------------------------------------------------
+
+
+def _of_config(path: Path, gpu: GPU, dtype: str) -> ServedModel:
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise OptionError(
+            f"there is no {file}: give a model's config.json or its folder, FILE.py:FUNCTION, or "
+            "a recording of a generation (neusight run --save)"
+        )
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise OptionError(f"{file} is not JSON: {error}") from None
+    config = _config(values, file)
+    text = config.get_text_config()
+    max_positions = getattr(text, "max_position_embeddings", None)
+    name = str(values.get("_name_or_path") or path.resolve().parent.name
+               if file == path else path.resolve().name)  # fmt: skip
+    chosen = dtype or _dtype_of(values)
+    build = lambda: _transformers_forward(config, chosen, file)  # noqa: E731
+    model = _recorded(build, gpu, name, max_positions)
+    return ServedModel(
+        model.name, model.points, model.parameter_bytes, model.host_us, max_positions,
+        _windows(text),
+    )  # fmt: skip
+
+
+def _dtype_of(values: dict[str, Any]) -> str:
+    """What the weights are stored as; bfloat16 where the config does not say, or says float32, in
+    which no server runs."""
+    named = str(values.get("dtype") or values.get("torch_dtype") or "")
+    return named if named in ("float16", "bfloat16") else "bfloat16"
+
+
+def _config(values: Any, file: Path) -> Any:
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise OptionError(
+            "a config is built by transformers, which is not installed: pip install transformers"
+        ) from None
+    if not isinstance(values, dict) or not values.get("model_type"):
+        raise OptionError(f"{file} has no model_type: it is not the config of a transformers model")
+    kind = values["model_type"]
+    others = {key: value for key, value in values.items() if key != "model_type"}
+    others.pop("quantization_config", None)
+    try:
+        config = AutoConfig.for_model(kind, **others)
+    except (ValueError, KeyError):
+        raise OptionError(
+            f"{file} is of type {kind!r}, which the installed transformers does not know. Serve "
+            "the model from Python: neusight serve FILE.py:FUNCTION."
+        ) from None
+    except Exception as error:
+        raise OptionError(f"{file} is no config of {kind!r}: {error}") from None
+    if getattr(config, "is_encoder_decoder", False):
+        raise OptionError(
+            f"{file} is of an encoder-decoder ({kind}); only causal models are served"
+        )
+    return config
+
+
+def _windows(config: Any) -> tuple[int, ...]:
+    """How far each layer's attention looks."""
+    window = getattr(config, "sliding_window", None) or 0
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        attending = [kind for kind in kinds if "attention" in kind and "linear" not in kind]
+        return tuple(window if kind.startswith("sliding") else 0 for kind in attending)
+    layers = getattr(config, "num_hidden_layers", 0)
+    return (window,) * layers if window and getattr(config, "use_sliding_window", True) else ()
+
+
+def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    named = getattr(torch, dtype, None)
+    if not isinstance(named, torch.dtype):
+        raise OptionError(f"--dtype is {dtype!r}; it is float16 or bfloat16")
+    try:
+        with torch.device("cuda"):
+            model = AutoModelForCausalLM.from_config(config, dtype=named).eval()
+    except ValueError as error:
+        if "AutoModelForCausalLM" not in str(error):
+            raise
+        raise OptionError(
+            f"{file} is of type {config.model_type!r}, which is not a causal language model"
+        ) from None
+    accepted = inspect.signature(model.forward).parameters
+    options: dict[str, Any] = {"use_cache": True}
+    if "logits_to_keep" in accepted:
+        options["logits_to_keep"] = 1
+    names = tuple(name for name in _CACHES if name in accepted)
+
+    def forward(ids: Any, cache: Any) -> tuple[Any, Any]:
+        given = {} if cache is None else {cache[0]: cache[1]}
+        output = model(input_ids=ids, **options, **given)
+        for name in names:
+            found = getattr(output, name, None)
+            if found is not None:
+                return output, (name, found)
+        raise OptionError(
+            f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
+            "values: it is not causal"
+        )
+
+    return forward
+
+
+# -- a Python file --------------------------------------------------------------------------------
+
+
+def _of_file(file: Path, function: str, gpu: GPU) -> ServedModel:
+    if not file.is_file():
+        raise OptionError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        build = _function_of(module, spec.loader, file, function)
+        positions: list[int | None] = [None]
+
+        def forward() -> Forward:
+            built = build()
+            positions[0] = getattr(built, "max_positions", None)
+            return _checked_forward(built, file, function)
+
+        model = _recorded(forward, gpu, file.stem, None)
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    return model
+
+
+def _function_of(module: Any, loader: Any, file: Path, function: str) -> Callable[[], Any]:
+    from neusight.session import forecast_on  # noqa: F401  (the program's imports may ask for it)
+
+    try:
+        loader.exec_module(module)
+    except Exception as error:
+        raise OptionError(f"{file} failed: {type(error).__name__}: {error}") from error
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise OptionError(
+            f'{file} has no function {function!r}. It builds the model on "cuda" and returns '
+            "forward(ids, cache) -> (logits, cache), where the first cache is None."
+        )
+    return build  # type: ignore[no-any-return]  # a function of the user's
+
+
+def _checked_forward(built: Any, file: Path, function: str) -> Forward:
+    if not callable(built):
+        raise OptionError(
+            f"{function} of {file} returned {type(built).__name__}, not a function: it returns "
+            "forward(ids, cache) -> (logits, cache)"
+        )
+
+    def forward(ids: Any, cache: Any) -> tuple[Any, Any]:
+        output = built(ids, cache)
+        if not isinstance(output, tuple) or len(output) != 2 or output[1] is None:
+            raise OptionError(
+                f"the forward of {file} returned {type(output).__name__}, not (logits, cache): a "
+                "model that keeps no cache is not served token by token"
+            )
+        return output
+
+    return forward
+
+
+# -- recording ------------------------------------------------------------------------------------
+
+
+def _recorded(
+    build: Callable[[], Forward], gpu: GPU, name: str, max_positions: int | None
+) -> ServedModel:
+    """Forwards of one sequence and of two, with two numbers of tokens after two of past ones."""
+    import torch
+
+    from neusight.session import forecast_on
+
+    (few, many), (short, long) = _sizes(max_positions)
+    batches = [
+        (1, few, short), (1, many, short), (1, few, long), (1, many, long), (2, few, short),
+    ]  # fmt: skip
+    try:
+        with torch.no_grad(), forecast_on(gpu) as forecast:
+            forward = build()
+            forecast.step()
+            for sequences, tokens, past in batches:
+                cache = forward(_ids(sequences, past), None)[1]
+                forecast.step()
+                ids = _ids(sequences, tokens)
+                forecast.step()
+                forward(ids, cache)
+                forecast.step()
+                del cache
+    except NeusightError:
+        raise
+    except Exception as error:
+        raise OptionError(f"the model of {name} failed: {type(error).__name__}: {error}") from error
+    return _model_of(forecast, batches, name, max_positions)
+
+
+def _ids(sequences: int, tokens: int) -> Any:
+    import torch
+
+    return torch.zeros(sequences, tokens, dtype=torch.long, device="cuda")
+
+
+def _sizes(max_positions: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    if max_positions is None or max_positions >= _TOKENS[1] + _PAST[1]:
+        return _TOKENS, _PAST
+    unit = max_positions // 8
+    if unit < 1:
+        raise OptionError(f"the model has {max_positions} positions; it takes 8 at least")
+    return (unit, 2 * unit), (2 * unit, 4 * unit)
+
+
+def _model_of(
+    forecast: Forecast, batches: list[tuple[int, int, int]], name: str, max_positions: int | None
+) -> ServedModel:
+    recording = forecast.recording
+    steps = [step for step in recording.steps for _ in range(step.count)]
+    # the model, then of each batch: past, ids, forward
+    forwards = [steps[3 * (at + 1)] for at in range(len(batches))]
+    points = tuple(
+        RecordedPoint(*batch, launches_of(step.entries))
+        for batch, step in zip(batches, forwards, strict=True)
+    )
+    if not any(point.launches for point in points):
+        raise OptionError(f'the model of {name} runs nothing on the GPU: build it on "cuda"')
+    return ServedModel(name, points, _parameter_bytes(recording), _host_us(forecast), max_positions)
+
+
+def _parameter_bytes(recording: Recording) -> int:
+    return sum(
+        entry.num_bytes
+        for step in recording.steps
+        for entry in step.entries
+        if isinstance(entry, Alloc) and entry.kind == "parameter"
+    )
+
+
+def _host_us(forecast: Forecast) -> float:
+    """What the host takes for one forward, as Python and torch launch it."""
+    return forecast.timeline.steps[3].host_ns / 1e3
