@@ -18,6 +18,11 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
+from neusight.ops.rows.rms_norm import (
+    FUSED_RMS_NORM_SINCE,
+    separate_rms_norm,
+    separate_rms_norm_backward,
+)
 from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
@@ -70,11 +75,14 @@ def layer_norm(
     *,
     input: TensorSpec,
     normalized_shape: tuple[int, ...],
+    weight: TensorSpec | None = None,
     **others: Argument,
 ) -> list[Kernel]:
     """One kernel that also writes the statistics of each row."""
     kind = _kind_of(call)
     rows, width = _rows_and_width(input, normalized_shape)
+    if kind == "rms_norm" and math.torch < FUSED_RMS_NORM_SINCE:
+        return separate_rms_norm(input, weight, rows, width)
     return _norm_kernel(kind, read_tensors(call), written_tensors(call), rows, width, variant=kind)
 
 
@@ -97,6 +105,8 @@ def layer_norm_backward(
     rows, width = _rows_and_width(input, normalized_shape)
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     wants_bias = wants_bias and kind == "layer_norm"
+    if kind == "rms_norm" and math.torch < FUSED_RMS_NORM_SINCE:
+        return separate_rms_norm_backward(input, weight, rows, width, wants_weight=wants_weight)
     reads = (grad_out, input, mean, rstd)
     kernels: list[Kernel] = []
     if wants_input:
