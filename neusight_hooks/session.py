@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
+from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.failure import failure_options
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.fake_cuda.processes.processes import Processes
@@ -232,6 +233,9 @@ class Session:
         first time that takes seconds, in which nothing has to be held."""
         refuse_platform()
         self.interrupts.hold()
+        from neusight.compatibility.torch_internals import require
+
+        require("opening")  # modules that are imported from here on take such names at their top
         from neusight.fake_cuda.core import self_check
 
         self.interrupts.put_back()
@@ -539,6 +543,9 @@ class forecast_on:  # a context manager reads as a verb
                 self._elsewhere.report(session.forecast.recording)
             session.forecast.add(*self._elsewhere.collect())
             self._elsewhere = None
+        unsupported = None if error is None else error_of_missing_name(error)
+        if unsupported is not None:
+            raise unsupported from error
         if kind is None and not session.has_cuda_work:
             failure = session.processes.failure
             why = f"; {failure}" if failure else _CHOSEN_BEFORE
@@ -648,6 +655,7 @@ def _warnings_of(recorder: Recorder) -> list[str]:
         sites = sorted(recorder.invention.sites)
         shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
         found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+    found += recorder.repeats.report()
     filled = recorder.lazy.materialised_bytes
     if filled:
         found.append(

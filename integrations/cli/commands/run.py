@@ -15,9 +15,11 @@ from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
 )
 from neusight.integrations.cli.files import (
     tell_problems,
@@ -41,8 +43,6 @@ from neusight.integrations.program.forecasting import ProgramForecast, forecast_
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
-    HOSTS,
-    STATED,
     ProgramOptions,
     checked_calibration,
     read_ranks,
@@ -56,6 +56,7 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -89,15 +90,13 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="samples that enter a step of each rank, instead of those found in "
                      "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    add_predictor_arguments(run)
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    run.add_argument("--host", choices=HOSTS,
-                     help="cost of the host (default: what machines with that GPU usually have); "
-                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
                      help="judge if it fits into that much (all that the GPU has), and tell what "
                      "would make it fit")  # fmt: skip
@@ -121,6 +120,9 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
                      help="tell what stands behind the prices of its kernels: launch, bound, "
                      "origin")  # fmt: skip
+    run.add_argument("--measured", metavar="DIR",
+                     help="with --explain: a folder of measured kernels, as `neusight measure` "
+                     "writes one, whose nearest rows are shown beside them")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class RunRequest:
     html: str | None
     save: str | None
     explain: tuple[str, ...]
+    measured: str | None
     command: str
     date: str
 
@@ -206,6 +209,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         html=options.html,
         save=options.save,
         explain=tuple(options.explain),
+        measured=options.measured,
         command=command,
         date=_date(options.html),
     )
@@ -223,6 +227,8 @@ def _date(html: str | None) -> str:
 def _require_sense(request: RunRequest) -> None:
     """Raises what would be raised after minutes of recording: for a limit of memory, a calibration,
     a topology or a price that means nothing."""
+    if request.measured is not None and not request.explain:
+        raise OptionError("--measured shows rows beside what --explain names: say --explain too")
     if request.max_memory is not None:
         limit_of(request.max_memory)
     checked_calibration(request.options, request.gpus)
@@ -258,7 +264,7 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         topology=options.topology,
         network_gbps=options.network_gbps,
     )
-    return stated_options({name: getattr(options, name) for name in STATED}, others)
+    return stated_options(stated_of_pricing(options), others)
 
 
 def _own_words(request: RunRequest) -> list[str]:
@@ -370,7 +376,8 @@ def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
     for what in request.explain:
         for forecast in forecasts:
             try:
-                print(f"\n{printable_text(forecast.explain(what))}")
+                text = forecast.explain(what, measured=request.measured)
+                print(f"\n{printable_text(text)}")
             except ValueError as error:
                 missing[f"--explain: {error}"] = None
     return list(missing)

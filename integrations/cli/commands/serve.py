@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.screen import coloured
-from neusight.integrations.program.options import HOSTS
 from neusight.predictors.errors import OptionError
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.integrations.serving.model import ServedModel
@@ -68,7 +68,7 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
                        help="how the GPUs are joined (its reference system)")  # fmt: skip
     serve.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     serve.add_argument("--calibration", metavar="FILE", help="what `neusight calibrate` learnt")
-    serve.add_argument("--host", choices=HOSTS, help="cost of the host")
+    serve.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
 
 
 def _add_load(serve: argparse.ArgumentParser) -> None:

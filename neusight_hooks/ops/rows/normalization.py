@@ -114,10 +114,19 @@ def _gradients(
     writes: tuple[TensorSpec | None, ...],
     rows: int,
     width: int,
+    *,
+    along_columns: bool = False,
 ) -> list[Kernel]:
     """The kernel along the rows that gives the input's gradient, if not all."""
     return _norm_kernel(
-        f"{kind}_backward", reads, writes, rows, width, variant=kind, is_backward=True
+        f"{kind}_backward",
+        reads,
+        writes,
+        rows,
+        width,
+        variant=kind,
+        is_backward=True,
+        along_columns=along_columns,
     )
 
 
@@ -287,7 +296,13 @@ def cudnn_batch_norm(
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
     width = input.numel // max(1, channels)
     return _norm_kernel(
-        "batch_norm", (input, *vectors), written, channels, width, variant="batch_norm"
+        "batch_norm",
+        (input, *vectors),
+        written,
+        channels,
+        width,
+        variant="batch_norm",
+        along_columns=input.is_channels_last,
     )
 
 
@@ -307,7 +322,14 @@ def cudnn_batch_norm_backward(
     channels = _channels(input)
     reads = (input, grad_output, weight, save_mean, save_var)
     width = input.numel // max(1, channels)
-    return _gradients("batch_norm", reads, (input, weight, weight), channels, width)
+    return _gradients(
+        "batch_norm",
+        reads,
+        (input, weight, weight),
+        channels,
+        width,
+        along_columns=input.is_channels_last,
+    )
 
 
 @register_op(
@@ -408,7 +430,10 @@ def _joint_gradients(
     statistics = (vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    return [
+        replace(kernel, variant="batch_norm_gradients")
+        for kernel in _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    ]
 
 
 def _gradient_sums(

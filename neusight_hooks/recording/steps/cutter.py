@@ -246,6 +246,17 @@ class StepCutter:
         return any(rolled_out for _, rolled_out in turns)
 
     @property
+    def _is_on_policy(self) -> bool:
+        """Whether a step is one rollout and the updates that use it, by the same optimizers again
+        and again or after many calls. Targets that other networks compute come before more updates
+        than the first, or each optimizer steps once."""
+        turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
+        num_rollouts = sum(rolled_out for _, rolled_out in turns)
+        uses_again = len({turn for turn, _ in turns}) < len(turns)
+        is_long = self._most_rolled_out > _FEW_CALLS
+        return num_rollouts > 0 and (is_long or (num_rollouts == 1 and uses_again))
+
+    @property
     def _may_train(self) -> bool:
         return self._has_optimizer or self._num_rounds > 0 or self.backward_seen
 
@@ -351,6 +362,12 @@ class StepCutter:
         self._folded.correct_kinds(self.writer.late_kinds)
 
     @property
+    def may_skip_calls(self) -> bool:
+        """Whether equal calls say nothing new: nothing has trained, and the script ends early."""
+        trains = self._optimizers.any_stepped or self._num_rounds > 0 or self.backward_seen
+        return self._steady_steps is not None and not (trains or self._is_deaf)
+
+    @property
     def step_is(self) -> str:
         """What was taken for a step, in words."""
         if self._explicit:
@@ -430,9 +447,7 @@ class StepCutter:
         self.backward_seen = False
         if any(type(entry) is not TapedInput for entry in taped):
             kind = kind or _kind_of(taped)
-            is_long = len(self._updates.pattern) > 1 or self._most_rolled_out > _FEW_CALLS
-            is_iteration = self._rolls_out and is_long
-            batch = batch_of_step(taped, trains=kind == "train", rolls_out=is_iteration)
+            batch = batch_of_step(taped, trains=kind == "train", rolls_out=self._is_on_policy)
             self._folded.add(Step(kind, self.writer.write(taped), batch=batch))
 
     def _stop_if_enough(self) -> None:

@@ -68,6 +68,11 @@ class Optimizers:
         return any(optimizer not in self._stepped for optimizer in self._known)
 
     @property
+    def any_stepped(self) -> bool:
+        """Whether one of those that still are there has stepped."""
+        return len(self._stepped) > 0
+
+    @property
     def any_train(self) -> bool:
         """Whether any ever had parameters."""
         return bool(self._trained)

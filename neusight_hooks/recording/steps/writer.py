@@ -19,7 +19,16 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedInput, TapedOp, TapeEntry
+from neusight.recording.tape import (
+    RepeatedCall,
+    SingleEntry,
+    TapedAlloc,
+    TapedCall,
+    TapedFree,
+    TapedInput,
+    TapedOp,
+    TapeEntry,
+)
 
 __all__ = ["Home", "StepWriter"]
 
@@ -42,6 +51,8 @@ class StepWriter:
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
+        #: Calls that repeat, as they are written behind so many allocations.
+        self._repeated: dict[tuple[RepeatedCall, int], list[Entry]] = {}
         self._last: list[TapeEntry] = []
         self._last_freed: dict[int, Home] = {}
         self._last_event = 0
@@ -53,8 +64,38 @@ class StepWriter:
         first_event = self._last_event
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
-        freed: list[Free] = []
+        plain: list[SingleEntry] = []
         ordinal = 0
+        for entry in taped:
+            if not isinstance(entry, TapedCall):
+                plain.append(entry)
+                continue
+            found, ordinal = self._written(plain, base, first_event, ordinal)
+            called, ordinal = self._repeat(entry, ordinal)
+            entries += found + called
+            plain = []
+        found, _ = self._written(plain, base, first_event, ordinal)
+        self.index += 1
+        return (*entries, *found)
+
+    def _repeat(self, call: TapedCall, ordinal: int) -> tuple[list[Entry], int]:
+        """The entries of a call that repeats another one, behind `ordinal` allocations."""
+        key = (call.repeated, ordinal)
+        known = self._repeated.get(key)
+        if known is None:
+            entries = call.expanded()
+            known, _ = self._written(entries, _first_sequence(entries), 0, ordinal)
+            self._repeated[key] = known
+        for place, number in zip(call.repeated.ordinals, call.numbers, strict=True):
+            self._homes[number] = (self.index, ordinal + place)
+        return known, ordinal + call.repeated.num_allocs
+
+    def _written(
+        self, taped: Sequence[SingleEntry], base: int | None, first_event: int, ordinal: int
+    ) -> tuple[list[Entry], int]:
+        """Entries, and how many allocations of the step there are behind them."""
+        entries: list[Entry] = []
+        freed: list[Free] = []
         for entry in taped:
             kind = type(entry)
             if freed and kind is not TapedFree:
@@ -78,8 +119,7 @@ class StepWriter:
                 goes_on = entry.is_decode and not entry.follows_encoder
                 entries.append(ModelInput(entry.samples or 0, length, goes_on))
         freed.sort(key=_storage_of)
-        self.index += 1
-        return (*entries, *freed)
+        return [*entries, *freed], ordinal
 
     def take_back(self) -> list[TapeEntry]:
         """The last step is none: its entries as they were taped."""
