@@ -235,6 +235,8 @@ def _checked_forward(built: Any, file: Path, function: str) -> Forward:
 
 #: How the names of recordings end that are not plain JSON.
 _COMPRESSED = (".gz", ".npz")
+#: What the others begin with.
+_MARK = b'{"neusight_recording"'
 #: Calls of which the kernels are taken: the prompt's, and the first and last of a token.
 _LEAST_DECODES = 2
 
@@ -245,8 +247,7 @@ def _is_recording(path: Path) -> bool:
     if path.suffix in _COMPRESSED:
         return True
     with path.open("rb") as file:
-        head = file.read(4096)
-    return b'"schema_version"' in head and b'"model_type"' not in head
+        return _MARK in file.read(len(_MARK) + 1)
 
 
 def _of_recording(path: Path, engine: str) -> ServedModel:
