@@ -12,6 +12,7 @@ import numpy as np
 from neusight.ops import map_op
 from neusight.predictors.errors import RecordingError
 from neusight.predictors.kernel import (
+    DTYPE_BYTES,
     CollectiveSize,
     GemmSize,
     Kernel,
@@ -207,15 +208,55 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
     its own. RecordingError where the points do not launch the same kernels.
 
     Five points tell all coefficients: two numbers of tokens and of past tokens, and two sequences.
+    Of points with as many sequences each, the logits and what follows have a row for each sequence.
     """
     first = points[0]
     for point in points[1:]:
         _require_alike(first, point)
     system = np.array([(1.0, *point.totals) for point in points])
-    return tuple(
-        _fitted([point.launches[at].kernel for point in points], system, points)
+    found = {
+        at: _fitted([point.launches[at].kernel for point in points], system, points)
         for at, launch in enumerate(first.launches)
         if launch.kernel.kernel_class is not KernelClass.ATTENTION
+    }
+    if len({point.sequences for point in points}) == 1:
+        found.update(_for_sequences(first))
+    return tuple(found[at] for at in sorted(found))
+
+
+def _for_sequences(point: RecordedPoint) -> dict[int, FittedKernel]:
+    """Of points with as many sequences each: the product of the logits and what follows it, which
+    has a row for each of them."""
+    products = [
+        at for at, item in enumerate(point.launches) if isinstance(item.kernel.size, GemmSize)
+    ]
+    last = products[-1] if products else len(point.launches)
+    return {
+        at: _for_each_sequence(point.launches[at].kernel, point.sequences)
+        for at in range(last, len(point.launches))
+        if point.launches[at].kernel.kernel_class is not KernelClass.ATTENTION
+    }
+
+
+def _for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
+    values = [float(value) for value in _sizes(kernel)] + [
+        float(getattr(kernel, name)) for name in _AMOUNTS
+    ]
+    fixed = [0.0] * len(values)
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        fixed[0], fixed[2], fixed[3] = 1.0, size.n, size.k
+        activations = size.m * size.k * DTYPE_BYTES[kernel.dtype]
+        fixed[_num_sizes(size) + 1] = kernel.bytes_read - activations  # the weight
+    elif isinstance(size, RowsSize):
+        constant = 0 if size.rows == 1 else 1
+        fixed[constant] = values[constant]
+    return FittedKernel(
+        kernel,
+        tuple(
+            (constant, (value - constant) / sequences, 0.0, 0.0, 0.0)
+            for value, constant in zip(values, fixed, strict=True)
+        ),
     )
 
 

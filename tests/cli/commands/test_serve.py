@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import neusight
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.main import main
 
@@ -277,6 +280,51 @@ def test_a_config_of_no_causal_model_is_refused(
 def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve("nowhere", "--gpu", "H100") == ExitCode.WRONG_USE
     assert "there is no nowhere" in capsys.readouterr().err
+
+
+def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
+    namespace: dict[str, Any] = {}
+    exec(Path(model).read_text(), namespace)
+    with torch.no_grad(), neusight.forecast_on("H100") as forecast:
+        language = namespace["build"]()
+        ids = torch.zeros(3, 100, dtype=torch.long, device="cuda")
+        cache = None
+        for _ in range(1 + tokens):
+            logits, cache = language(ids, cache)
+            ids = logits.argmax(-1, keepdim=True)
+    forecast.save(path)
+
+
+def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path: Path) -> None:
+    recorded = tmp_path / "generation.json.gz"
+    recorded_generation(model, recorded, tokens=5)
+    documents = []
+    for what in (model, str(recorded)):
+        path = tmp_path / "o.json"
+        words = ["--gpu", "H100", "--requests", "10", "--output", "8", "--json", str(path)]
+        assert serve(what, *words) == ExitCode.OK
+        documents.append(document(path)["points"])
+
+    assert documents[0] == documents[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "said"),
+    [(0, [], "no recording of a generation"), (5, ["--engine", "eager"], "--engine eager")],
+)
+def test_a_recording_that_tells_too_little_is_refused(
+    model: str,
+    tmp_path: Path,
+    tokens: int,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "generation.json"
+    recorded_generation(model, path, tokens=tokens)
+
+    assert serve(str(path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
+    assert said in capsys.readouterr().err
 
 
 def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
