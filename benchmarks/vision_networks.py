@@ -25,6 +25,7 @@ import types
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
@@ -195,7 +196,18 @@ def recorded(case: Case, folder: Path) -> Forecast:
         torch.backends.cudnn.benchmark = before
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
-    return Forecast.load(path).on(case.gpu)
+    return _on(path, case.gpu)
+
+
+@lru_cache(maxsize=1)
+def _kept(path: Path) -> Forecast:
+    return Forecast.load(path)
+
+
+@lru_cache(maxsize=64)
+def _on(path: Path, gpu: str) -> Forecast:
+    """What was kept, priced on a GPU, of which several hosts have one."""
+    return _kept(path).on(gpu)
 
 
 def result_of(case: Case, folder: Path) -> Result:
@@ -272,7 +284,7 @@ def main() -> int:
         return 0
     find_torchvision(options.torchvision)
     results = []
-    for case in cases():
+    for case in sorted(cases(), key=lambda case: (case.program, case.gpu)):
         if options.gpu.lower() in case.gpu.lower() and options.only in case.program:
             result = result_of(case, options.recordings)
             results.append(result)

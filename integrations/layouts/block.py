@@ -45,44 +45,41 @@ class BlockRecord:
 
 def model_shape(source: str) -> ModelShape:
     """What divides the model; OptionError where there is none, or it has no blocks."""
-    import torch
-
-    model = _built(source)
     from neusight.integrations.layouts import training
 
+    model = _built(source)
     try:
         name = training.blocks_name(model)
         blocks: Any = model.get_submodule(name)
         has_stages = training.is_decoder(model)
     except SystemExit as error:
         raise OptionError(f"{source}: {error}") from error
-    config = getattr(model, "config", None)
-    heads = next((getattr(config, word) for word in _HEADS if hasattr(config, word)), 0)
-    kv_heads = next((getattr(config, word) for word in _KV_HEADS if hasattr(config, word)), heads)
+    heads, kv_heads = _heads_of(getattr(model, "config", None))
     block = sum(weight.numel() for weight in blocks[0].parameters())
     total = sum(weight.numel() for weight in model.parameters())
-    assert isinstance(model, torch.nn.Module)
     return ModelShape(
         name=type(model).__name__,
         num_blocks=len(blocks),
-        heads=int(heads or 0),
-        kv_heads=int(kv_heads or heads or 0),
+        heads=heads,
+        kv_heads=kv_heads,
         block_parameters=block,
         edge_parameters=total - block * len(blocks),
         has_stages=has_stages,
     )
 
 
+def _heads_of(config: Any) -> tuple[int, int]:
+    """Heads of queries and of keys, as a configuration says; 0 where it does not."""
+    heads = next((getattr(config, word) for word in _HEADS if hasattr(config, word)), 0) or 0
+    kv_heads = next((getattr(config, word) for word in _KV_HEADS if hasattr(config, word)), 0)
+    return int(heads), int(kv_heads or heads)
+
+
 def _built(source: str, *, num_blocks: int | None = None) -> Any:
     """The model without values, of that many blocks; OptionError for what makes none."""
     from neusight.integrations.layouts import training
 
-    path = Path(source if source.endswith(".json") else source.rpartition(":")[0] or source)
-    if not path.is_file():
-        raise OptionError(
-            f"--model is {source!r}; it must be a config.json of transformers, or file.py:function "
-            f"of a function that returns the model, and there is no file {str(path)!r}"
-        )
+    _require_file(source)
     try:
         model = training.build_model(source)
     except ImportError as error:
@@ -96,10 +93,17 @@ def _built(source: str, *, num_blocks: int | None = None) -> Any:
             f"--model {source} makes no model: {type(error).__name__}: {first}"
         ) from error
     if num_blocks is not None:
-        name = training.blocks_name(model)
-        blocks = model.get_submodule(name)
-        del blocks[num_blocks:]
+        del model.get_submodule(training.blocks_name(model))[num_blocks:]
     return model
+
+
+def _require_file(source: str) -> None:
+    path = Path(source if source.endswith(".json") else source.rpartition(":")[0] or source)
+    if not path.is_file() or (not source.endswith(".json") and ":" not in source):
+        raise OptionError(
+            f"--model is {source!r}; it must be a config.json of transformers, or file.py:function "
+            "of a function that returns the model, and the file must be there"
+        )
 
 
 def recorded_block(
@@ -109,7 +113,6 @@ def recorded_block(
     it does not run."""
     import torch
     import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
 
     import neusight
     from neusight.integrations.layouts import training
@@ -118,16 +121,7 @@ def recorded_block(
     with neusight.forecast_on(
         gpu, world_size=tensor if tensor > 1 else None, with_modules=True
     ) as forecast:
-        model = _built(source, num_blocks=1)
-        vocabulary = training.vocabulary_of(model)
-        stage: Any = (
-            training.Stage(model, range(1)) if training.is_decoder(model) else training.Whole(model)
-        )
-        stage.to(torch.bfloat16)
-        if tensor > 1:
-            dist.init_process_group("nccl")
-            training.split_layers(stage, init_device_mesh("cuda", (tensor,)))
-        training.initialize(stage)
+        stage, vocabulary = _stage(source, tensor)
         name = training.blocks_name(stage)
         kept.watch(stage.get_submodule(name)[0])
         for _ in range(2):
@@ -143,6 +137,29 @@ def recorded_block(
         if tensor > 1:
             dist.destroy_process_group()
     return _read(forecast, f".{name}.0", tensor, micro_batch, kept, own_bytes)
+
+
+def _stage(source: str, tensor: int) -> tuple[Any, int]:
+    """The model with one block, in bf16, split by that many ranks; and its vocabulary."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from neusight.integrations.layouts import training
+
+    model = _built(source, num_blocks=1)
+    vocabulary = training.vocabulary_of(model)
+    stage: Any = (
+        training.DecoderStage(model, range(1))
+        if training.is_decoder(model)
+        else training.Whole(model)
+    )
+    stage.to(torch.bfloat16)
+    if tensor > 1:
+        dist.init_process_group("nccl")
+        training.split_layers(stage, init_device_mesh("cuda", (tensor,)))
+    training.initialize(stage)
+    return stage, vocabulary
 
 
 def _read(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Layout", "ModelShape", "Workload", "layouts_of"]
+__all__ = ["Layout", "ModelShape", "StepLoad", "layouts_of"]
 
 #: Micro-batches that are tried, sequences, and stages that a rank of a pipeline holds.
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -39,7 +40,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
-class Workload:
+class StepLoad:
     """What a step takes: `tokens` of all ranks, in sequences of `sequence`."""
 
     tokens: int
@@ -124,7 +125,7 @@ class Layout:
 
 
 def layouts_of(
-    shape: ModelShape, work: Workload, *, world_size: int, gpus_per_node: int
+    shape: ModelShape, work: StepLoad, *, world_size: int, gpus_per_node: int
 ) -> list[Layout]:
     """All layouts that give every rank an equal share of the model and of the step's sequences.
 
@@ -136,7 +137,14 @@ def layouts_of(
         if _splits(shape, tensor)
         for pipeline in _divisors(_MOST_STAGES, of=world_size // tensor)
         if pipeline == 1 or (shape.has_stages and pipeline <= shape.num_blocks)
-        for layout in _of_copies(shape, work, tensor, pipeline, world_size, gpus_per_node)
+        for layout in _of_copies(
+            shape,
+            work,
+            tensor,
+            pipeline,
+            world_size // (tensor * pipeline),
+            max(1, gpus_per_node // tensor),
+        )
     ]
     if not found:
         raise OptionError(
@@ -154,34 +162,24 @@ def _splits(shape: ModelShape, tensor: int) -> bool:
 
 
 def _of_copies(
-    shape: ModelShape,
-    work: Workload,
-    tensor: int,
-    pipeline: int,
-    world_size: int,
-    gpus_per_node: int,
+    shape: ModelShape, work: StepLoad, tensor: int, pipeline: int, copies: int, in_host: int
 ) -> Iterator[Layout]:
-    copies = world_size // (tensor * pipeline)
-    if work.num_sequences % copies:
-        return
-    own = work.num_sequences // copies
-    in_host = max(1, gpus_per_node // tensor)
-    for shard in sorted({copies, min(copies, in_host)}):
-        if copies % shard:
+    """Those of so many copies of the model, whose values a host's copies share, or all."""
+    own, rest = divmod(work.num_sequences, copies)
+    shards = [shard for shard in sorted({1, copies, min(copies, in_host)}) if not copies % shard]
+    for shard, micro_batch in itertools.product(shards if not rest else (), _MICRO_BATCHES):
+        times = own // micro_batch
+        if own % micro_batch or times < pipeline:
             continue
-        for micro_batch in _MICRO_BATCHES:
-            times, rest = divmod(own, micro_batch)
-            if rest or times < 1 or (pipeline > 1 and times < pipeline):
+        for per_rank in _STAGES_A_RANK if pipeline > 1 else (1,):
+            if shape.num_blocks % (pipeline * per_rank) or (per_rank > 1 and times % pipeline):
                 continue
-            for per_rank in _STAGES_A_RANK if pipeline > 1 else (1,):
-                if shape.num_blocks % (pipeline * per_rank) or (per_rank > 1 and times % pipeline):
-                    continue
-                for checkpoint in (False, True):
-                    for reshard in (True, False) if shard > 1 else (False,):
-                        yield Layout(
-                            tensor, pipeline, per_rank, shard, copies // shard,
-                            micro_batch, times, checkpoint, reshard,
-                        )  # fmt: skip
+            ways = itertools.product((False, True), (True, False) if shard > 1 else (False,))
+            for checkpoint, reshard in ways:
+                yield Layout(
+                    tensor, pipeline, per_rank, shard, copies // shard,
+                    micro_batch, times, checkpoint, reshard,
+                )  # fmt: skip
 
 
 def _divisors(most: int, *, of: int) -> list[int]:

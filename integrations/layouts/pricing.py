@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from neusight.integrations.layouts.block import BlockRecord, Part
-from neusight.integrations.layouts.layout import Layout, ModelShape, Workload
+from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.communication.contention import contention_of
@@ -17,7 +17,7 @@ from neusight.predictors.physics.communication.stragglers import num_hosts, slow
 from neusight.predictors.physics.power import energy_j
 from neusight.predictors.predictor import Estimate
 
-__all__ = ["BlockTimes", "LayoutPrice", "Pricer", "least_bytes", "needed_bytes"]
+__all__ = ["BlockTimes", "LayoutPrice", "LayoutPricer", "least_bytes", "needed_bytes"]
 
 #: Bytes of a parameter that the ranks of a copy share: fp32 value and gradient, Adam's two moments.
 _SHARED_BYTES = 16
@@ -39,9 +39,7 @@ _RESERVED_MORE = 0.06
 _CONTEXT_BYTES = 1.5e9
 
 
-def needed_bytes(
-    layout: Layout, shape: ModelShape, record: BlockRecord | None, work: Workload
-) -> float:
+def needed_bytes(layout: Layout, shape: ModelShape, record: BlockRecord | None) -> float:
     """What a rank needs at most; without a record of its block, at least."""
     blocks = shape.num_blocks / layout.pipeline
     block = shape.block_parameters / layout.tensor
@@ -62,9 +60,9 @@ def needed_bytes(
     return used * (1.0 + _RESERVED_MORE) + _CONTEXT_BYTES
 
 
-def least_bytes(layout: Layout, shape: ModelShape, work: Workload) -> float:
+def least_bytes(layout: Layout, shape: ModelShape) -> float:
     """What a rank needs whatever its activations take."""
-    return needed_bytes(layout, shape, None, work)
+    return needed_bytes(layout, shape, None)
 
 
 def _alive(layout: Layout) -> float:
@@ -143,13 +141,13 @@ class LayoutPrice:
         }
 
 
-class Pricer:
+class LayoutPricer:
     """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`."""
 
     def __init__(
         self,
         shape: ModelShape,
-        work: Workload,
+        work: StepLoad,
         gpu: GPU,
         predict: Callable[[list[Kernel]], list[Estimate]],
         *,
@@ -254,7 +252,7 @@ class Pricer:
             step_us=step_us,
             mfu=per_step * model_flops / (peak * seconds),
             tokens_per_s=self.work.tokens / seconds,
-            memory_bytes=needed_bytes(layout, self.shape, record, self.work),
+            memory_bytes=needed_bytes(layout, self.shape, record),
             capacity_bytes=self.capacity_bytes,
             energy_j=layout.world_size
             * energy_j(flops / layout.world_size, seconds, self.gpu, busy_s=busy_s),

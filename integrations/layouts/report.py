@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.integrations.layouts import search as searching
-from neusight.integrations.layouts.layout import ModelShape, Workload
+from neusight.integrations.layouts.layout import ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.search import Found
 from neusight.integrations.report.side_by_side import text_table
@@ -32,7 +32,7 @@ class LayoutReport:
 
     found: Found
     shape: ModelShape
-    work: Workload
+    work: StepLoad
     prices: Mapping[str, float]
     gpus: tuple[str, ...]
     script: str | None = None
@@ -173,7 +173,7 @@ def _why(best: LayoutPrice, other: LayoutPrice) -> str:
     return f"{other.layout.title}{where} takes {more:.1%} longer: {told or 'nothing stands out'}"
 
 
-def script_text(source: str, price: LayoutPrice, work: Workload, *, gpus_per_node: int) -> str:
+def script_text(source: str, price: LayoutPrice, work: StepLoad, *, gpus_per_node: int) -> str:
     """A script that trains the model in that layout, for torchrun."""
     hosts = max(1, price.layout.world_size // gpus_per_node)
     per_host = min(price.layout.world_size, gpus_per_node)
@@ -200,6 +200,10 @@ def script_text(source: str, price: LayoutPrice, work: Workload, *, gpus_per_nod
         text,
         flags=re.DOTALL | re.MULTILINE,
     )
-    path, colon, name = source.rpartition(":")
-    whole = str(Path(path or source).resolve()) + (f"{colon}{name}" if path else "")
+    whole = _absolute(source)
     return re.sub(r"^MODEL = .*$", lambda _: f"MODEL = {whole!r}", text, flags=re.MULTILINE)
+
+
+def _absolute(source: str) -> str:
+    path, colon, name = source.rpartition(":")
+    return str(Path(path or source).resolve()) + (f"{colon}{name}" if path else "")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from neusight.integrations.cli.planning.processes import Lost, in_processes
 from neusight.integrations.layouts.block import BlockRecord, recorded_block
-from neusight.integrations.layouts.layout import Layout, ModelShape, Workload, layouts_of
-from neusight.integrations.layouts.pricing import LayoutPrice, Pricer, least_bytes, needed_bytes
+from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad, layouts_of
+from neusight.integrations.layouts.pricing import (
+    LayoutPrice,
+    LayoutPricer,
+    least_bytes,
+    needed_bytes,
+)
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["Found", "SearchRequest", "frontier", "search"]
+__all__ = ["Found", "SearchRequest", "find_layouts", "frontier"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class SearchRequest:
 
     source: str
     shape: ModelShape
-    work: Workload
+    work: StepLoad
     gpus: tuple[GPU, ...]
     world_sizes: tuple[int, ...]
     predictor: Predictor
@@ -45,45 +50,53 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
+#: Work on many items at once: (position, result) of each as it ends.
+Spread = Callable[..., Iterator[tuple[int, Any]]]
+
 #: A record that is wanted: GPU, ranks that split a block, micro-batch.
 _Wanted = tuple[str, int, int]
 
 
-def search(request: SearchRequest, *, tell: Callable[[str], object] = lambda text: None) -> Found:
-    """Looks at all layouts. `tell` hears of each record."""
+def find_layouts(
+    request: SearchRequest, spread: Spread, *, tell: Callable[[str], object] = lambda text: None
+) -> Found:
+    """Looks at all layouts. `spread` does the same work on many items at once; `tell` is called
+    with what each record came to."""
     layouts = _layouts(request)
     records: dict[_Wanted, BlockRecord] = {}
     problems: dict[str, None] = {}
-    pairs = [
-        (gpu, layout)
-        for gpu in request.gpus
-        for layout in layouts
-        if least_bytes(layout, request.shape, request.work) <= gpu.memory_bytes
-    ]
-    smallest = sorted({(gpu.name, layout.tensor, 1) for gpu, layout in pairs})
-    _record(request, smallest, records, problems, tell)
-    needed = {
-        (gpu.name, layout): needed_bytes(
-            layout, request.shape, records[gpu.name, layout.tensor, 1], request.work
-        )
-        for gpu, layout in pairs
-        if (gpu.name, layout.tensor, 1) in records
-    }
-    fitting = [
-        (gpu, layout)
-        for gpu, layout in pairs
-        if needed.get((gpu.name, layout), gpu.memory_bytes + 1) <= gpu.memory_bytes
-    ]
-    wanted = sorted({(gpu.name, layout.tensor, layout.micro_batch) for gpu, layout in fitting})
-    _record(request, [key for key in wanted if key not in records], records, problems, tell)
-    prices = sorted(_priced(request, fitting, records), key=_order)
+    record = partial(_record, request, spread, records, problems, tell)
+    pairs = list(itertools.product(request.gpus, layouts))
+    pairs = [(gpu, one) for gpu, one in pairs if _fits(least_bytes(one, request.shape), gpu)]
+    record({(gpu.name, layout.tensor, 1) for gpu, layout in pairs})
+    needed = _needed(request, pairs, records)
+    fitting = [(gpu, one) for gpu, one in pairs if _fits(needed.get((gpu.name, one)), gpu)]
+    record({(gpu.name, layout.tensor, layout.micro_batch) for gpu, layout in fitting})
+    count = len(layouts) * len(request.gpus)
     return Found(
-        tuple(prices),
-        num_layouts=len(layouts) * len(request.gpus),
-        num_too_large=len(layouts) * len(request.gpus) - len(fitting),
+        tuple(sorted(_priced(request, fitting, records), key=_order)),
+        num_layouts=count,
+        num_too_large=count - len(fitting),
         least_needed_bytes=min(needed.values(), default=0.0),
         problems=tuple(problems),
     )
+
+
+def _fits(needed: float | None, gpu: GPU) -> bool:
+    return needed is not None and needed <= gpu.memory_bytes
+
+
+def _needed(
+    request: SearchRequest,
+    pairs: Sequence[tuple[GPU, Layout]],
+    records: Mapping[_Wanted, BlockRecord],
+) -> dict[tuple[str, Layout], float]:
+    """What a rank of each layout needs, by the record of one sequence."""
+    return {
+        (gpu.name, layout): needed_bytes(layout, request.shape, records[gpu.name, layout.tensor, 1])
+        for gpu, layout in pairs
+        if (gpu.name, layout.tensor, 1) in records
+    }
 
 
 def _layouts(request: SearchRequest) -> list[Layout]:
@@ -101,20 +114,23 @@ def _layouts(request: SearchRequest) -> list[Layout]:
 
 def _record(
     request: SearchRequest,
-    wanted: Sequence[_Wanted],
+    spread: Spread,
     records: dict[_Wanted, BlockRecord],
     problems: dict[str, None],
     tell: Callable[[str], object],
+    keys: Set[_Wanted],
 ) -> None:
+    """Records the blocks that are not there yet."""
+    wanted = sorted(keys - set(records))
     work = partial(_recorded, request.source, request.work.sequence)
-    for position, found in in_processes(work, wanted, at_once=request.jobs):
+    for position, found in spread(work, wanted, at_once=request.jobs):
         gpu, tensor, micro_batch = wanted[position]
         title = f"a block on {gpu}, tensor {tensor}, {micro_batch} sequences"
         if isinstance(found, BlockRecord):
             records[wanted[position]] = found
             tell(f"recorded {title}")
         else:
-            why = found.failure if isinstance(found, Lost) else found
+            why = getattr(found, "failure", found)
             problems[f"{title}: {why}"] = None
             tell(f"failed: {title}: {why}")
 
@@ -134,15 +150,15 @@ def _recorded(source: str, sequence: int, wanted: _Wanted) -> BlockRecord | str:
 def _priced(
     request: SearchRequest,
     fitting: Sequence[tuple[GPU, Layout]],
-    records: dict[_Wanted, BlockRecord],
+    records: Mapping[_Wanted, BlockRecord],
 ) -> Iterator[LayoutPrice]:
-    pricers: dict[str, Pricer] = {}
+    pricers: dict[str, LayoutPricer] = {}
     for gpu, layout in fitting:
         record = records.get((gpu.name, layout.tensor, layout.micro_batch))
         if record is None:
             continue
         if gpu.name not in pricers:
-            pricers[gpu.name] = Pricer(
+            pricers[gpu.name] = LayoutPricer(
                 request.shape,
                 request.work,
                 gpu,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def blocks_name(model: nn.Module) -> str:
     return max(lists, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
 
 
-class Stage(nn.Module):
+class DecoderStage(nn.Module):
     """Some layers of a decoder of transformers: the first takes token ids, the last gives
     logits."""
 
@@ -159,7 +159,7 @@ def split_layers(stage: nn.Module, mesh: DeviceMesh) -> None:
                     )
                 )
         parallelize_module(block, mesh, plan)
-    if isinstance(stage, Stage):
+    if isinstance(stage, DecoderStage):
         if stage.embed_tokens is not None:
             parallelize_module(
                 stage, mesh, {"embed_tokens": RowwiseParallel(input_layouts=Replicate())}
@@ -198,7 +198,18 @@ def stages_of(model: nn.Module, layout: dict[str, Any], number: int) -> list[nn.
     num_blocks = len(model.get_submodule(blocks_name(model)))  # type: ignore[arg-type]
     bounds = [num_blocks * stage // num_stages for stage in range(num_stages + 1)]
     own = range(number, num_stages, layout["pipeline"])
-    return [Stage(model, range(bounds[stage], bounds[stage + 1])) for stage in own]
+    return [DecoderStage(model, range(bounds[stage], bounds[stage + 1])) for stage in own]
+
+
+def lay_out(stage: nn.Module, mesh: DeviceMesh) -> None:
+    """Lets the ranks share a stage as LAYOUT says, and gives it values."""
+    if LAYOUT["tensor"] > 1:
+        split_layers(stage, mesh["tensor"])
+    if LAYOUT["checkpoint"]:
+        recompute(stage)
+    copies = mesh["replicate", "shard"] if LAYOUT["replicate"] > 1 else mesh["shard"]
+    shard(stage, copies, reshard=LAYOUT["reshard"])
+    initialize(stage)
 
 
 def initialize(stage: nn.Module) -> None:
@@ -207,7 +218,7 @@ def initialize(stage: nn.Module) -> None:
     for name, weight in stage.named_parameters():
         with torch.no_grad():
             nn.init.ones_(weight) if "norm" in name else nn.init.normal_(weight, std=0.02)
-    if isinstance(stage, Stage):
+    if isinstance(stage, DecoderStage):
         angles: Any = stage.rotary_emb
         stage.rotary_emb = type(angles)(angles.config).to("cuda")
 
@@ -245,29 +256,29 @@ def main() -> None:
     vocabulary = vocabulary_of(model)
     stages = stages_of(model, LAYOUT, number)
     for stage in stages:
-        if LAYOUT["tensor"] > 1:
-            split_layers(stage, mesh["tensor"])
-        if LAYOUT["checkpoint"]:
-            recompute(stage)
-        copies = mesh["replicate", "shard"] if LAYOUT["replicate"] > 1 else mesh["shard"]
-        shard(stage, copies, reshard=LAYOUT["reshard"])
-        initialize(stage)
+        lay_out(stage, mesh)
+    train_step = _step_of(stages, mesh, vocabulary)
     parameters = [weight for stage in stages for weight in stage.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
-    times, rows = LAYOUT["num_micro_batches"], LAYOUT["micro_batch"]
-    pipelined = LAYOUT["pipeline"] > 1
-    source = batches(vocabulary, (rows * times if pipelined else rows, LAYOUT["sequence"]))
-    schedule = _schedule(stages, mesh, number, times) if pipelined else None
     for step in range(STEPS):
-        if schedule is None:
-            loss = _accumulated(stages[0], source, times)
-        else:
-            loss = _pipelined(schedule, source, number)
+        loss = train_step()
         optimizer.step()
         optimizer.zero_grad()
         if loss is not None and step % 10 == 9:
             print(f"rank {dist.get_rank()}, step {step + 1}: loss {loss.item():.3f}")
     dist.destroy_process_group()
+
+
+def _step_of(stages: list[nn.Module], mesh: DeviceMesh, vocabulary: int) -> Callable[[], Any]:
+    """What a step's forwards and backwards are: in turn, or through a pipeline."""
+    times, rows = LAYOUT["num_micro_batches"], LAYOUT["micro_batch"]
+    if LAYOUT["pipeline"] == 1:
+        source = batches(vocabulary, (rows, LAYOUT["sequence"]))
+        return lambda: _accumulated(stages[0], source, times)
+    number = mesh["pipeline"].get_local_rank()
+    whole = batches(vocabulary, (rows * times, LAYOUT["sequence"]))
+    schedule = _schedule(stages, mesh, number, times)
+    return lambda: _pipelined(schedule, whole, number)
 
 
 def _accumulated(stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int) -> Tensor | None:

@@ -1,1 +1,1 @@
-"""Models that are served: recorded from a config, a file or a generation, and shown under a load."""
+"""Models that are served: recorded from a config or a file, and shown under a load."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Curve", "chart", "number_text"]
+__all__ = ["ChartCurve", "chart", "number_text"]
 
 _WIDTH, _HEIGHT = 540, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 28, 44
@@ -19,7 +19,7 @@ _COLOURS = 8
 
 
 @dataclass(frozen=True)
-class Curve:
+class ChartCurve:
     """Points in order of x; `is_marked` shows each, `is_joined` draws the line between them."""
 
     name: str
@@ -32,7 +32,7 @@ class Curve:
 
 def chart(
     title: str,
-    curves: Sequence[Curve],
+    curves: Sequence[ChartCurve],
     *,
     x: str,
     y: str,
@@ -126,7 +126,7 @@ class _Axes:
         return [self.low * 10.0**at for at in range(decades + 1)]
 
 
-def _drawn(curve: Curve, axes: _Axes, colour: int) -> list[str]:
+def _drawn(curve: ChartCurve, axes: _Axes, colour: int) -> list[str]:
     points = curve.points[:: 1 + (len(curve.points) - 1) // _MOST_POINTS]
     places = [(axes.x(at), axes.y(value)) for at, value in points]
     parts: list[str] = []
@@ -144,7 +144,7 @@ def _drawn(curve: Curve, axes: _Axes, colour: int) -> list[str]:
     return parts
 
 
-def _legend(curves: Sequence[Curve]) -> str:
+def _legend(curves: Sequence[ChartCurve]) -> str:
     items = "".join(
         f'<span class="key"><svg class="swatch" viewBox="0 0 18 8"><line class="line '
         f'c{at % _COLOURS if curve.colour is None else curve.colour}" x1="0" x2="18" y1="4" '

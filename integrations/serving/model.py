@@ -1,4 +1,4 @@
-"""What is served: a model recorded at a few points, from its config, a Python file or a recording."""
+"""What is served: a model at a few points, from its config, a Python file or a recording."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import importlib.util
 import inspect
 import json
 import sys
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
-from neusight.recording.recording import Alloc, Recording
+from neusight.recording.recording import Alloc, Entry, ModelInput, OpCall, Recording
 from neusight.serving.launches import RecordedPoint, launches_of
 
 if TYPE_CHECKING:
@@ -41,26 +40,30 @@ class ServedModel:
     windows: tuple[int, ...] = ()
 
 
+#: What transformers calls a cache among a model's arguments and outputs, by version.
+_CACHES = ("cache", "past_key_values", "cache_params")
+
 #: Token ids and a cache (None: empty) in, logits and the cache out.
 Forward = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def recorded_model(
-    what: str, gpu: GPU, *, dtype: str = "", engine: str = "vllm"
-) -> ServedModel:
-    """The model that `what` names: a folder or file with the config of a transformers model, or
-    FILE.py:FUNCTION, whose function builds a model and returns its forward; OptionError."""
+def recorded_model(what: str, gpu: GPU, *, dtype: str = "", engine: str = "vllm") -> ServedModel:
+    """The model that `what` names: a folder or file with the config of a transformers model, a
+    recording of a generation, or FILE.py:FUNCTION, whose function builds a model and returns its
+    forward; OptionError."""
     path, _, function = what.partition(".py:")
     if what.endswith(".py") or function:
         file = Path(what if what.endswith(".py") else f"{path}.py")
         return _of_file(file, function or "build", gpu)
-    return _of_config(Path(what), gpu, dtype)
+    return _of_config(Path(what), gpu, dtype, engine)
 
 
 # -- transformers ---------------------------------------------------------------------------------
 
 
-def _of_config(path: Path, gpu: GPU, dtype: str) -> ServedModel:
+def _of_config(path: Path, gpu: GPU, dtype: str, engine: str) -> ServedModel:
+    if _is_recording(path):
+        return _of_recording(path, engine)
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise OptionError(
@@ -151,17 +154,15 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
     options: dict[str, Any] = {"use_cache": True}
     if "logits_to_keep" in accepted:
         options["logits_to_keep"] = 1
-    names = ("past_key_values", "cache_params")
+    names = tuple(name for name in _CACHES if name in accepted)
 
     def forward(ids: Any, cache: Any) -> tuple[Any, Any]:
         given = {} if cache is None else {cache[0]: cache[1]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            output = model(input_ids=ids, **options, **given)
-            for name in names:
-                found = getattr(output, name, None)
-                if found is not None:
-                    return output, (name, found)
+        output = model(input_ids=ids, **options, **given)
+        for name in names:
+            found = getattr(output, name, None)
+            if found is not None:
+                return output, (name, found)
         raise OptionError(
             f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
             "values: it is not causal"
@@ -195,9 +196,7 @@ def _of_file(file: Path, function: str, gpu: GPU) -> ServedModel:
     return model
 
 
-def _function_of(
-    module: Any, loader: Any, file: Path, function: str
-) -> Callable[[], Any]:
+def _function_of(module: Any, loader: Any, file: Path, function: str) -> Callable[[], Any]:
     from neusight.session import forecast_on  # noqa: F401  (the program's imports may ask for it)
 
     try:
@@ -207,7 +206,7 @@ def _function_of(
     build = getattr(module, function, None)
     if not callable(build):
         raise OptionError(
-            f"{file} has no function {function!r}. It builds the model on \"cuda\" and returns "
+            f'{file} has no function {function!r}. It builds the model on "cuda" and returns '
             "forward(ids, cache) -> (logits, cache), where the first cache is None."
         )
     return build  # type: ignore[no-any-return]  # a function of the user's
@@ -230,6 +229,84 @@ def _checked_forward(built: Any, file: Path, function: str) -> Forward:
         return output
 
     return forward
+
+
+# -- a recording ----------------------------------------------------------------------------------
+
+#: How the names of recordings end that are not plain JSON.
+_COMPRESSED = (".gz", ".npz")
+#: What the others begin with.
+_MARK = b'{"neusight_recording"'
+#: Calls of which the kernels are taken: the prompt's, and the first and last of a token.
+_LEAST_DECODES = 2
+
+
+def _is_recording(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    if path.suffix in _COMPRESSED:
+        return True
+    with path.open("rb") as file:
+        return _MARK in file.read(len(_MARK) + 1)
+
+
+def _of_recording(path: Path, engine: str) -> ServedModel:
+    """A generation that was recorded: its prompt, and two of its tokens."""
+    from neusight.recording.saving import load_recordings
+
+    recordings, _ = load_recordings(path)
+    recording = recordings[0]
+    if engine == "eager":
+        raise OptionError(
+            "a recording holds too few batches for --engine eager; choose vllm or compiled, or "
+            "serve the model from its config or a Python file"
+        )
+    prompts, decodes = _calls_of(recording)
+    if not prompts or len(decodes) < _LEAST_DECODES:
+        raise OptionError(
+            f"{path} is no recording of a generation: a prompt and two tokens after it. Record "
+            "one: neusight run --gpu H100 --save generation.json.gz generate.py"
+        )
+    same = [point for point in prompts if point.sequences == decodes[-1].sequences]
+    if not same:
+        raise OptionError(f"{path} has no prompt of the {decodes[-1].sequences} sequences decoded")
+    points = (decodes[-1], decodes[0], same[-1])
+    name = Path(recording.script or path.name).stem
+    return ServedModel(name, points, _parameter_bytes(recording), 0.0, None)
+
+
+def _calls_of(recording: Recording) -> tuple[list[RecordedPoint], list[RecordedPoint]]:
+    """The model's calls with a prompt, and those with a token for each sequence."""
+    prompts: list[RecordedPoint] = []
+    decodes: list[RecordedPoint] = []
+    context = 0
+    for call, entries, count in _segments(recording):
+        if not call.samples or not call.length:
+            continue
+        if call.is_decode:
+            decodes.append(RecordedPoint(call.samples, call.length, context, launches_of(entries)))
+            context += call.length * count
+        else:
+            prompts.append(RecordedPoint(call.samples, call.length, 0, launches_of(entries)))
+            context = call.length
+            decodes.clear()
+    return prompts, decodes
+
+
+def _segments(recording: Recording) -> Iterator[tuple[ModelInput, list[Entry], int]]:
+    """The model's calls with what they launch until the next, or the end of the step."""
+    for step in recording.steps:
+        call: ModelInput | None = None
+        entries: list[Entry] = []
+        for entry in step.entries:
+            if isinstance(entry, ModelInput):
+                if call is not None:
+                    yield call, entries, step.count
+                call, entries = entry, []
+            elif not isinstance(entry, OpCall) or entry.module:  # of the model, not of its loop
+                entries.append(entry)
+        if call is not None:
+            yield call, entries, step.count
 
 
 # -- recording ------------------------------------------------------------------------------------
@@ -262,9 +339,7 @@ def _recorded(
     except NeusightError:
         raise
     except Exception as error:
-        raise OptionError(
-            f"the model of {name} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise OptionError(f"the model of {name} failed: {type(error).__name__}: {error}") from error
     return _model_of(forecast, batches, name, max_positions)
 
 

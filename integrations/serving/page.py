@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from neusight._version import __version__
-from neusight.integrations.serving.curves import Curve, chart
+from neusight.integrations.serving.curves import ChartCurve, chart
 from neusight.integrations.serving.screen import (
     bound_words,
     frontier_of,
@@ -52,7 +52,8 @@ _STYLE = """
 .line.c7 { stroke: #6d4c41; } .dot.c7 { fill: #6d4c41; }
 .scrolls { overflow-x: auto; }
 table.serving { border-collapse: collapse; font-size: 13px; }
-table.serving th, table.serving td { padding: 4px 10px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+table.serving th, table.serving td { padding: 4px 10px; text-align: right; }
+table.serving th, table.serving td { white-space: nowrap; border-bottom: 1px solid var(--line); }
 table.serving th { color: var(--muted); font-weight: 600; }
 table.serving th:first-child, table.serving td:first-child { text-align: left; }
 dl.terms { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
@@ -231,7 +232,7 @@ def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
         charts.append(
             chart(
                 "Tokens out a second over the rate",
-                [Curve(label, tuple((point.rate or 0.0, point.figures.output_tokens_per_s)
+                [ChartCurve(label, tuple((point.rate or 0.0, point.figures.output_tokens_per_s)
                                     for point in sorted(group, key=lambda one: one.rate or 0.0)),
                        is_marked=True)
                  for label, group in groups.items()],
@@ -245,7 +246,7 @@ def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
         charts.append(
             chart(
                 "Speed for a user against throughput of a GPU (up and right is better)",
-                [Curve(label, tuple(sorted((point.figures.tokens_per_s_user,
+                [ChartCurve(label, tuple(sorted((point.figures.tokens_per_s_user,
                                             point.figures.tokens_per_s_gpu) for point in group)),
                        is_marked=True, is_joined=len(group) > 1)
                  for label, group in every.items()],
@@ -257,10 +258,10 @@ def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
     return ["<section><h2>Curves</h2>", '<div class="charts">', *charts, "</div></section>"]
 
 
-def _latency_curves(label: str, group: list[LoadPoint], name: str, colour: int) -> list[Curve]:
+def _latency_curves(label: str, group: list[LoadPoint], name: str, colour: int) -> list[ChartCurve]:
     ordered = sorted(group, key=lambda one: one.rate or 0.0)
     return [
-        Curve(
+        ChartCurve(
             f"{label}, {statistic}",
             tuple(
                 (point.rate or 0.0, 1e3 * getattr(getattr(point.figures, name), statistic))
@@ -300,14 +301,15 @@ def _run(point: LoadPoint, slo: Slo) -> list[str]:
     return [
         *parts,
         '<div class="charts">',
-        chart(f"Requests{replica}", [Curve("running", running), Curve("waiting", waiting)],
+        chart(f"Requests{replica}",
+              [ChartCurve("running", running), ChartCurve("waiting", waiting)],
               x="seconds", y="requests"),
-        chart(f"KV cache{replica}", [Curve("used", cache)], x="seconds", y="% of its blocks"),
+        chart(f"KV cache{replica}", [ChartCurve("used", cache)], x="seconds", y="% of its blocks"),
         chart("Time to the first token of each request",
-              [Curve("TTFT", tuple(ttft), is_marked=len(ttft) < _COURSE_POINTS,
+              [ChartCurve("TTFT", tuple(ttft), is_marked=len(ttft) < _COURSE_POINTS,
                      is_joined=len(ttft) >= _COURSE_POINTS)],
               x="arrival, seconds", y="seconds", limit=limit),
-        chart(f"Tokens out a second{replica}", [Curve("tokens", _rate_of(steps))], x="seconds",
+        chart(f"Tokens out a second{replica}", [ChartCurve("tokens", _rate_of(steps))], x="seconds",
               y="tokens a second"),
         "</div></section>",
     ]  # fmt: skip

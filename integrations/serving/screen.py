@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neusight.integrations.serving.request import ServeRequest
 from neusight.integrations.serving.service import LoadPoint, Server
 from neusight.predictors.words import aligned, bytes_text
 from neusight.serving.figures import Percentiles, Slo
+from neusight.serving.load import Load
 from neusight.serving.scheduler import BOUNDS
 
 __all__ = [
@@ -14,6 +16,7 @@ __all__ = [
     "explanation_lines",
     "frontier_of",
     "point_lines",
+    "screen_lines",
     "seconds_text",
     "server_lines",
     "slo_words",
@@ -111,9 +114,7 @@ def _bounds_text(bounds: object) -> str:
 def slo_words(slo: Slo) -> str:
     """The limits in words."""
     named = (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("E2E", slo.e2e_s))
-    return ", ".join(
-        f"{name} {seconds_text(limit)}" for name, limit in named if limit is not None
-    )
+    return ", ".join(f"{name} {seconds_text(limit)}" for name, limit in named if limit is not None)
 
 
 def _cost_text(point: LoadPoint) -> str:
@@ -176,3 +177,84 @@ def explanation_lines() -> list[str]:
         "--slo. Forecast from the recorded kernels and vLLM's scheduling rules; nothing ran on a",
         "GPU.",
     ]
+
+
+def screen_lines(
+    points: Sequence[LoadPoint],
+    highest: Sequence[tuple[Server, LoadPoint | None]],
+    request: ServeRequest,
+    *,
+    is_quiet: bool,
+) -> list[str]:
+    """All that is shown."""
+    slo = request.slo
+    if is_quiet:
+        return table_lines(points, slo)
+    lines = _servers_lines(list(dict.fromkeys(point.server for point in points)))
+    if request.load is not None:
+        lines += [_load_words(request.load), ""]
+    if len(points) == 1:
+        lines += point_lines(points[0], slo)
+    else:
+        lines += [*table_lines(points, slo), *_saturations(points)]
+    if highest:
+        lines += ["", *(_highest_line(server, point, slo) for server, point in highest)]
+    return [*lines, "", *explanation_lines()]
+
+
+#: Servers that are described in full; of more the memory is told in a table.
+_MOST_DESCRIBED = 2
+
+
+def _servers_lines(servers: Sequence[Server]) -> list[str]:
+    if len(servers) <= _MOST_DESCRIBED:
+        return [line for server in servers for line in (*server_lines(server), "")]
+    rows = [("deployment", "weights a GPU", "KV cache a GPU", "tokens in it")]
+    for server in servers:
+        capacity = server.capacity
+        rows.append(
+            (
+                server.deployment.label,
+                bytes_text(capacity.weight_bytes),
+                bytes_text(capacity.kv_bytes),
+                f"{capacity.num_tokens:,}",
+            )
+        )
+    first = servers[0]
+    return [
+        f"{first.model.name}, {first.settings.engine.name} engine",
+        *(f"  {line}" for line in aligned(rows)),
+        "",
+    ]
+
+
+def _load_words(load: Load) -> str:
+    kinds = "; ".join(f"{one.input} tokens in, {one.output} out" for one in load.classes)
+    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
+    turns = f", sessions of {load.turns} turns" if load.turns > 1 else ""
+    return f"{load.num_requests:,} requests, {arrivals}{turns}: {kinds}"
+
+
+def _saturations(points: Sequence[LoadPoint]) -> list[str]:
+    """The plain warning, of several loads for the lowest of each deployment."""
+    found: dict[str, LoadPoint] = {}
+    for point in points:
+        if point.figures.saturation:
+            found.setdefault(point.server.deployment.label, point)
+    return [
+        f"  WARNING   {label}, {point.label}: {point.figures.saturation}"
+        for label, point in found.items()
+    ]
+
+
+def _highest_line(server: Server, point: LoadPoint | None, slo: Slo) -> str:
+    label, share = server.deployment.label, f"{slo.attainment:.0%} of requests"
+    if point is None or point.rate is None:
+        return f"{label}: no rate keeps {slo_words(slo)} for {share}"
+    found = point.figures
+    dollars = found.dollars_per_million_tokens
+    cost = "" if dollars is None else f", ${dollars:,.2f} a million tokens"
+    return (
+        f"{label}: up to {point.rate:,.3g} requests/s keep {slo_words(slo)} for {share}: "
+        f"{found.output_tokens_per_s:,.0f} tokens/s{cost}"
+    )

@@ -24,6 +24,7 @@ from neusight.serving.scheduler import (
     StepPricing,
     simulate,
 )
+from neusight.serving.static_batching import simulate_static
 
 __all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate"]
 
@@ -125,14 +126,12 @@ class Server:
         self.options = options
         self.draft = draft or Draft()
         self.price = price
-        if deployment.quantization:
-            require_quantization(deployment.quantization, deployment.gpu)
-        if settings.kv_dtype.startswith("float8") and settings.engine.name != "vllm":
-            raise OptionError("--kv-cache-dtype fp8 is for --engine vllm")
 
     @cached_property
     def program(self) -> StepProgram:
-        """What a step launches on one GPU."""
+        """What a step launches on one GPU; OptionError where that lacks the quantization."""
+        if self.deployment.quantization:
+            require_quantization(self.deployment.quantization, self.deployment.gpu)
         return self._program(self.model)
 
     def _program(self, model: ServedModel) -> StepProgram:
@@ -185,18 +184,19 @@ class Server:
                 f"--max-model-len is {stated:,}; the model has {positions:,} positions "
                 "(max_position_embeddings)"
             )
-        return stated or min(positions or self.capacity.num_tokens, self.capacity.num_tokens)
+        room = self.capacity.num_tokens
+        if stated is not None and room < stated:
+            raise OptionError(
+                f"the KV cache of {self.deployment.label} holds {room:,} tokens, fewer than the "
+                f"{stated:,} of --max-model-len: not even one such request fits. Lower it, or use "
+                "more GPUs or fewer bits."
+            )
+        return stated or min(positions or room, room)
 
     @cached_property
     def scheduler(self) -> SchedulerOptions:
         """The scheduler's settings for one replica."""
         settings = self.settings
-        if self.capacity.num_tokens < self.max_model_len:
-            raise OptionError(
-                f"the KV cache of {self.deployment.label} holds {self.capacity.num_tokens:,} "
-                f"tokens, fewer than the {self.max_model_len:,} of --max-model-len: not even one "
-                "such request fits. Lower it, or use more GPUs or fewer bits."
-            )
         return SchedulerOptions(
             num_blocks=self.capacity.num_blocks,
             block_size=settings.block_size,
@@ -205,7 +205,6 @@ class Server:
             max_model_len=self.max_model_len,
             chunked_prefill=settings.chunked_prefill,
             policy=settings.policy,  # type: ignore[arg-type]  # one of its choices
-            batching=settings.batching,  # type: ignore[arg-type]  # likewise
             keeps_prefixes=settings.keeps_prefixes,
             drafts=settings.drafts,
             acceptance=settings.acceptance,
@@ -217,8 +216,9 @@ class Server:
     ) -> LoadPoint:
         """What it does under a load; replicas get the requests in turn."""
         count = self.deployment.replicas
+        serve = simulate_static if self.settings.batching == "static" else simulate
         runs = tuple(
-            simulate(requests[at::count], self.scheduler, self.prices)
+            serve(requests[at::count], self.scheduler, self.prices)
             for at in range(min(count, len(requests)))
         )
         figures = serving_figures(

@@ -270,6 +270,8 @@ class Recorder:
             for tensor in made:
                 if isinstance(tensor, ForecastTensor):
                     self.storages.follow(tensor, op)
+            if op.sequence_nr is not None and not op.module and not op.node:
+                self.inputs.multiplied(op, args)
             out: Any = made[0] if known.container is None else known.container(made)
         elif answer == "inplace":
             out = args[0] if func._schema.returns else None
@@ -288,7 +290,9 @@ class Recorder:
         self.fake_kernels.refuse(func, args, kwargs)
         out = self.fake_kernels.run(func, args, kwargs)
         known = self._cache.learn(key, func, args, kwargs, out)
-        self._record_with_outputs(known, out)
+        op = self._record_with_outputs(known, out)
+        if op.sequence_nr is not None and not op.module and not op.node:
+            self.inputs.multiplied(op, args)
         self._follow(known, func, args, kwargs, out)
         return out
 
@@ -329,10 +333,11 @@ class Recorder:
         pinned = tuple(isinstance(arg, torch.Tensor) and self.pinned.holds(arg) for arg in args)
         self._record_with_outputs(self._cache.handled(func, args, kwargs, out, pinned), out)
 
-    def _record_with_outputs(self, known: KnownOp, out: Any) -> None:
+    def _record_with_outputs(self, known: KnownOp, out: Any) -> TapedOp:
         op = self.record_op(known)
         for tensor in tensors_of(out):
             self.storages.follow(tensor, op)
+        return op
 
     def wait(self, reason: str) -> None:
         """The host waits for the stream that is current."""

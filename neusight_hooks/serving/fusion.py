@@ -14,7 +14,7 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.serving.launches import EXPERTS, Launch
+from neusight.serving.launches import EXPERTS, LaunchedKernel
 
 __all__ = ["Fused", "cached_heads", "engine_launches", "joined_products", "with_attention"]
 
@@ -31,13 +31,16 @@ class Fused:
     """What an engine launches. `unmatched` names the kernels that no pattern knows, which stay as
     the model launches them."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchedKernel, ...]
     unmatched: tuple[str, ...]
 
 
-def with_attention(launches: Sequence[Launch]) -> tuple[Launch, ...]:
-    """The same with attention that is written as products, softmax and products as one kernel."""
-    found: list[Launch] = []
+def with_attention(
+    launches: Sequence[LaunchedKernel], *, sequences: int = 1
+) -> tuple[LaunchedKernel, ...]:
+    """The same with attention that is written as products, softmax and products as one kernel, of
+    so many sequences."""
+    found: list[LaunchedKernel] = []
     at = 0
     while at < len(launches):
         end = _explicit_attention(launches, at)
@@ -45,7 +48,7 @@ def with_attention(launches: Sequence[Launch]) -> tuple[Launch, ...]:
             found.append(launches[at])
             at += 1
             continue
-        found.append(_as_attention(launches, at, end))
+        found.append(_as_attention(launches, at, end, sequences))
         at = end + 1
     return tuple(found)
 
@@ -54,7 +57,7 @@ def with_attention(launches: Sequence[Launch]) -> tuple[Launch, ...]:
 _MOST_BETWEEN = 16
 
 
-def _explicit_attention(launches: Sequence[Launch], start: int) -> int | None:
+def _explicit_attention(launches: Sequence[LaunchedKernel], start: int) -> int | None:
     """Where the attention ends whose first product stands there."""
     scores = launches[start].kernel
     if not _is_batched(scores):
@@ -76,18 +79,21 @@ def _is_batched(kernel: Kernel) -> bool:
     return isinstance(size, GemmSize) and size.batch > 1 and kernel.name != EXPERTS
 
 
-def _as_attention(launches: Sequence[Launch], start: int, end: int) -> Launch:
+def _as_attention(
+    launches: Sequence[LaunchedKernel], start: int, end: int, sequences: int
+) -> LaunchedKernel:
     scores, values = launches[start].kernel, launches[end].kernel
     size, out = scores.size, values.size
     assert isinstance(size, GemmSize) and isinstance(out, GemmSize)
+    heads = size.batch // sequences
     kernel = Kernel.attention(
-        1, size.batch, size.batch, size.m, size.n, size.k,
+        sequences, heads, heads, size.m, size.n, size.k,
         causal=True, dtype=scores.dtype, head_dim_v=out.n,
     )  # fmt: skip
     return launches[start]._replace(kernel=kernel)
 
 
-def joined_products(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
+def joined_products(launches: Sequence[LaunchedKernel]) -> list[tuple[int, ...]]:
     """Positions of the products, those together that read the same tensor: siblings of one module
     with as many rows and columns, between which nothing computes what the later ones read."""
     found: list[tuple[int, ...]] = []
@@ -101,7 +107,7 @@ def joined_products(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
     return found
 
 
-def _siblings(launches: Sequence[Launch], first: int) -> Iterator[int]:
+def _siblings(launches: Sequence[LaunchedKernel], first: int) -> Iterator[int]:
     start = launches[first]
     size = start.kernel.size
     assert isinstance(size, GemmSize)
@@ -145,15 +151,20 @@ def _reads_two(kernel: Kernel) -> bool:
 # -- an engine's kernels --------------------------------------------------------------------------
 
 
-def engine_launches(launches: Sequence[Launch], *, tokens: int) -> Fused:
+def engine_launches(
+    launches: Sequence[LaunchedKernel], *, tokens: int, sequences: int = 1, merges: bool = True
+) -> Fused:
     """What vLLM's layers launch for the recorded ones: merged products, norms with the residual sum
-    in them, rotary embedding, cache writes and activations as a kernel each.
+    in them, rotary embedding, cache writes and activations as a kernel each. Without `merges`
+    products stay as they are, as torch.compile leaves them.
 
     Masks, positions and tables of sines are made once, not in each step; attention reads the cache
-    by pages and repeats no keys. `tokens` is how many enter.
+    by pages and repeats no keys. `tokens` is how many enter, of `sequences` together.
     """
-    whole = with_attention(launches)
+    whole = with_attention(launches, sequences=sequences)
     groups = joined_products(whole)
+    if not merges:
+        groups = [(at,) for group in groups for at in group]
     merged = {group[0]: _merged([whole[at] for at in group]) for group in groups}
     later = {at for group in groups for at in group[1:]}
     anchors = [
@@ -162,9 +173,9 @@ def engine_launches(launches: Sequence[Launch], *, tokens: int) -> Fused:
         if at not in later
         and launch.kernel.kernel_class in (KernelClass.GEMM, KernelClass.ATTENTION)
     ]
-    found: list[Launch] = []
+    found: list[LaunchedKernel] = []
     unmatched: list[str] = []
-    before: Launch | None = None
+    before: LaunchedKernel | None = None
     start = 0
     for at in [*anchors, len(whole)]:
         between = [whole[item] for item in range(start, at) if item not in later]
@@ -181,7 +192,7 @@ def engine_launches(launches: Sequence[Launch], *, tokens: int) -> Fused:
     return Fused(tuple(found), tuple(unmatched))
 
 
-def _merged(group: Sequence[Launch]) -> Launch:
+def _merged(group: Sequence[LaunchedKernel]) -> LaunchedKernel:
     """One product with the columns of all."""
     first = group[0].kernel
     if len(group) == 1:
@@ -204,13 +215,13 @@ def _merged(group: Sequence[Launch]) -> Launch:
 class _Span(NamedTuple):
     """The kernels between two products, or attention, and what stands before and after them."""
 
-    before: Launch | None
-    between: list[Launch]
-    after: Launch | None
+    before: LaunchedKernel | None
+    between: list[LaunchedKernel]
+    after: LaunchedKernel | None
     tokens: int
 
 
-def _span_launches(span: _Span) -> tuple[list[Launch], list[str]]:
+def _span_launches(span: _Span) -> tuple[list[LaunchedKernel], list[str]]:
     """The kernels of an engine between two products, and the names of those that no pattern
     knows."""
     before = None if span.before is None else span.before.kernel
@@ -222,7 +233,7 @@ def _span_launches(span: _Span) -> tuple[list[Launch], list[str]]:
     if after is not None and after.name == EXPERTS and before.name != EXPERTS:
         return _routing(span, after)
     between = span.between
-    combined: list[Launch] = []
+    combined: list[LaunchedKernel] = []
     if before.name == EXPERTS and (after is None or after.name != EXPERTS):
         between, combined = _combining(span)
     if before.kernel_class is KernelClass.ATTENTION:  # written in the layout that is read next
@@ -231,9 +242,9 @@ def _span_launches(span: _Span) -> tuple[list[Launch], list[str]]:
     return [*combined, *kept], strange
 
 
-def _opening(between: list[Launch]) -> list[Launch]:
+def _opening(between: list[LaunchedKernel]) -> list[LaunchedKernel]:
     """Embeddings and the first norm; positions, masks and tables are not made in each step."""
-    kept: list[Launch] = []
+    kept: list[LaunchedKernel] = []
     widths = [
         _numel(item.kernel)
         for item in between
@@ -248,14 +259,14 @@ def _opening(between: list[Launch]) -> list[Launch]:
     return kept
 
 
-def _before_attention(span: _Span, attention: Launch | None) -> list[Launch]:
+def _before_attention(span: _Span, attention: LaunchedKernel | None) -> list[LaunchedKernel]:
     """Norms of queries and keys, the rotary embedding, and the write of keys and values."""
     assert attention is not None and span.before is not None
     size = attention.kernel.size
     assert isinstance(size, AttentionSize)
     kv_heads = cached_heads(attention, span.between)
     item = DTYPE_BYTES[attention.kernel.dtype]
-    kept: list[Launch] = []
+    kept: list[LaunchedKernel] = []
     rotated = False
     for piece in _pieces(span.between):
         first = piece[0].kernel
@@ -272,22 +283,22 @@ def _before_attention(span: _Span, attention: Launch | None) -> list[Launch]:
     return kept
 
 
-def _rows(name: str, read: int, written: int, like: Launch, item: float) -> Launch:
+def _rows(name: str, read: int, written: int, like: LaunchedKernel, item: float) -> LaunchedKernel:
     """A kernel that passes over its tensors once, several elements at a time."""
     kernel = Kernel.rows(
         KernelClass.ELEMENTWISE, name, 1, int(written / item),
         dtype=like.kernel.dtype, bytes_read=read, bytes_written=written,
     )  # fmt: skip
-    return Launch(kernel, like.module)
+    return LaunchedKernel(kernel, like.module)
 
 
-def cached_heads(attention: Launch, before: Sequence[Launch]) -> int:
+def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) -> int:
     """Heads of keys in the cache: those that are joined with the cache, as some models repeat keys
     for each query head before attention; else those that attention reads."""
     size = attention.kernel.size
     assert isinstance(size, AttentionSize)
     a_head = size.batch * size.seq_kv * size.head_dim
-    for launch in before:
+    for launch in reversed(before):  # after the rotary embedding, which joins halves as well
         numel = _numel(launch.kernel)
         is_write = launch.kernel.name in _CACHE_WRITES
         if is_write and numel and numel % a_head == 0 and numel // a_head < size.kv_heads:
@@ -295,7 +306,7 @@ def cached_heads(attention: Launch, before: Sequence[Launch]) -> int:
     return size.kv_heads
 
 
-def _paged(attention: Launch, between: Sequence[Launch]) -> Launch:
+def _paged(attention: LaunchedKernel, between: Sequence[LaunchedKernel]) -> LaunchedKernel:
     """Attention over pages: keys are not repeated for the heads that share them."""
     size = attention.kernel.size
     assert isinstance(size, AttentionSize)
@@ -306,7 +317,7 @@ def _paged(attention: Launch, between: Sequence[Launch]) -> Launch:
     return attention._replace(kernel=kernel)
 
 
-def _routing(span: _Span, experts: Kernel) -> tuple[list[Launch], list[str]]:
+def _routing(span: _Span, experts: Kernel) -> tuple[list[LaunchedKernel], list[str]]:
     """From the router's scores to the experts: top-k of the softmax, and the experts' rows."""
     size = experts.size
     assert isinstance(size, GemmSize) and span.before is not None
@@ -318,7 +329,7 @@ def _routing(span: _Span, experts: Kernel) -> tuple[list[Launch], list[str]]:
     return [topk, align, align], []
 
 
-def _combining(span: _Span) -> tuple[list[Launch], list[Launch]]:
+def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]:
     """What follows the experts, and the kernel that adds their results up for each token."""
     assert span.before is not None
     experts = span.before.kernel
@@ -331,11 +342,13 @@ def _combining(span: _Span) -> tuple[list[Launch], list[Launch]]:
     return rest, [combined]
 
 
-def _between_products(between: list[Launch], before: Kernel) -> tuple[list[Launch], list[str]]:
+def _between_products(
+    between: list[LaunchedKernel], before: Kernel
+) -> tuple[list[LaunchedKernel], list[str]]:
     """Residual sums join the norm that follows, other pointwise kernels one another."""
-    kept: list[Launch] = []
+    kept: list[LaunchedKernel] = []
     strange: list[str] = []
-    pointwise: list[Launch] = []
+    pointwise: list[LaunchedKernel] = []
 
     def join() -> None:
         if pointwise:
@@ -360,11 +373,11 @@ def _between_products(between: list[Launch], before: Kernel) -> tuple[list[Launc
     return kept, strange
 
 
-def _is_residual(launch: Launch, norm: Sequence[Launch]) -> bool:
+def _is_residual(launch: LaunchedKernel, norm: Sequence[LaunchedKernel]) -> bool:
     return launch.kernel.name == "add" and _reads_two(launch.kernel)
 
 
-def _joined(pointwise: Sequence[Launch], before: Kernel) -> Launch:
+def _joined(pointwise: Sequence[LaunchedKernel], before: Kernel) -> LaunchedKernel:
     """One kernel that reads what the product wrote, and the residual where it is added."""
     last = pointwise[-1].kernel
     if len(pointwise) == 1 and not isinstance(before.size, GemmSize):
@@ -378,10 +391,10 @@ def _joined(pointwise: Sequence[Launch], before: Kernel) -> Launch:
     name = pointwise[0].kernel.name
     if len(pointwise) > 1:
         name += f"_{last.name}"
-    return Launch(replace(kernel, name=name), pointwise[0].module)
+    return LaunchedKernel(replace(kernel, name=name), pointwise[0].module)
 
 
-def _pieces(launches: Sequence[Launch]) -> Iterator[list[Launch]]:
+def _pieces(launches: Sequence[LaunchedKernel]) -> Iterator[list[LaunchedKernel]]:
     """Single kernels, and those of an RMSNorm that is written in ops together."""
     at = 0
     while at < len(launches):
@@ -390,7 +403,7 @@ def _pieces(launches: Sequence[Launch]) -> Iterator[list[Launch]]:
         at = end
 
 
-def _norm_end(launches: Sequence[Launch], start: int) -> int:
+def _norm_end(launches: Sequence[LaunchedKernel], start: int) -> int:
     """Where the norm ends that begins there; the next kernel where none does."""
     at = start
     if launches[at].kernel.name == "copy" and at + 1 < len(launches):
@@ -416,29 +429,23 @@ def _norm_end(launches: Sequence[Launch], start: int) -> int:
     return at
 
 
-def _norm(piece: Sequence[Launch], residual: Launch | None) -> Launch:
-    """A norm as one kernel, with the residual sum before it in it: two tensors more, one read and
-    one written."""
-    first, last = piece[0].kernel, piece[-1].kernel
-    if len(piece) == 1:
-        kernel = first
-    else:
-        mean = next(item.kernel for item in piece if item.kernel.name == "mean")
-        size = mean.size
+def _norm(piece: Sequence[LaunchedKernel], residual: LaunchedKernel | None) -> LaunchedKernel:
+    """A norm as one kernel that passes over its rows once, with the residual sum before it in it:
+    two tensors more, one read and one written. Of data/llm_layers (RTX 4090, vLLM) such kernels
+    take what as many bytes of a pointwise kernel do, 2 us for up to 64 rows."""
+    last = piece[-1].kernel
+    moved = last.bytes_written
+    name = last.name if len(piece) == 1 else "rms_norm"
+    if len(piece) == 1:  # statistics for a backward are not written
+        size = last.size
         assert isinstance(size, RowsSize)
-        moved = last.bytes_written
-        weight = moved // max(1, size.rows)
-        kernel = Kernel.rows(
-            KernelClass.NORMALIZATION, "rms_norm", size.rows, size.width,
-            dtype=last.out_dtype, bytes_read=moved + weight, bytes_written=moved,
-            variant="rms_norm",
-        )  # fmt: skip
+        moved = int(size.rows * size.width * DTYPE_BYTES[last.out_dtype])
+    read = written = moved
     if residual is not None:
-        added = residual.kernel.bytes_written
-        kernel = replace(
-            kernel,
-            name=f"add_{kernel.name}",
-            bytes_read=kernel.bytes_read + added,
-            bytes_written=kernel.bytes_written + added,
-        )
-    return Launch(kernel, piece[-1].module)
+        name, read, written = f"add_{name}", 2 * moved, 2 * moved
+    item = DTYPE_BYTES[last.out_dtype]
+    kernel = Kernel.rows(
+        KernelClass.ELEMENTWISE, name, 1, int(moved / item),
+        dtype=last.out_dtype, bytes_read=read, bytes_written=written,
+    )  # fmt: skip
+    return LaunchedKernel(kernel, piece[-1].module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +12,13 @@ import numpy as np
 from neusight.ops import map_op
 from neusight.predictors.errors import RecordingError
 from neusight.predictors.kernel import (
-    AttentionSize,
+    DTYPE_BYTES,
     CollectiveSize,
-    ConvolutionSize,
     GemmSize,
     Kernel,
     KernelClass,
     RowsSize,
+    Size,
 )
 from neusight.recording.recording import Entry, OpCall
 
@@ -25,8 +26,9 @@ __all__ = [
     "EXPERTS",
     "BatchTotals",
     "FittedKernel",
-    "Launch",
+    "LaunchedKernel",
     "RecordedPoint",
+    "aligned",
     "fitted_kernels",
     "launches_of",
 ]
@@ -35,7 +37,7 @@ __all__ = [
 EXPERTS = "grouped_gemm"
 
 
-class Launch(NamedTuple):
+class LaunchedKernel(NamedTuple):
     """A kernel that a model launches, and the module that does so."""
 
     kernel: Kernel
@@ -64,7 +66,7 @@ class RecordedPoint:
     sequences: int
     tokens: int
     past: int
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchedKernel, ...]
 
     @property
     def totals(self) -> BatchTotals:
@@ -78,11 +80,11 @@ class RecordedPoint:
         )
 
 
-def launches_of(entries: Sequence[Entry]) -> tuple[Launch, ...]:
+def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
     """Every kernel that the recorded ops launch, in order."""
     calls = (entry for entry in entries if isinstance(entry, OpCall))
     return tuple(
-        Launch(kernel, call.module)
+        LaunchedKernel(kernel, call.module)
         for call in calls
         for kernel in map_op(call.signature, call.math).kernels
     )
@@ -130,8 +132,7 @@ class FittedKernel:
         ]
         size = self.base.size
         num = _num_sizes(size)
-        amounts = dict(zip(_AMOUNTS, values[num:], strict=True))
-        return replace(self.base, size=_resized(size, values[:num]), **amounts)
+        return _with_amounts(self.base, _resized(size, values[:num]), values[num:])
 
 
 def _mean(totals: BatchTotals) -> BatchTotals:
@@ -143,8 +144,22 @@ def _times(kernel: Kernel, count: int) -> Kernel:
     """The same problem for several sequences."""
     size = kernel.size
     assert isinstance(size, GemmSize)
-    amounts = {name: getattr(kernel, name) * count for name in _AMOUNTS}
-    return replace(kernel, size=size._replace(batch=size.batch * count), **amounts)
+    amounts = [getattr(kernel, name) * count for name in _AMOUNTS]
+    return _with_amounts(kernel, size._replace(batch=size.batch * count), amounts)
+
+
+def _with_amounts(kernel: Kernel, size: Size, amounts: Sequence[int]) -> Kernel:
+    """The kernel of another size; `amounts` in the order of `_AMOUNTS`."""
+    flops, read, written, again, instructions = amounts
+    return replace(
+        kernel,
+        size=size,
+        flops=flops,
+        bytes_read=read,
+        bytes_written=written,
+        bytes_read_again=again,
+        num_instructions=instructions,
+    )
 
 
 def _shared(kernel: Kernel, experts: int, tokens: float) -> Kernel:
@@ -165,7 +180,7 @@ def _shared(kernel: Kernel, experts: int, tokens: float) -> Kernel:
     )
 
 
-def _num_sizes(size: object) -> int:
+def _num_sizes(size: Size) -> int:
     if isinstance(size, (GemmSize, RowsSize)):
         return len(size)
     return 1 if isinstance(size, CollectiveSize) else 0
@@ -180,9 +195,7 @@ def _sizes(kernel: Kernel) -> list[int]:
     return [size.num_bytes] if isinstance(size, CollectiveSize) else []
 
 
-def _resized(
-    size: GemmSize | RowsSize | CollectiveSize | ConvolutionSize | AttentionSize, values: list[int]
-) -> GemmSize | RowsSize | CollectiveSize | ConvolutionSize | AttentionSize:
+def _resized(size: Size, values: list[int]) -> Size:
     if isinstance(size, GemmSize):
         return GemmSize(*values)
     if isinstance(size, RowsSize):
@@ -195,15 +208,95 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
     its own. RecordingError where the points do not launch the same kernels.
 
     Five points tell all coefficients: two numbers of tokens and of past tokens, and two sequences.
+    Of points with as many sequences each, the logits and what follows have a row for each sequence.
     """
     first = points[0]
     for point in points[1:]:
         _require_alike(first, point)
     system = np.array([(1.0, *point.totals) for point in points])
-    return tuple(
-        _fitted([point.launches[at].kernel for point in points], system, points)
+    found = {
+        at: _fitted([point.launches[at].kernel for point in points], system, points)
         for at, launch in enumerate(first.launches)
         if launch.kernel.kernel_class is not KernelClass.ATTENTION
+    }
+    if len({point.sequences for point in points}) == 1:
+        found.update(_for_sequences(first))
+    return tuple(found[at] for at in sorted(found))
+
+
+def _for_sequences(point: RecordedPoint) -> dict[int, FittedKernel]:
+    """Of points with as many sequences each: the product of the logits and what follows it, which
+    has a row for each of them."""
+    products = [
+        at for at, item in enumerate(point.launches) if isinstance(item.kernel.size, GemmSize)
+    ]
+    last = products[-1] if products else len(point.launches)
+    return {
+        at: _for_each_sequence(point.launches[at].kernel, point.sequences)
+        for at in range(last, len(point.launches))
+        if point.launches[at].kernel.kernel_class is not KernelClass.ATTENTION
+    }
+
+
+def _for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
+    values = [float(value) for value in _sizes(kernel)] + [
+        float(getattr(kernel, name)) for name in _AMOUNTS
+    ]
+    fixed = [0.0] * len(values)
+    size = kernel.size
+    if isinstance(size, GemmSize):
+        fixed[0], fixed[2], fixed[3] = 1.0, size.n, size.k
+        activations = size.m * size.k * DTYPE_BYTES[kernel.dtype]
+        fixed[_num_sizes(size) + 1] = kernel.bytes_read - activations  # the weight
+    elif isinstance(size, RowsSize):
+        constant = 0 if size.rows == 1 else 1
+        fixed[constant] = values[constant]
+    return FittedKernel(
+        kernel,
+        tuple(
+            (constant, (value - constant) / sequences, 0.0, 0.0, 0.0)
+            for value, constant in zip(values, fixed, strict=True)
+        ),
+    )
+
+
+def aligned(points: Sequence[RecordedPoint]) -> list[RecordedPoint]:
+    """The points without the copies that only some of them make: a slice of one sequence is
+    contiguous, one of several is not."""
+    names = [[(item.kernel.name, item.module) for item in point.launches] for point in points]
+    if all(one == names[0] for one in names):
+        return list(points)
+    found = list(points)
+    for _ in range(len(points)):  # until none has a copy that the first has not, and back
+        first = found[0]
+        for at, point in enumerate(found[1:], 1):
+            own, other = _common(first.launches, point.launches)
+            found[0] = first = replace(first, launches=own)
+            found[at] = replace(point, launches=other)
+    return found
+
+
+def _common(
+    first: tuple[LaunchedKernel, ...], other: tuple[LaunchedKernel, ...]
+) -> tuple[tuple[LaunchedKernel, ...], tuple[LaunchedKernel, ...]]:
+    """Both without the copies that the other has not."""
+    names = [[(item.kernel.name, item.module) for item in part] for part in (first, other)]
+    if names[0] == names[1]:
+        return first, other
+    matcher = SequenceMatcher(a=names[0], b=names[1], autojunk=False)
+    same = [block for block in matcher.get_matching_blocks() if block.size]
+    of_first = {at for block in same for at in range(block.a, block.a + block.size)}
+    of_other = {at for block in same for at in range(block.b, block.b + block.size)}
+    return _without_copies(first, of_first), _without_copies(other, of_other)
+
+
+def _without_copies(
+    launches: tuple[LaunchedKernel, ...], same: set[int]
+) -> tuple[LaunchedKernel, ...]:
+    return tuple(
+        item
+        for at, item in enumerate(launches)
+        if at in same or item.kernel.kernel_class is not KernelClass.COPY
     )
 
 
@@ -268,15 +361,27 @@ _EXPLANATIONS = ((0,), (2,), (1,), (3,), (0, 2), (0, 1), (1, 2), (0, 3), (2, 3),
 
 
 def _without_needless(found: np.ndarray, system: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The simplest explanation of each value that is exact, else the general one."""
+    """The simplest explanation of each value that is exact, else the general one. What is the same
+    for two sequences as for one, but follows their tokens, is made for positions that they share;
+    of a batch without padding each token has its own."""
+    single = system[:, 1] == system[0, 1]
     for at in range(values.shape[1]):
         target = values[:, at]
-        scale = max(1.0, float(np.abs(target).max()))
-        for columns in _EXPLANATIONS:
-            part = system[:, columns]
-            coefficients, *_ = np.linalg.lstsq(part, target, rcond=None)
-            if np.abs(part @ coefficients - target).max() <= _ROUNDING * scale:
-                found[:, at] = 0.0
-                found[list(columns), at] = coefficients
-                break
+        simple = _explained(system, target)
+        if simple is None or simple[1] < 0:
+            simple = _explained(system[single], target[single])
+        if simple is not None:
+            found[:, at] = simple
     return found
+
+
+def _explained(system: np.ndarray, target: np.ndarray) -> np.ndarray | None:
+    scale = max(1.0, float(np.abs(target).max()))
+    for columns in map(list, _EXPLANATIONS):
+        part = system[:, columns]
+        coefficients, *_ = np.linalg.lstsq(part, target, rcond=None)
+        if np.abs(part @ coefficients - target).max() <= _ROUNDING * scale:
+            found = np.zeros(system.shape[1])
+            found[columns] = coefficients
+            return found
+    return None

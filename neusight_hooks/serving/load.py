@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +18,8 @@ __all__ = ["Lengths", "Load", "Request", "RequestClass", "parse_lengths", "read_
 Arrivals = Literal["poisson", "gamma", "uniform", "closed"]
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True)
+class Request:
     """One request: `input_tokens` enter, of which `cached_tokens` are in the prefix cache, and
     `output_tokens` are generated. Lower `priority` goes first. `next_turn` is what its user sends
     `think_s` after the answer."""
@@ -30,7 +31,7 @@ class Request(NamedTuple):
     cached_tokens: int = 0
     priority: int = 0
     name: str = ""
-    next_turn: Request | None = None  # type: ignore[misc]  # a NamedTuple of itself
+    next_turn: Request | None = None
     think_s: float = 0.0
 
 
@@ -141,7 +142,10 @@ class Load:
 
     def requests(self, *, most_tokens: int) -> list[Request]:
         """The requests that arrive by themselves, in order; later turns hang on them. Equal loads
-        give equal requests. None asks for more than `most_tokens` with its answer."""
+        give equal requests. Lognormal lengths are cut where a request would ask for more than
+        `most_tokens` with its answer; OptionError where stated lengths do."""
+        for one in self.classes:
+            _require_short(one, most_tokens)
         random = np.random.default_rng(self.seed)
         closed = self.arrivals == "closed"
         sessions = self.users if closed else -(-self.num_requests // self.turns)
@@ -160,8 +164,11 @@ class Load:
                                      most_tokens, is_new=closed))  # fmt: skip
             request: Request | None = None
             for position in range(len(drawn) - 1, -1, -1):
-                request = drawn[position]._replace(
-                    index=index + position, arrival_s=times[session], next_turn=request
+                request = replace(
+                    drawn[position],
+                    index=index + position,
+                    arrival_s=times[session],
+                    next_turn=request,
                 )
             index += len(drawn)
             if request is not None:
@@ -169,7 +176,13 @@ class Load:
         return sorted(found, key=lambda one: (one.arrival_s, one.index))
 
     def _turns(
-        self, count: int, kind: RequestClass, random: np.random.Generator, most: int, *, is_new: bool
+        self,
+        count: int,
+        kind: RequestClass,
+        random: np.random.Generator,
+        most: int,
+        *,
+        is_new: bool,
     ) -> Iterator[Request]:
         """The requests of one user, one after the other; `is_new`: none repeats what was before."""
         inputs = kind.input.drawn(count, random, most=most - 1)
@@ -199,6 +212,18 @@ class Load:
         return [float(x) for x in np.cumsum(gaps)]
 
 
+def _require_short(one: RequestClass, most: int) -> None:
+    """OptionError for lengths that are stated and can never be served."""
+    longest = [item.second if item.kind == "uniform" else item.first
+               for item in (one.input, one.output) if item.kind != "lognormal"]  # fmt: skip
+    if sum(longest) > most:
+        raise OptionError(
+            f"requests of {one.input} tokens with {one.output} of answer are longer than the "
+            f"{most:,} tokens that a request may have (--max-model-len, at most the model's "
+            "positions and the KV cache): they can never be served"
+        )
+
+
 def _shares(total: int, parts: int) -> list[int]:
     """A whole number in parts that differ by one at most."""
     return [total // parts + (at < total % parts) for at in range(parts)]
@@ -212,7 +237,7 @@ _OPTIONAL = ("cached_tokens", "priority", "class")
 def read_requests(path: str | Path) -> list[Request]:
     """Requests from a CSV with the columns arrival_s, input_tokens, output_tokens and, if wanted,
     cached_tokens, priority, class; OptionError names the line that is wrong."""
-    with open(path, newline="", encoding="utf-8") as file:
+    with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:

@@ -15,12 +15,12 @@ from neusight.predictors.kernel import (
     RowsSize,
 )
 from neusight.serving.fusion import joined_products
-from neusight.serving.launches import EXPERTS, Launch
+from neusight.serving.launches import EXPERTS, LaunchedKernel
 
 __all__ = ["tensor_parallel"]
 
 
-def tensor_parallel(launches: Sequence[Launch], ranks: int) -> tuple[Launch, ...]:
+def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[LaunchedKernel, ...]:
     """What one of `ranks` GPUs launches under tensor parallelism, as Megatron cuts layers: the
     products that read the hidden state by columns, those that write it by rows with an all-reduce
     after them, attention by heads, embedding and logits by words. OptionError where heads cannot be
@@ -31,7 +31,7 @@ def tensor_parallel(launches: Sequence[Launch], ranks: int) -> tuple[Launch, ...
     groups = joined_products(launches)
     first_of = {at: group[0] for group in groups for at in group}
     last_product = max((group[0] for group in groups), default=-1)
-    found: list[Launch] = []
+    found: list[LaunchedKernel] = []
     is_cut = False
     column = -1  # the group that cut the hidden state
     for at, launch in enumerate(launches):
@@ -65,16 +65,16 @@ _CHOOSING = ("topk_softmax", "softmax", "topk")
 _LOOKAHEAD = 3
 
 
-def _is_router(launches: Sequence[Launch], at: int) -> bool:
+def _is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
     following = launches[at + 1 : at + 1 + _LOOKAHEAD]
     return any(item.kernel.name in _CHOOSING for item in following) and not any(
         item.kernel.kernel_class is KernelClass.ATTENTION for item in following
     )
 
 
-def _collective(name: str, num_bytes: int, like: Launch, ranks: int) -> Launch:
+def _collective(name: str, num_bytes: int, like: LaunchedKernel, ranks: int) -> LaunchedKernel:
     kernel = Kernel.collective(name, num_bytes, ranks, dtype=like.kernel.out_dtype)
-    return Launch(kernel, like.module)
+    return LaunchedKernel(kernel, like.module)
 
 
 def _item(kernel: Kernel) -> float:

@@ -25,8 +25,9 @@ from neusight.serving.launches import (
     EXPERTS,
     BatchTotals,
     FittedKernel,
-    Launch,
+    LaunchedKernel,
     RecordedPoint,
+    aligned,
     fitted_kernels,
 )
 from neusight.serving.parallel import tensor_parallel
@@ -153,12 +154,17 @@ def step_program(
     unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
     weights_before = weights_after = 0
-    for point in points:
-        cached = _cached_heads(point.launches)
-        launches: tuple[Launch, ...] = with_attention(point.launches)
-        if engine.name == "vllm":
+    for point in aligned(points):
+        launches = with_attention(point.launches, sequences=point.sequences)
+        cached = _cached_heads(launches)
+        if engine.name != "eager":
             tokens = point.sequences * point.tokens
-            fused = engine_launches(point.launches, tokens=tokens)
+            fused = engine_launches(
+                point.launches,
+                tokens=tokens,
+                sequences=point.sequences,
+                merges=engine.name == "vllm",
+            )
             launches = fused.launches
             unmatched.update(dict.fromkeys(fused.unmatched))
         weights_before = _weight_bytes(launches)
@@ -167,7 +173,7 @@ def step_program(
         weights_after = _weight_bytes(launches)
         launches = tensor_parallel(launches, ranks)
         changed.append(replace(point, launches=launches))
-        layers = _layers(launches, cached, ranks, windows)
+        layers = layers or _layers(launches, cached, ranks, windows)
     fitted = list(fitted_kernels(changed))
     if engine.name == "vllm":
         fitted += _sampler(changed[0].launches)
@@ -193,20 +199,19 @@ def step_program(
     )
 
 
-def _cached_heads(launches: Sequence[Launch]) -> list[int]:
+def _cached_heads(launches: Sequence[LaunchedKernel]) -> list[int]:
     """Heads of keys in the cache of each attention, as recorded."""
-    whole = with_attention(launches)
     found: list[int] = []
     start = 0
-    for at, launch in enumerate(whole):
+    for at, launch in enumerate(launches):
         if launch.kernel.kernel_class is KernelClass.ATTENTION:
-            found.append(cached_heads(launch, whole[start:at]))
+            found.append(cached_heads(launch, launches[start:at]))
             start = at + 1
     return found
 
 
 def _layers(
-    launches: Sequence[Launch], cached: Sequence[int], ranks: int, windows: Sequence[int]
+    launches: Sequence[LaunchedKernel], cached: Sequence[int], ranks: int, windows: Sequence[int]
 ) -> list[AttentionLayer]:
     found: list[AttentionLayer] = []
     for launch in launches:
@@ -217,14 +222,19 @@ def _layers(
             window = windows[at] if at < len(windows) else 0
             found.append(
                 AttentionLayer(
-                    size.heads, kv_heads, size.head_dim, size.head_dim_v, launch.kernel.dtype,
-                    launch.kernel.variant, window,
-                )  # fmt: skip
+                    size.heads,
+                    kv_heads,
+                    size.head_dim,
+                    size.head_dim_v,
+                    launch.kernel.dtype,
+                    launch.kernel.variant,
+                    window,
+                )
             )
     return found
 
 
-def _weight_bytes(launches: Sequence[Launch]) -> int:
+def _weight_bytes(launches: Sequence[LaunchedKernel]) -> int:
     """Bytes of the weights that the products read."""
     total = 0
     for launch in launches:
@@ -236,7 +246,7 @@ def _weight_bytes(launches: Sequence[Launch]) -> int:
     return total
 
 
-def _sampler(launches: Sequence[Launch]) -> list[FittedKernel]:
+def _sampler(launches: Sequence[LaunchedKernel]) -> list[FittedKernel]:
     """The logits as float32, the choice of a token, and small kernels around them."""
     logits = next(
         (item.kernel.size for item in reversed(launches) if isinstance(item.kernel.size, GemmSize)),
@@ -388,9 +398,7 @@ class StepPrices:
             part = self._context_parts[totals] = self._priced(self._by_context, totals)
         return part
 
-    def _priced(
-        self, kernels: Sequence[tuple[FittedKernel, int]], totals: BatchTotals
-    ) -> _Part:
+    def _priced(self, kernels: Sequence[tuple[FittedKernel, int]], totals: BatchTotals) -> _Part:
         launched = [(kernel.at(totals), count) for kernel, count in kernels]
         us = [0.0] * len(BOUNDS)
         for (kernel, count), estimate in zip(
@@ -448,9 +456,7 @@ class StepPrices:
             lambda q, kv: self._priced_attention(layer, 1, q, max(q, kv)), whole, seen
         )
 
-    def _between(
-        self, price: Callable[[int, int], float], first: float, second: float
-    ) -> float:
+    def _between(self, price: Callable[[int, int], float], first: float, second: float) -> float:
         """The price between four nodes, as a power of each of both."""
         (a, b, x), (c, d, y) = _nodes(first), _nodes(second)
         low = price(a, c) if y == 0 else price(a, c) ** (1 - y) * price(a, d) ** y
@@ -469,9 +475,7 @@ class StepPrices:
             found = self._attention[key]
         return found
 
-    def _price_row(
-        self, layer: AttentionLayer, sequences: int, queries: int, context: int
-    ) -> None:
+    def _price_row(self, layer: AttentionLayer, sequences: int, queries: int, context: int) -> None:
         """Prices that node and those around it, as a batch costs little more than one."""
         wanted = [context]
         for at in range(1, 2 * _NODES):

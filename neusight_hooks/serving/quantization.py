@@ -10,7 +10,7 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
 from neusight.serving.fusion import joined_products
-from neusight.serving.launches import EXPERTS, Launch
+from neusight.serving.launches import EXPERTS, LaunchedKernel
 
 __all__ = ["QUANTIZATIONS", "Quantization", "quantized", "require_quantization"]
 
@@ -43,12 +43,12 @@ def require_quantization(name: str, gpu: GPU) -> None:
         )
 
 
-def quantized(launches: Sequence[Launch], name: str) -> tuple[Launch, ...]:
+def quantized(launches: Sequence[LaunchedKernel], name: str) -> tuple[LaunchedKernel, ...]:
     """The kernels with the products of the layers quantized; the logits' product and a router's
     stay as they are."""
     products = [group[0] for group in joined_products(launches)]
     logits = products[-1] if products else -1
-    found: list[Launch] = []
+    found: list[LaunchedKernel] = []
     joined = {at: group[0] for group in joined_products(launches) for at in group}
     for at, launch in enumerate(launches):
         kernel = launch.kernel
@@ -59,7 +59,7 @@ def quantized(launches: Sequence[Launch], name: str) -> tuple[Launch, ...]:
             found.append(launch._replace(kernel=_int4(kernel)))
         else:
             if joined.get(at, at) == at:
-                found.append(Launch(_quantize(kernel, name), launch.module))
+                found.append(LaunchedKernel(_quantize(kernel, name), launch.module))
             found.append(launch._replace(kernel=_eight_bits(kernel, name)))
     return tuple(found)
 
@@ -85,9 +85,7 @@ def _int4(kernel: Kernel) -> Kernel:
     assert isinstance(size, GemmSize)
     weights = size.batch * size.n * size.k
     num_bytes = int(weights * _INT4_BYTES + weights // _GROUP * _SCALE_BYTES)
-    return replace(
-        kernel, bytes_read=_activation_bytes(kernel) + num_bytes, variant="packed_tiles"
-    )
+    return replace(kernel, bytes_read=_activation_bytes(kernel) + num_bytes, variant="packed_tiles")
 
 
 def _eight_bits(kernel: Kernel, name: str) -> Kernel:

@@ -1,4 +1,4 @@
-"""A server's steps, one after the other: what vLLM's scheduler puts into each, and when they end."""
+"""A server's steps, one after the other: what vLLM's scheduler puts into each, and its end."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ __all__ = [
     "StepCost",
     "StepPricing",
     "StepRecord",
+    "require_servable",
     "simulate",
 ]
 
@@ -85,7 +86,6 @@ class SchedulerOptions:
     max_model_len: int = 8192
     chunked_prefill: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
-    batching: Literal["continuous", "static"] = "continuous"
     reserves_input: bool = True
     keeps_prefixes: bool = True
     drafts: int = 0
@@ -241,7 +241,7 @@ class _Blocks:
         return self._kept.get(owner, 0)
 
 
-class _Waiting:
+class _Queue:
     """Requests that have not started or were preempted, in order."""
 
     def __init__(self, *, by_priority: bool) -> None:
@@ -273,7 +273,8 @@ class _Waiting:
 def simulate(
     requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
 ) -> ServerRun:
-    """Serves all requests. OptionError for one that can never be served, with the limit that binds.
+    """Serves all requests by continuous batching. OptionError for one that can never be served,
+    with the limit that binds.
 
     >>> price = lambda batch: StepCost(1000.0 * batch.tokens, 1, 0.0)
     >>> run = simulate([Request(0, 0.0, 3, 2)], SchedulerOptions(num_blocks=4), price)
@@ -281,15 +282,14 @@ def simulate(
     (0.003, 0.004)
     """
     for request in requests:
-        turn: Request | None = request
-        while turn is not None:
-            _require_servable(turn, options)
-            turn = turn.next_turn
-    server = _Server(options, price, requests)
-    return server.static() if options.batching == "static" else server.continuous()
+        require_servable(request, options)
+    return _ServerState(options, price, requests).run()
 
 
-def _require_servable(request: Request, options: SchedulerOptions) -> None:
+def require_servable(request: Request, options: SchedulerOptions) -> None:
+    """OptionError where the request, or a later turn of it, can never be served."""
+    if request.next_turn is not None:
+        require_servable(request.next_turn, options)
     whole = request.input_tokens + request.output_tokens
     if whole > options.max_model_len:
         raise OptionError(
@@ -312,7 +312,7 @@ def _require_servable(request: Request, options: SchedulerOptions) -> None:
         )
 
 
-class _Server:
+class _ServerState:
     """The state of a server between steps. Decoding sequences are numpy arrays beside their list,
     in the order in which they started: a step costs a few array operations whatever it holds."""
 
@@ -324,7 +324,7 @@ class _Server:
         self.now_s = 0.0
         self.arriving = [(one.arrival_s, one.index, one) for one in requests]
         heapq.heapify(self.arriving)
-        self.waiting = _Waiting(by_priority=options.policy == "priority")
+        self.waiting = _Queue(by_priority=options.policy == "priority")
         self.blocks = _Blocks(options)
         self.decoding: list[_Sequence] = []
         self.context = np.zeros(0, dtype=np.int64)
@@ -336,9 +336,7 @@ class _Server:
         self.gaps: dict[float, int] = {}
         self.random = np.random.default_rng(options.seed)
 
-    # -- continuous batching ---------------------------------------------------------------------
-
-    def continuous(self) -> ServerRun:
+    def run(self) -> ServerRun:
         """Every step as vLLM's scheduler fills it."""
         while True:
             self._arrive()
@@ -348,9 +346,6 @@ class _Server:
                 self.now_s = self.arriving[0][0]
                 continue
             self._step()
-        return self._run()
-
-    def _run(self) -> ServerRun:
         gaps = tuple(sorted(self.gaps.items()))
         return ServerRun(tuple(self.served), tuple(self.steps), gaps, self.options.num_blocks)
 
@@ -394,10 +389,17 @@ class _Server:
                 self._emit_first(one)
         self.steps.append(
             StepRecord(
-                start_s, self.now_s - start_s, running, len(self.waiting), used,
-                sum(chunk for _, chunk in prefills), new, preempted, cost.bound,
+                start_s,
+                self.now_s - start_s,
+                running,
+                len(self.waiting),
+                used,
+                sum(chunk for _, chunk in prefills),
+                new,
+                preempted,
+                cost.bound,
                 cost.gpu_us * 1e-6,
-            )  # fmt: skip
+            )
         )
 
     def _grow(self, queries: int) -> int:
@@ -547,69 +549,15 @@ class _Server:
         one.blocks = 0
         self.served.append(
             ServedRequest(
-                one.request, one.arrival_s, one.scheduled_s, one.first_token_s, self.now_s,
+                one.request,
+                one.arrival_s,
+                one.scheduled_s,
+                one.first_token_s,
+                self.now_s,
                 one.preemptions,
-            )  # fmt: skip
+            )
         )
         turn = one.request.next_turn
         if turn is not None:
             time_s = self.now_s + one.request.think_s
             heapq.heappush(self.arriving, (time_s, turn.index, turn))
-
-    # -- static batching -------------------------------------------------------------------------
-
-    def static(self) -> ServerRun:
-        """Batches that start together and end when their longest answer does; prompts are padded to
-        the longest, as in a loop around `generate`."""
-        options = self.options
-        while self.arriving or self.waiting:
-            self._arrive()
-            if not self.waiting:
-                self.now_s = self.arriving[0][0]
-                continue
-            batch = self._static_batch()
-            longest = max(one.request.input_tokens for one in batch)
-            rounds = max(one.request.output_tokens for one in batch)
-            for at in range(rounds):
-                chunks = () if at else tuple(Chunk(longest, longest) for _ in batch)
-                decodes = len(batch) if at else 0
-                held = StepBatch(decodes, decodes * (longest + at), chunks, len(batch))
-                cost = self.price(held)
-                start_s = self.now_s
-                self.now_s += cost.latency_us * 1e-6
-                open_ones = [one for one in batch if one.request.output_tokens > at]
-                if at:
-                    gap_s = self.now_s - start_s
-                    self.gaps[gap_s] = self.gaps.get(gap_s, 0) + len(open_ones)
-                self._arrive()
-                used = len(batch) * options.blocks_of(longest + at + 1)
-                self.steps.append(
-                    StepRecord(
-                        start_s, self.now_s - start_s, len(batch), len(self.waiting), used,
-                        sum(chunk.tokens for chunk in chunks), len(open_ones), 0, cost.bound,
-                        cost.gpu_us * 1e-6,
-                    )  # fmt: skip
-                )
-                for one in open_ones:
-                    if not at:
-                        one.first_token_s = self.now_s
-                    if one.request.output_tokens == at + 1:
-                        self._finish(one)
-        return self._run()
-
-    def _static_batch(self) -> list[_Sequence]:
-        """The first requests that fit together."""
-        options = self.options
-        batch: list[_Sequence] = []
-        while self.waiting and len(batch) < options.max_num_seqs:
-            held = [*batch, self.waiting.first()]
-            longest = max(one.request.input_tokens for one in held)
-            rounds = max(one.request.output_tokens for one in held)
-            if len(held) * options.blocks_of(longest + rounds) > options.num_blocks:
-                break
-            one = self.waiting.pop()
-            one.scheduled_s = self.now_s
-            batch.append(one)
-        return batch
-
-

@@ -544,7 +544,7 @@ def test_the_host_brings_pageable_memory_to_the_gpu_itself(
     assert timeline.steps[0].host_ns == (516_000 if waits else 14_000)
 
 
-# -- steps of a loop that goes on -------------------------------------------------------------------
+# -- steps of a loop that goes on -----------------------------------------------------------------
 
 
 def _of_steps(*steps: Step) -> Timeline:

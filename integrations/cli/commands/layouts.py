@@ -13,7 +13,7 @@ from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE
 from neusight.forecast import forecast_options
 from neusight.integrations.cli.files import tell_problems, tried, write_json
-from neusight.integrations.cli.planning.processes import num_cores
+from neusight.integrations.cli.planning.processes import in_processes, num_cores
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
@@ -66,11 +66,11 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     raises_from_here()
     request_of = _checked(options)
     from neusight.integrations.layouts.block import model_shape
-    from neusight.integrations.layouts.layout import Workload
+    from neusight.integrations.layouts.layout import StepLoad
     from neusight.integrations.layouts.report import LayoutReport, script_text
-    from neusight.integrations.layouts.search import SearchRequest, search
+    from neusight.integrations.layouts.search import SearchRequest, find_layouts
 
-    work = Workload(request_of, options.sequence)
+    work = StepLoad(request_of, options.sequence)
     gpus = tuple(find_gpu(name) for name in gpu_names)
     prices = parse_prices(options.price)
     with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
             storage_gbps=options.storage_gbps,
             jobs=options.jobs or num_cores(),
         )
-        found = search(request, tell=_told(options))
+        found = find_layouts(request, in_processes, tell=_told(options))
     names = tuple(gpu.name for gpu in gpus)
     script = options.script if found.prices else None
     report = LayoutReport(found, shape, work, prices, names, script)

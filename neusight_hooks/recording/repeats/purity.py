@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextvars
 import dis
 import random
 import sys
@@ -14,10 +15,9 @@ from typing import Any
 import torch
 
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CallWatch"]
+__all__ = ["CallWatch", "context_values"]
 
 aten = torch.ops.aten
 
@@ -28,42 +28,52 @@ _TRUSTED = ("torch.", "neusight.")
 _PYTHON = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 
 #: What asks for the time or the memory, starts others, or sets a seed.
-_UNTRUSTED = ("torch.distributed", "torch.utils.data", "torch.multiprocessing", "torch.random",
-              "torch.cuda.random", "neusight.fake_cuda.answers.clock",
-              "neusight.fake_cuda.answers.live_memory", "neusight.fake_cuda.nvml", "neusight.fake_cuda.processes")  # fmt: skip
+_UNTRUSTED = (
+    "torch.cuda.random",
+    "torch.distributed",
+    "torch.multiprocessing",
+    "torch.random",
+    "torch.utils.data",
+    "neusight.fake_cuda.answers.clock",
+    "neusight.fake_cuda.answers.live_memory",
+    "neusight.fake_cuda.nvml",
+    "neusight.fake_cuda.processes",
+)
 
 #: Builtin functions that do more than return a value, or that hide what they call.
 _ACTING = frozenset({"print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit"})
 
-#: Kinds of objects whose methods change at most the object, which `state_of` looks into.
-_SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, type, slice, range)
+#: Kinds of objects whose methods change at most the object, which `state_of` or `context_values`
+#: looks into.
+_SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, type, slice, range,
+          contextvars.ContextVar)  # fmt: skip
 
-_PURE_MODULES = ("torch", "math", "operator", "_operator", "_functools", "itertools", "cmath")
-
-#: Where the recorder's own functions are that depend on shapes alone; and other such ops.
-_BY_SHAPE = (
-    "neusight.recording.handlers.shaped",
-    "neusight.fake_cuda.answers.overrides",
+_PURE_MODULES = frozenset(
+    {"_abc", "_functools", "_operator", "cmath", "itertools", "math", "operator", "torch"}
 )
+
+#: Where the recorder's own functions are whose results depend on shapes alone, other such ops, and
+#: one there that reads lengths.
+_BY_SHAPE = ("neusight.recording.handlers.shaped", "neusight.fake_cuda.answers.overrides")
 _PLAIN_OPS = frozenset({aten._to_copy.default})
 _READING_OPS = frozenset({aten._ctc_loss.Tensor})
+_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
 class CallWatch:
     """Watches Python functions, functions of C and ops of one call. `reason` says what the call
     does besides: something the program could see or that another call would do differently."""
 
-    def __init__(self, tape: Tape, storages: StorageWatch, handled: Mapping[Any, object]) -> None:
+    def __init__(self, storages: StorageWatch, handled: Mapping[Any, object]) -> None:
         self.reason = ""
         #: The program's functions that ran, with their globals.
         self.ran: dict[CodeType, dict[str, Any]] = {}
         self._storages = storages
         self._handled = handled
-        self._tape = tape
         self._trusted: dict[CodeType, bool] = {}
         self._first_storage = storages.next_number
-        self._num_cpu_ops = tape.cpu_ops
         self._random = _random_states()
+        self._context = context_values()
 
     def start(self) -> None:
         """The call begins."""
@@ -72,10 +82,10 @@ class CallWatch:
     def stop(self) -> None:
         """It has ended."""
         sys.setprofile(None)
-        if self._tape.cpu_ops != self._num_cpu_ops:
-            self._refuse("ops on the CPU")
         if _random_states() != self._random:
             self._refuse("random numbers")
+        if context_values() != self._context:
+            self._refuse("a context variable")
 
     def global_values(self) -> list[object]:
         """The global variables that the program's functions read or write."""
@@ -94,9 +104,8 @@ class CallWatch:
     def _event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             self._is_trusted(frame)
-        elif event == "c_call" and not self.reason and not self._is_trusted(frame):
-            if not _is_pure(arg):
-                self._refuse(f"a call of {getattr(arg, '__qualname__', arg)}")
+        elif event == "c_call" and not (self.reason or _is_pure(arg) or self._is_trusted(frame)):
+            self._refuse(f"a call of {getattr(arg, '__qualname__', arg)}")
 
     def _is_trusted(self, frame: FrameType) -> bool:
         """Whether it is a function of torch or neusight, or one of Python that such a one calls."""
@@ -123,21 +132,25 @@ class CallWatch:
         if not isinstance(func, torch._ops.OpOverload):
             self._refuse(f"{func}")
             return
-        name, tags = func._schema.name, func.tags
-        handler: Any = self._handled.get(func)
-        if handler is not None and handler.__module__ not in _BY_SHAPE and func not in _PLAIN_OPS or func in _READING_OPS:
-            if func is not aten.index.Tensor or _has_masks(args[1]):
-                self._refuse(name)
+        name = func._schema.name
         given = _named(func, args, kwargs)
-        draws = torch.Tag.nondeterministic_seeded in tags and not _drops_nothing(given)
-        if draws or _trains_statistics(name, args):
-            self._refuse(name)
-        if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        draws = torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(given)
+        by_values = not _BY_VALUES.isdisjoint(func.tags) or self._is_by_values(func, args)
+        if draws or by_values or _trains_statistics(name, args):
             self._refuse(name)
         for argument in func._schema.arguments:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             if is_written and not self._is_made_here(given.get(argument.name)):
                 self._refuse(f"{name} on what was there before")
+
+    def _is_by_values(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether the recorder runs the op by the values of its arguments."""
+        handler: Any = self._handled.get(func)
+        if handler is None or func in _PLAIN_OPS:
+            return False
+        if func is aten.index.Tensor:
+            return _has_masks(args[1])
+        return handler.__module__ not in _BY_SHAPE or func in _READING_OPS
 
     def see_kernel(self, written: Sequence[torch.Tensor], *, has_mask: bool) -> None:
         """A compiled kernel is about to be launched that writes these."""
@@ -193,6 +206,11 @@ def _globals_of(code: CodeType) -> set[str]:
         for instruction in dis.get_instructions(code)
         if instruction.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "STORE_NAME")
     }
+
+
+def context_values() -> tuple[tuple[int, int], ...]:
+    """The context variables and their values, by identity."""
+    return tuple((id(var), id(value)) for var, value in contextvars.copy_context().items())
 
 
 def _random_states() -> tuple[object, ...]:

@@ -363,7 +363,7 @@ class StepCutter:
 
     @property
     def may_skip_calls(self) -> bool:
-        """Whether equal calls say nothing new: the script is ended early, and has not trained yet."""
+        """Whether equal calls say nothing new: nothing has trained, and the script ends early."""
         trains = self._optimizers.any_stepped or self._num_rounds > 0 or self.backward_seen
         return self._steady_steps is not None and not (trains or self._is_deaf)
 

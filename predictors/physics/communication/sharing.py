@@ -55,32 +55,34 @@ def link_demands(
     assert isinstance(size, CollectiveSize)
     if size.world_size <= 1 or time_us <= 0.0:
         return {}
-    system = system_of(gpu)
-    place = placement_of(size, system, is_stated=gpu.topology is not None)
-    shares: dict[str, float] = {}
-    moved = sent_bytes(collective.name, size.num_bytes, size.world_size)
-    remote = 0.0
+    shares = _shares_us(collective.name, size, gpu)
+    return {
+        f"{link} {way}": min(1.0, least_us / time_us)
+        for link, least_us in shares.items()
+        for way in ways
+        if least_us / time_us > _LEAST_SHARE
+    }
+
+
+def _shares_us(kind: str, size: CollectiveSize, gpu: GPU) -> dict[str, float]:
+    """How long each kind of link would be busy at its full rate, µs."""
+    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    moved = own = sent_bytes(kind, size.num_bytes, size.world_size)
+    busy_us: dict[str, float] = {}
     if place.network is not None:
-        network = place.network
-        reached = network.gbps * network.share / network.oversubscription
-        cards = place.cards
-        remote = moved
-        if collective.name == "send_recv":
+        remote, cards = moved, place.cards
+        if kind == "send_recv":
             cards = place.cards_of_one
-        elif collective.name == "all_to_all":
+        elif kind == "all_to_all":
             remote = size.num_bytes * (size.world_size - place.least) / size.world_size
             cards = place.cards / place.least
-        shares["network"] = remote / (reached * cards * 1e3 * time_us)
+            own = moved - remote
+        reached = place.network.gbps * place.network.share / place.network.oversubscription
+        busy_us["network"] = remote / (reached * cards * 1e3)
     if place.most > 1:
-        link_gbps = inside_gbps(gpu, place.inside, world_size=place.most)
-        own = moved - remote if collective.name == "all_to_all" else moved
-        shares[place.inside.kind] = own / (link_gbps * 1e3 * time_us)
-    return {
-        f"{link} {way}": min(1.0, share)
-        for link, share in shares.items()
-        for way in ways
-        if share > _LEAST_SHARE
-    }
+        rate = inside_gbps(gpu, place.inside, world_size=place.most)
+        busy_us[place.inside.kind] = own / (rate * 1e3)
+    return busy_us
 
 
 def fair_rates(demands: Sequence[Mapping[str, float]]) -> list[float]:

@@ -14,7 +14,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     is_wide_softmax,
 )
 
-__all__ = ["missed_again", "reads_again", "row_us"]
+__all__ = ["is_cudnn_batch_norm", "missed_again", "reads_again", "row_us"]
 
 
 class RowCta(NamedTuple):
@@ -100,7 +100,7 @@ _NORM_HALF_WIDTH = 1200.0
 #: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
 #: channels.
 _SINGLE_READ_BYTES = 48 * 1024
-_CHANNEL_CLOCKS = 2500.0
+_CHANNEL_CLOCKS = 1800.0
 _CHANNELS_AT_ONCE = 2
 
 #: As NHWC all SMs share all channels (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) and keep what fits into
@@ -116,7 +116,7 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if is_wide_softmax(kernel):
         passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
         return passes * _missed_share(kernel, size, gpu)
-    if _is_cudnn_batch_norm(kernel, gpu):
+    if is_cudnn_batch_norm(kernel, gpu):
         return kind.extra_reads * _read_twice(kernel, size, gpu)
     is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
     if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
@@ -125,7 +125,8 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     return kind.extra_reads
 
 
-def _is_cudnn_batch_norm(kernel: Kernel, gpu: GPU) -> bool:
+def is_cudnn_batch_norm(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether one kernel of cuDNN's normalizes a batch, or gives all gradients of that."""
     return kernel.variant == "batch_norm" and gpu.vendor == "nvidia"
 
 
@@ -169,7 +170,7 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     cta = _cta_of(kernel, size, gpu)
     if cta is not None:
         return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
-    if _is_cudnn_batch_norm(kernel, gpu) and kind.row_bytes:
+    if is_cudnn_batch_norm(kernel, gpu) and kind.row_bytes:
         return _batch_norm_clocks(kernel, size, kind, gpu) * 1e6 / gpu.clock_hz
     if not kind.row_bytes:
         return _clocks_of_variant(kernel, size, gpu) * 1e6 / gpu.clock_hz
