@@ -17,7 +17,7 @@ from neusight.predictors.kernel import (
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = ["tensor_parallel"]
+__all__ = ["is_router", "tensor_parallel"]
 
 
 def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[LaunchedKernel, ...]:
@@ -43,7 +43,7 @@ def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[Lau
             if first_of.get(at, at) == last_product:
                 found.append(launch._replace(kernel=_by_columns(kernel, ranks)))
                 found.append(_collective("all_gather", kernel.bytes_written, launch, ranks))
-            elif _is_router(launches, at):
+            elif is_router(launches, at):
                 found.append(launch)
             elif is_cut and first_of.get(at, at) != column:
                 found.append(launch._replace(kernel=_by_rows(kernel, ranks)))
@@ -65,7 +65,8 @@ _CHOOSING = ("topk_softmax", "softmax", "topk")
 _LOOKAHEAD = 3
 
 
-def _is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
+def is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
+    """Whether the product there scores experts: what chooses among them follows."""
     following = launches[at + 1 : at + 1 + _LOOKAHEAD]
     return any(item.kernel.name in _CHOOSING for item in following) and not any(
         item.kernel.kernel_class is KernelClass.ATTENTION for item in following

@@ -31,7 +31,7 @@ from neusight.serving.launches import (
     fitted_kernels,
 )
 from neusight.serving.parallel import tensor_parallel
-from neusight.serving.quantization import quantized
+from neusight.serving.quantization import Adapters, adapted, quantized
 from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
 from neusight.timeline.host import HostProfile
 
@@ -147,13 +147,14 @@ def step_program(
     kv_dtype: str = "",
     host_us: float = 0.0,
     windows: Sequence[int] = (),
+    adapters: Adapters | None = None,
 ) -> StepProgram:
     """The steps of a model that was recorded at some points, as an engine runs them on one of
     `ranks` GPUs. `windows` is how far each attention looks, in order (0: all)."""
     changed: list[RecordedPoint] = []
     unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
-    weights_before = weights_after = 0
+    weights_before = weights_after = adapter_bytes = 0
     for point in aligned(points):
         launches = with_attention(point.launches, sequences=point.sequences)
         cached = _cached_heads(launches)
@@ -172,6 +173,10 @@ def step_program(
             launches = quantized(launches, quantization)
         weights_after = _weight_bytes(launches)
         launches = tensor_parallel(launches, ranks)
+        without = _weight_bytes(launches)
+        if adapters is not None:
+            launches = adapted(launches, adapters)
+        adapter_bytes = _weight_bytes(launches) - without
         changed.append(replace(point, launches=launches))
         layers = layers or _layers(launches, cached, ranks, windows)
     fitted = list(fitted_kernels(changed))
@@ -188,7 +193,7 @@ def step_program(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
         kv_bytes_per_token=kv_bytes,
-        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks,
+        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks + adapter_bytes,
         vocabulary=vocabulary,
         hidden=products[-1].k if products else 0,
         widest=max((size.n + size.k for size in products[:-1]), default=0),

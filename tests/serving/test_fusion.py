@@ -9,7 +9,7 @@ from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelCl
 from neusight.serving.fusion import Fused, engine_launches, joined_products, with_attention
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import tensor_parallel
-from neusight.serving.quantization import quantized
+from neusight.serving.quantization import Adapters, adapted, quantized
 
 TOKENS, PAST, HIDDEN, INNER, HEADS, KV_HEADS, DIM, WORDS = 8, 24, 256, 512, 4, 2, 64, 1000
 
@@ -330,3 +330,14 @@ def test_eight_bits_quantize_the_activations_first() -> None:
     assert layer_.kernel.compute == "fp8"
     assert layer_.kernel.bytes_read < wide[0].kernel.bytes_read
     assert logits == wide[1]
+
+
+def test_adapters_add_two_products_to_each_of_a_layer_but_not_to_the_logits() -> None:
+    wide = [product(2048, 4096, "m.a"), product(WORDS, 4096, "m.head", rows=1)]
+
+    layer_, shrink, expand, logits = adapted(wide, Adapters(8, 16))
+
+    assert (layer_, logits) == tuple(wide)
+    assert shrink.kernel.size == GemmSize(1, TOKENS, 16, 4096)
+    assert expand.kernel.size == GemmSize(1, TOKENS, 2048, 16)
+    assert shrink.kernel.bytes_read == 2 * TOKENS * 4096 + 2 * 8 * 16 * 4096
