@@ -109,6 +109,14 @@ class AttentionLayer(NamedTuple):
     variant: str
     window: int = 0
 
+    @property
+    def cached_elements(self) -> int:
+        """Elements in the cache of each token. Where values are a part of the keys (latent
+        attention), they are not kept again."""
+        if self.kv_heads == 1 and self.head_dim > self.head_dim_v:
+            return self.head_dim
+        return self.kv_heads * (self.head_dim + self.head_dim_v)
+
 
 @dataclass(frozen=True)
 class StepProgram:
@@ -157,7 +165,7 @@ def step_program(
     weights_before = weights_after = adapter_bytes = 0
     for point in aligned(points):
         launches = with_attention(point.launches, sequences=point.sequences)
-        cached = _cached_heads(launches)
+        cached = _cached_heads(launches) if engine.name == "eager" else []
         if engine.name != "eager":
             tokens = point.sequences * point.tokens
             fused = engine_launches(
@@ -186,9 +194,7 @@ def step_program(
                 if isinstance(launch.kernel.size, GemmSize)]  # fmt: skip
     vocabulary = products[-1].n * ranks if products else 0
     item = {layer: DTYPE_BYTES[kv_dtype or layer.dtype] for layer in layers}
-    kv_bytes = sum(
-        int(layer.kv_heads * (layer.head_dim + layer.head_dim_v) * item[layer]) for layer in layers
-    )
+    kv_bytes = sum(int(layer.cached_elements * item[layer]) for layer in layers)
     return StepProgram(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
@@ -223,7 +229,7 @@ def _layers(
         size = launch.kernel.size
         if isinstance(size, AttentionSize):
             at = len(found)
-            kv_heads = max(1, cached[at] // ranks)
+            kv_heads = max(1, cached[at] // ranks) if cached else size.kv_heads
             window = windows[at] if at < len(windows) else 0
             found.append(
                 AttentionLayer(
@@ -506,11 +512,11 @@ class StepPrices:
             causal=queries > 1, dtype=layer.dtype, head_dim_v=layer.head_dim_v,
             name=name,  # type: ignore[arg-type]  # a variant of attention
         )  # fmt: skip
-        if not self.program.kv_dtype:
-            return kernel
-        whole = sequences * layer.kv_heads * context * (layer.head_dim + layer.head_dim_v)
-        saved = int(whole * (DTYPE_BYTES[layer.dtype] - DTYPE_BYTES[self.program.kv_dtype]))
-        return replace(kernel, bytes_read=kernel.bytes_read - saved)
+        tokens = sequences * context
+        plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
+        plain_bytes = plain * DTYPE_BYTES[layer.dtype]
+        kept = tokens * layer.cached_elements * DTYPE_BYTES[self.program.kv_dtype or layer.dtype]
+        return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
 
 
 def _key(kernel: FittedKernel) -> str:

@@ -248,6 +248,41 @@ def test_a_mixture_of_experts_becomes_routing_two_products_and_a_sum() -> None:
     ]  # fmt: skip
 
 
+def latent() -> list[LaunchedKernel]:
+    """Attention whose keys (64 expanded, 32 rotated) and values (64) are expanded from 128."""
+    attention_ = Kernel.attention(
+        1, HEADS, HEADS, TOKENS, TOKENS + PAST, 96, causal=True, dtype="bfloat16", head_dim_v=64
+    )
+    return [
+        product(HEADS * 96, HIDDEN, "m.attn.q"),
+        product(128 + 32, HIDDEN, "m.attn.down"),
+        product(HEADS * (64 + 64), 128, "m.attn.up", rows=TOKENS + PAST),
+        LaunchedKernel(attention_, "m.attn"),
+        product(HIDDEN, HEADS * 64, "m.attn.out"),
+        pointwise("add", TOKENS * HIDDEN, "m", reads=2),
+        product(WORDS, HIDDEN, "m.head", rows=1),
+    ]
+
+
+def test_attention_over_latent_vectors_expands_queries_instead_of_the_cache() -> None:
+    fused = engine_launches(latent(), tokens=TOKENS)
+
+    sizes = [item.kernel.size for item in fused.launches if item.kernel.name != "cache_write"]
+    assert sizes[1] == GemmSize(HEADS, TOKENS, 128, 64)
+    assert sizes[2] == AttentionSize(
+        1, HEADS, 1, TOKENS, TOKENS + PAST, 128 + 32, 128, causal=True, backward=False
+    )
+    assert sizes[3] == GemmSize(HEADS, TOKENS, 64, 128)
+
+
+def test_ranks_share_the_heads_of_latent_attention() -> None:
+    found = tensor_parallel(engine_launches(latent(), tokens=TOKENS).launches, 2)
+
+    sizes = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
+    assert GemmSize(HEADS // 2, TOKENS, 128, 64) in sizes
+    assert GemmSize(1, TOKENS, HIDDEN, HEADS * 64 // 2) in sizes
+
+
 # -- several GPUs ---------------------------------------------------------------------------------
 
 
