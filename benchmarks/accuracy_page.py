@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
+import ratchet
 from carried_programs import pairs
 
 from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
@@ -28,8 +29,9 @@ TEMPLATE = BENCHMARKS / "accuracy_page.txt"
 
 Row = dict[str, str]
 
-#: Errors below this count as near.
+#: Errors below this count as near, of a program and of a group's median.
 NEAR = 0.2
+NEAR_GROUP = 0.1
 #: Ways of holding rows of single kernels out, with their headings.
 SPLITS = {
     "held-out shapes": "new shapes",
@@ -174,7 +176,8 @@ def memory() -> str:
 def many_gpus() -> str:
     """Published training of many GPUs, by source."""
     lines = [list(row.values()) for row in rows("multi_gpu")]
-    return table(("source", "figure", "rows", "median", "signed", "in 80 %"), lines)
+    columns = ("source", "figure", "rows", "median", "signed", "in 80 %", "constant HFU")
+    return table(columns, lines)
 
 
 def networks() -> str:
@@ -211,6 +214,26 @@ def carried() -> str:
     return table(("profile of a GPU of", "pairs", "forecast", "carry", "ratio of prices"), lines)
 
 
+def groups() -> str:
+    """Of each source how far its groups are off, and the one that is farthest."""
+    head = ("source", "rows", "groups", "median", "in 10 %", "worst group")
+    lines = []
+    for source in ratchet.SOURCES:
+        found = ratchet.read_scores(source)
+        held = {name: score for name, score in found.items() if score.rows >= ratchet.LEAST_ROWS}
+        errors = [score.median for score in held.values()]
+        near = sum(error < NEAR_GROUP for error in errors) / len(errors)
+        worst = max(held, key=lambda name: held[name].median)
+        lines.append(
+            (
+                source, f"{sum(score.rows for score in found.values()):,}", len(held),
+                percent(median(errors)), f"{near:.0%}".rstrip("%"),
+                f"{percent(held[worst].median)}: {worst.replace(' | ', ', ')}",
+            )
+        )  # fmt: skip
+    return table(head, lines)
+
+
 def page() -> str:
     """The text of ACCURACY.md."""
     stamp = json.loads((RESULTS / "accuracy.json").read_text())
@@ -221,6 +244,7 @@ def page() -> str:
         paper=suite("paper", by_gpu),
         published=suite("published", by_source),
         kernels=kernels(),
+        groups=groups(),
         memory=memory(),
         many_gpus=many_gpus(),
         networks=networks(),

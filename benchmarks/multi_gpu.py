@@ -52,14 +52,16 @@ class Run:
     gpu: str
     world_size: int
     network_gbps: str = ""
+    torch: str = ""
 
     @property
     def words(self) -> list[str]:
         """The command that forecasts it, but for where its figures go."""
         network = ["--network-gbps", self.network_gbps] if self.network_gbps else []
+        version = ["--torch", self.torch] if self.torch else []
         return [
             "run", "--quiet", "--steps", "1", "--gpu", self.gpu, "--world-size",
-            str(self.world_size), *network, str(RECIPES / self.script), *self.arguments,
+            str(self.world_size), *network, *version, str(RECIPES / self.script), *self.arguments,
         ]  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def _torchtitan(row: dict[str, str]) -> Run:
         raise NoRecipe("tensor parallel under FSDP2, compiled: another recipe")
     how = ("--recompute", "op", *(("--compile",) if row["compile"] == "yes" else ()))
     shape = ("--batch", row["batch"], "--seq", row["seq_or_res"])
-    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]))
+    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]), "", "2.6")
 
 
 def _llm_foundry(row: dict[str, str]) -> Run:

@@ -4,7 +4,6 @@
     python benchmarks/ratchet.py llm_layers deepbench   some of them
     python benchmarks/ratchet.py --update               stores the scores
     python benchmarks/ratchet.py --table                all groups with median, bias and intervals
-    python benchmarks/ratchet.py --markdown FILE        a section for ACCURACY.md
 
 A group is what a source measured on one GPU in one layout and dtype, in training or in inference;
 groups of fewer than 8 rows are not held. One is worse where its median error grew by more than 10 %
@@ -25,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["SOURCES", "Row", "Score", "add_arguments", "judged", "markdown", "scores", "worse"]
+__all__ = ["SOURCES", "Row", "Score", "add_arguments", "judged", "scores", "worse"]
 
 STORED = Path(__file__).with_name("group_scores")
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
@@ -188,54 +187,22 @@ def table(source: str, now: Mapping[str, Score], stored: Mapping[str, Score]) ->
     return "\n".join(lines)
 
 
-def markdown(all_scores: Mapping[str, Mapping[str, Score]]) -> str:
-    """A section for ACCURACY.md: of each source its groups, how many are how far off, the worst."""
-    lines = [_MARKDOWN]
-    for source, now in all_scores.items():
-        held = {name: score for name, score in now.items() if score.rows >= LEAST_ROWS}
-        if not held:
-            continue
-        errors = sorted(score.median for score in held.values())
-        worst = max(held, key=lambda name: held[name].median)
-        within = sum(error < 0.1 for error in errors) / len(errors)
-        lines.append(
-            f"| {source} | {sum(score.rows for score in now.values())} | {len(held)} |"
-            f" {100 * median(errors):.1f} | {100 * within:.0f} |"
-            f" {worst.replace(' | ', ', ')} ({100 * held[worst].median:.0f}) |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-_MARKDOWN = """## Groups that are held
-
-`python benchmarks/ratchet.py --table` shows each group of 8 rows and more (source, GPU, layout,
-dtype, training or inference) with its bias; `benchmarks/group_scores/` keeps them. Medians of
-absolute errors in percent.
-
-| source | rows | groups | median group | groups within 10 % | farthest off |
-|---|---:|---:|---:|---:|---|"""
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
-    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
     add_arguments(parser)
     options = parser.parse_args()
     unknown = sorted(set(options.source) - set(SOURCES))
     if unknown:
         parser.error(f"unknown source {unknown[0]!r}; known: {', '.join(SOURCES)}")
-    codes, all_scores = [], {}
+    codes = []
     for source in options.source or SOURCES:
         rows = list(importlib.import_module(SOURCES[source]).rows())
         if not rows:
             print(f"{source}: skipped: its measurements are not there")
             continue
-        all_scores[source] = scores(rows)
         codes.append(judged(source, rows, options))
-    if options.markdown:
-        options.markdown.write_text(markdown(all_scores), encoding="utf-8")
     return max(codes, default=0)
 
 

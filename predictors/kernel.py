@@ -57,6 +57,7 @@ Variant = Literal[
     "log_softmax",
     "cat",
     "small_index",
+    "with_index",
     "scan",
     "state_space",
     "pool",

@@ -152,8 +152,8 @@ def _imported_name(error: ImportError) -> str:
 
 def _is_of_torch(owner: object) -> bool:
     """Whether this is a module, class or object of torch's."""
-    is_module = isinstance(owner, ModuleType)
-    home = owner.__name__ if is_module else getattr(owner, "__module__", "")
+    name = "__name__" if isinstance(owner, ModuleType) else "__module__"
+    home = getattr(owner, name, "")
     return isinstance(home, str) and home.partition(".")[0] == "torch"
 
 

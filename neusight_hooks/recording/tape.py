@@ -39,6 +39,8 @@ __all__ = [
     "TapedOp",
 ]
 
+_CPU_WORK = "cpu ops"
+
 #: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
 
@@ -98,7 +100,8 @@ class TapedInput:
 
     `is_inference`: a call without gradients; `is_function`: of a compiled function;
     `follows_encoder`: of a module after another one; `is_decode`: of token ids, one new for each
-    sequence; `is_product`: no call, but a product of data with what is trained, outside of modules.
+    sequence; `is_prompt`: of the ids before those that another function decodes; `is_product`: no
+    call, but a product of data with what is trained, outside of modules.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -117,6 +120,7 @@ class TapedInput:
     is_function: bool = False
     follows_encoder: bool = False
     is_decode: bool = False
+    is_prompt: bool = False
     is_product: bool = False
     tensor: object = None
     origin: TapedInput | None = None
@@ -161,7 +165,7 @@ class RepeatedCall:
     @staticmethod
     def of(entries: Sequence[TapeEntry], outputs: Sequence[int]) -> RepeatedCall | None:
         """Of a call that left these entries, with storages of these numbers alive at its end, in
-        that order; None where it did more: waited, worked on the host, or freed what others made.
+        that order; None where it did more: waited, slept, or freed what others made.
         """
         allocated: dict[int, int] = {}
         freed: set[int] = set()
@@ -170,7 +174,7 @@ class RepeatedCall:
                 allocated[entry.number] = position
             elif isinstance(entry, TapedFree) and entry.number in allocated:
                 freed.add(entry.number)
-            elif not isinstance(entry, (TapedOp, Mark)):
+            elif not isinstance(entry, (TapedOp, Mark)) and not _is_cpu_work(entry):
                 return None
         if set(outputs) != allocated.keys() - freed:
             return None
@@ -300,7 +304,7 @@ class Tape:
             self._write_cpu_work()
 
     def _write_cpu_work(self) -> None:
-        work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
+        work = HostWork(_CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
         self._cpu_pending, self._cpu_pending_us = 0, 0.0
         self.entries.append(work)
 
@@ -360,6 +364,10 @@ class Tape:
         """Appends ops and events as a captured graph launches them."""
         self.entries.extend(captured)
         self.gpu_ops += _num_ops(captured)
+
+
+def _is_cpu_work(entry: TapeEntry) -> bool:
+    return isinstance(entry, HostWork) and entry.name == _CPU_WORK
 
 
 def _expanded(entries: Iterable[TapeEntry]) -> list[SingleEntry]:

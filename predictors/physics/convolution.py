@@ -25,7 +25,7 @@ from neusight.predictors.physics.roofline import (
     is_winograd,
 )
 
-__all__ = ["convolution_timings", "implicit_gemm"]
+__all__ = ["convolution_timings", "implicit_gemm", "with_issue_of_convolutions"]
 
 #: Time of an implicit GEMM over that of a plain one: address arithmetic and halo loads. A prior.
 _IMPLICIT_FACTOR = 1.15
@@ -181,10 +181,22 @@ def implicit_gemm(size: ConvolutionSize) -> GemmSize:
     )
 
 
+def with_issue_of_convolutions(gpu: GPU) -> GPU:
+    """The GPU with the FP32 peak that convolutions can use: MIOpen's kernels of RDNA 2 and 3 fill
+    one issue slot of RDNA 3's two, which its datasheet counts both."""
+    if gpu.architecture != _TWO_SLOTS:
+        return gpu
+    return replace(gpu, peak_tflops={**gpu.peak_tflops, "fp32": gpu.peak_tflops["fp32"] / 2.0})
+
+
+_TWO_SLOTS = "RDNA3"
+
+
 def convolution_timings(
     kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool
 ) -> list[PhysicalTime]:
     """The time of each convolution kernel, in order: of its fastest algorithm."""
+    gpu = with_issue_of_convolutions(gpu)
     products = timings_of_problems(
         columns([_problem_row(kernel, gpu) for kernel in kernels]),
         [kernel.compute for kernel in kernels],

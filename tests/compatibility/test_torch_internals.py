@@ -26,7 +26,16 @@ from neusight.predictors.errors import UnsupportedTorchError
 USES = uses_by_package()
 #: Private names of Python and of other packages that the sources use, and parts of names.
 NOT_OF_TORCH = {
-    *("_C", "_actions", "_asdict", "_attn_implementation", "_bootstrap", "_bootstrap_inner"),
+    *(
+        "_C",
+        "_ArgumentGroup",
+        "_functools",
+        "_actions",
+        "_asdict",
+        "_attn_implementation",
+        "_bootstrap",
+        "_bootstrap_inner",
+    ),
     *("_build_backward_module", "_exit", "_exit_function", "_extra_reducers", "_field_defaults"),
     *("_file_openers", "_frozen_importlib", "_frozen_importlib_external", "_get_modules"),
     *("_getframe", "_io", "_lru_cache_wrapper", "_NormalAccessor", "_obj"),

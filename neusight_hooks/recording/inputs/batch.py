@@ -115,7 +115,8 @@ def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
     if learns:
         return _largest([_together(_passes(items), "into") for items in by_owner.values()])
     decoding = [items for items in by_owner.values() if any(i.taped.is_decode for i in items)]
-    return _largest([_inferred(items) for items in decoding or by_owner.values()])
+    prompts = [item for item in calls if item.taped.is_prompt]
+    return _largest([_inferred([*prompts, *items]) for items in decoding or by_owner.values()])
 
 
 def _without_computed(calls: Sequence[_CountedInput]) -> list[_CountedInput]:

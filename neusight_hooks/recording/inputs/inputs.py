@@ -135,6 +135,7 @@ class StepInputs:
         is_other = before is not None and before.owner != call.owner
         if before is not None and is_other and not before.is_decode:
             if call.is_function or before.is_function:
+                before.is_prompt = _goes_on(before, call)
                 last = last or before  # one function reads the prompt, another one decodes
             else:
                 call.follows_encoder = True

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.dispatch.math_switches import MathSwitches
-from neusight.recording.repeats.purity import CallWatch
+from neusight.recording.repeats.purity import CallWatch, context_values
 from neusight.recording.repeats.state import COMPILED_CALL, State, plain_value, state_of
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import RepeatedCall, Tape, TapedCall, TapedOp, TapeEntry
@@ -263,7 +263,7 @@ class RepeatedCalls:
         before = None
         if calls.watch is not None:
             before = state_of([module, *calls.watch.global_values()])
-        self.watch = CallWatch(self.tape, self.storages, self.handled())
+        self.watch = CallWatch(self.storages, self.handled())
         self._watched = _Watched(
             self.watch, calls, inputs, self.tape.position(), self.tape.num_cuts,
             self.invention.num_reads, before,
@@ -365,6 +365,7 @@ def _switches() -> tuple[object, ...]:
     """Torch's switches that decide which ops a call launches."""
     cuda = torch.backends.cuda
     return (
+        context_values(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cuda"),

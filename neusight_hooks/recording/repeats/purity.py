@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextvars
 import dis
 import random
 import sys
@@ -14,10 +15,9 @@ from typing import Any
 import torch
 
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CallWatch"]
+__all__ = ["CallWatch", "context_values"]
 
 aten = torch.ops.aten
 
@@ -43,10 +43,14 @@ _UNTRUSTED = (
 #: Builtin functions that do more than return a value, or that hide what they call.
 _ACTING = frozenset({"print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit"})
 
-#: Kinds of objects whose methods change at most the object, which `state_of` looks into.
-_SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, type, slice, range)
+#: Kinds of objects whose methods change at most the object, which `state_of` or `context_values`
+#: looks into.
+_SHOWN = (str, bytes, int, float, complex, tuple, list, dict, set, frozenset, type, slice, range,
+          contextvars.ContextVar)  # fmt: skip
 
-_PURE_MODULES = ("torch", "math", "operator", "_operator", "_functools", "itertools", "cmath")
+_PURE_MODULES = frozenset(
+    {"_abc", "_functools", "_operator", "cmath", "itertools", "math", "operator", "torch"}
+)
 
 #: Where the recorder's own functions are whose results depend on shapes alone, other such ops, and
 #: one there that reads lengths.
@@ -60,17 +64,16 @@ class CallWatch:
     """Watches Python functions, functions of C and ops of one call. `reason` says what the call
     does besides: something the program could see or that another call would do differently."""
 
-    def __init__(self, tape: Tape, storages: StorageWatch, handled: Mapping[Any, object]) -> None:
+    def __init__(self, storages: StorageWatch, handled: Mapping[Any, object]) -> None:
         self.reason = ""
         #: The program's functions that ran, with their globals.
         self.ran: dict[CodeType, dict[str, Any]] = {}
         self._storages = storages
         self._handled = handled
-        self._tape = tape
         self._trusted: dict[CodeType, bool] = {}
         self._first_storage = storages.next_number
-        self._num_cpu_ops = tape.cpu_ops
         self._random = _random_states()
+        self._context = context_values()
 
     def start(self) -> None:
         """The call begins."""
@@ -79,10 +82,10 @@ class CallWatch:
     def stop(self) -> None:
         """It has ended."""
         sys.setprofile(None)
-        if self._tape.cpu_ops != self._num_cpu_ops:
-            self._refuse("ops on the CPU")
         if _random_states() != self._random:
             self._refuse("random numbers")
+        if context_values() != self._context:
+            self._refuse("a context variable")
 
     def global_values(self) -> list[object]:
         """The global variables that the program's functions read or write."""
@@ -203,6 +206,11 @@ def _globals_of(code: CodeType) -> set[str]:
         for instruction in dis.get_instructions(code)
         if instruction.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "STORE_NAME")
     }
+
+
+def context_values() -> tuple[tuple[int, int], ...]:
+    """The context variables and their values, by identity."""
+    return tuple((id(var), id(value)) for var, value in contextvars.copy_context().items())
 
 
 def _random_states() -> tuple[object, ...]:

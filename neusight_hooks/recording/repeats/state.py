@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import logging
 import re
@@ -29,10 +30,22 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, PurePath, to
           torch.device, torch.layout, torch.memory_format)  # fmt: skip
 
 #: Kinds of objects that keep no state which a call could read. (A logger's calls are seen as such.)
-_STATELESS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
-              types.MethodDescriptorType, types.CodeType, weakref.ReferenceType, re.Pattern,
-              property, slice, enum.Enum, logging.Logger, torch._ops.OpOverload,
-              torch._ops.OpOverloadPacket)  # fmt: skip
+_STATELESS = (
+    contextvars.ContextVar,
+    enum.Enum,
+    logging.Logger,
+    property,
+    re.Pattern,
+    slice,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    weakref.ReferenceType,
+)
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
@@ -93,7 +106,9 @@ def _reader_of(kind: type) -> _Reader | None:
 
 
 def _tensor(value: torch.Tensor) -> list[Any]:
-    return [*value.shape, value.dtype, value.requires_grad]
+    is_real = value.device.type == "cpu" and not value.is_inference()
+    version = value._version if is_real else 0  # on the CPU, calls may depend on its values
+    return [*value.shape, value.dtype, value.requires_grad, version]
 
 
 def _module_of_python(value: types.ModuleType) -> list[Any]:

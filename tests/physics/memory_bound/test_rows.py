@@ -177,3 +177,17 @@ def test_sixteen_rows_share_a_cta_whose_threads_then_take_more_of_each() -> None
 def test_a_gather_of_few_indices_looks_them_up_one_after_another() -> None:
     """data/llm_layers, embedding of 9 tokens on H100: 7.9 us."""
     assert rows_us(KernelClass.GATHER, 9, 4096, "small_index") == pytest.approx(7.9, rel=0.2)
+
+
+def test_finding_the_place_of_a_maximum_takes_a_thread_a_latency_for_each_value() -> None:
+    """data/kernelbench 49 to 53, 16 x 256 x 256 along the middle: 9 us beyond the sum on H100."""
+
+    def found(variant: Variant, rows: int = 4096, width: int = 256) -> float:
+        kernel = Kernel.rows(
+            KernelClass.REDUCTION, "max", rows, width, dtype="float32", variant=variant,
+            along_columns=True, bytes_read=4 * rows * width, bytes_written=12 * rows,
+        )  # fmt: skip
+        return memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+    assert 7 < found("with_index") - found("") < 12
+    assert found("with_index", 2**19, 4096) == pytest.approx(found("", 2**19, 4096), rel=0.05)

@@ -643,6 +643,28 @@ def test_a_decode_loop_counts_the_tokens_that_it_generates(is_one_step: bool, to
     assert (found.samples, found.tokens) == (4, tokens)
 
 
+def test_the_prompt_gives_a_token_where_another_function_decodes() -> None:
+    def program() -> Callable[[], object]:
+        model = Language().cuda()
+        decode = torch.compile(lambda tokens: model(tokens))
+
+        def step() -> None:
+            with torch.no_grad():
+                model(ids(2, 9))
+                for _ in range(3):
+                    decode(ids(2, 1))
+
+        return step
+
+    with neusight.forecast_on("H100") as forecast:
+        step = program()
+        for _ in range(NUM_STEPS):
+            step()
+            forecast.step()
+
+    assert forecast.verdict.batch.tokens == 2 * 4
+
+
 def test_decoding_without_a_cache_counts_one_token_a_call() -> None:
     with neusight.forecast_on("H100") as forecast, torch.no_grad():
         model = Language().cuda()
