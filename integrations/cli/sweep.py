@@ -29,6 +29,7 @@ __all__ = [
     "parse_sweep",
     "sweep_table",
     "swept",
+    "unit_of",
     "with_argument",
 ]
 
@@ -248,7 +249,7 @@ def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return "\n\n".join(parts)
 
 
-def _unit_of(points: Sequence[SweepPoint]) -> str:
+def unit_of(points: Sequence[SweepPoint]) -> str:
     """What the throughput counts, where that is known of all points by the same means."""
     if len({point.batch_source for point in points}) > 1:
         return _STEPS
@@ -257,7 +258,7 @@ def _unit_of(points: Sequence[SweepPoint]) -> str:
 
 
 def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    unit = _unit_of(points)
+    unit = unit_of(points)
     rates = [point.rate(unit) or 0.0 for point in points]
     top = max(rates)
     has_cost = any(point.cost_per_million_tokens is not None for point in points)
@@ -302,7 +303,7 @@ def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fitting = [point for point in points if point.memory_verdict == "fits"]
     if not fitting:
         return f"no {sweep.argument} of these fits"
-    unit = _unit_of(points)
+    unit = unit_of(points)
     best = max(fitting, key=lambda point: point.rate(unit) or 0.0)
     said = [f"most {unit} that fit: {sweep.argument} {best.value}"]
     if unit == _STEPS:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-from neusight._version import __version__
-from neusight.integrations.serving.curves import ChartCurve, chart
+from neusight.integrations.report.curves import ChartCurve, chart
+from neusight.integrations.report.static_page import static_page
 from neusight.integrations.serving.screen import (
     bound_words,
     frontier_of,
@@ -27,29 +24,12 @@ __all__ = ["serving_page", "write_serving_page"]
 
 #: Runs that have a part of their own; the table has all.
 _MOST_RUNS = 8
+#: Servers whose memory is described.
+_MOST_DESCRIBED = 2
 #: Points of the course of a run.
 _COURSE_POINTS = 300
 
 _STYLE = """
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 18px; }
-.chart { margin: 0; background: var(--panel); border-radius: 8px; padding: 12px 14px; }
-.chart figcaption { font-weight: 600; }
-.chart svg { width: 100%; height: auto; }
-.chart text { fill: var(--muted); font-size: 12px; }
-.grid { stroke: var(--line); stroke-width: 1; }
-.limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 3 3; }
-.line { fill: none; stroke-width: 2; }
-.dot { stroke: var(--page); stroke-width: 1; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 12.5px; color: var(--muted); }
-.chart svg.swatch { width: 18px; height: 8px; margin-right: 5px; }
-.line.c0 { stroke: #2f6db5; } .dot.c0 { fill: #2f6db5; }
-.line.c1 { stroke: #d55e00; } .dot.c1 { fill: #d55e00; }
-.line.c2 { stroke: #187344; } .dot.c2 { fill: #187344; }
-.line.c3 { stroke: #a8509f; } .dot.c3 { fill: #a8509f; }
-.line.c4 { stroke: #b8860b; } .dot.c4 { fill: #b8860b; }
-.line.c5 { stroke: #00838f; } .dot.c5 { fill: #00838f; }
-.line.c6 { stroke: #c2185b; } .dot.c6 { fill: #c2185b; }
-.line.c7 { stroke: #6d4c41; } .dot.c7 { fill: #6d4c41; }
 .scrolls { overflow-x: auto; }
 table.serving { border-collapse: collapse; font-size: 13px; }
 table.serving th, table.serving td { padding: 4px 10px; text-align: right; }
@@ -97,34 +77,17 @@ def serving_page(
     date: str = "",
 ) -> str:
     """A whole page that needs no network and runs no script; equal arguments give equal bytes."""
-    style = (files("neusight.integrations.report.page") / "page.css").read_text(
-        encoding="utf-8"
-    ) + _STYLE
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    model = points[0].server.model.name
-    title = f"{model} under a load"
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    said = [f"A forecast by neusight {__version__}", *([date] if date else [])]
-    parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{escape(title)} · neusight</title><style>{style}</style></head><body>",
-        f'<header><h1>{escape(title)}</h1><p class="muted">{escape(", ".join(said))}. No GPU ran.'
-        "</p>",
-        f'<p class="command"><code>{escape(command)}</code></p>' if command else "",
-        "</header><main>",
+    body = [
         *_summary(points, highest, slo),
         *_over_rates(points, slo),
         *[part for point in points[:_MOST_RUNS] for part in _run(point, slo)],
         "<section><h2>What the words mean</h2>",
         '<dl class="terms">',
         *[f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in _TERMS],
-        "</dl></section></main></body></html>",
-        "",
+        "</dl></section>",
     ]
-    return "\n".join(part for part in parts if part)
+    title = f"{points[0].server.model.name} under a load"
+    return static_page(title, body, style=_STYLE, command=command, date=date)
 
 
 def _summary(
@@ -135,7 +98,7 @@ def _summary(
     first = points[0]
     cards = _cards(first)
     parts = ["<section><h2>Summary</h2>"]
-    for server in dict.fromkeys(point.server for point in points):
+    for server in list(dict.fromkeys(point.server for point in points))[:_MOST_DESCRIBED]:
         lines = " · ".join(line.strip() for line in server_lines(server))
         parts.append(f'<p class="muted">{escape(lines)}</p>')
     for server, point in highest:

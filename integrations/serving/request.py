@@ -76,7 +76,15 @@ def _quantizations(options: argparse.Namespace, gpus: Sequence[GPU]) -> tuple[st
 
 
 #: Options that are whole numbers above zero, shares, and times.
-_COUNTS = ("requests", "turns", "max_num_seqs", "max_num_batched_tokens", "block_size", "replicas")
+_COUNTS = (
+    "requests",
+    "turns",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "replicas",
+    "lora_rank",
+)
 _SHARES = ("prefix_hit_rate", "acceptance", "gpu_memory_utilization")
 
 
@@ -91,7 +99,7 @@ def _require_ranges(options: argparse.Namespace) -> None:
     for name in _SHARES:
         if not 0 <= getattr(options, name) <= 1:
             raise OptionError(f"{_option(name)} is {getattr(options, name):g}; it is 0 to 1")
-    for name in ("users", "speculative_tokens", "seed", "think"):
+    for name in ("users", "speculative_tokens", "lora_adapters", "seed", "think"):
         if not 0 <= getattr(options, name) < math.inf:
             raise OptionError(f"{_option(name)} is {getattr(options, name)}; it is not below 0")
     if not 0 < options.burstiness < math.inf:

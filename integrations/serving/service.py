@@ -15,7 +15,7 @@ from neusight.serving.capacity import Capacity, capacity_of
 from neusight.serving.figures import ServingFigures, Slo, serving_figures
 from neusight.serving.load import Load, Request
 from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
-from neusight.serving.quantization import require_quantization
+from neusight.serving.quantization import Adapters, require_quantization
 from neusight.serving.scheduler import (
     SchedulerOptions,
     ServerRun,
@@ -71,6 +71,7 @@ class ServerSettings:
     kv_dtype: str = ""
     drafts: int = 0
     acceptance: float = 0.0
+    adapters: Adapters | None = None
     seed: int = 0
 
 
@@ -144,6 +145,7 @@ class Server:
             kv_dtype=self.settings.kv_dtype,
             host_us=model.host_us,
             windows=model.windows,
+            adapters=self.settings.adapters,
         )
 
     @cached_property

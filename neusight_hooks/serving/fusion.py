@@ -16,7 +16,14 @@ from neusight.predictors.kernel import (
 )
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = ["Fused", "cached_heads", "engine_launches", "joined_products", "with_attention"]
+__all__ = [
+    "Fused",
+    "cached_heads",
+    "engine_launches",
+    "joined_products",
+    "with_attention",
+    "with_latent_attention",
+]
 
 #: Classes of the kernels between products that a compiler joins.
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
@@ -93,6 +100,62 @@ def _as_attention(
     return launches[start]._replace(kernel=kernel)
 
 
+#: Kernels before an attention among which the product is looked for that expands its cache.
+_MOST_BEFORE = 48
+
+
+def with_latent_attention(launches: Sequence[LaunchedKernel]) -> tuple[LaunchedKernel, ...]:
+    """The same where keys and values are expanded from a latent vector of each cached token, in
+    each step anew: engines keep the latent vectors alone, multiply queries and results by the
+    expansion instead, a problem for each head, and attend over the latent ones (DeepSeek-V2, arXiv
+    2405.04434, section 2.1.2)."""
+    found = list(launches)
+    for at in range(len(found) - 1, -1, -1):
+        expansion = _expansion_of(found, at)
+        if expansion is not None:
+            attention = found[at]
+            queries, latent, results = _latent(found[expansion].kernel, attention.kernel)
+            found[at : at + 1] = [
+                attention._replace(kernel=latent),
+                attention._replace(kernel=results),
+            ]
+            found[expansion] = found[expansion]._replace(kernel=queries)
+    return tuple(found)
+
+
+def _expansion_of(launches: Sequence[LaunchedKernel], at: int) -> int | None:
+    """Where the product with a row for each token that the attention there reads is, if any."""
+    size = launches[at].kernel.size
+    if not isinstance(size, AttentionSize) or size.seq_q == size.seq_kv:
+        return None
+    for before in range(at - 1, max(-1, at - 1 - _MOST_BEFORE), -1):
+        product = launches[before].kernel.size
+        if isinstance(product, AttentionSize):
+            return None
+        rows = size.batch * size.seq_kv
+        if isinstance(product, GemmSize) and product.batch == 1 and product.m == rows:
+            return before
+    return None
+
+
+def _latent(expansion: Kernel, attention: Kernel) -> tuple[Kernel, Kernel, Kernel]:
+    """The products with queries and results, and the attention between them."""
+    product, size = expansion.size, attention.size
+    assert isinstance(product, GemmSize) and isinstance(size, AttentionSize)
+    rank, own = product.k, product.n // size.heads - size.head_dim_v
+    tokens, dtype = size.batch * size.seq_q, expansion.dtype
+    rotated = size.head_dim - own  # elements of a key that are not expanded
+    latent = Kernel.attention(
+        size.batch, size.heads, 1, size.seq_q, size.seq_kv, rank + rotated, causal=True,
+        dtype=attention.dtype, head_dim_v=rank,
+    )  # fmt: skip
+    return (
+        Kernel.gemm(tokens, rank, own, batch=size.heads, dtype=dtype),
+        latent,
+        Kernel.gemm(tokens, size.head_dim_v, rank, batch=size.heads, dtype=dtype),
+    )
+
+
 def joined_products(launches: Sequence[LaunchedKernel]) -> list[tuple[int, ...]]:
     """Positions of the products, those together that read the same tensor: siblings of one module
     with as many rows and columns, between which nothing computes what the later ones read."""
@@ -161,7 +224,7 @@ def engine_launches(
     Masks, positions and tables of sines are made once, not in each step; attention reads the cache
     by pages and repeats no keys. `tokens` is how many enter, of `sequences` together.
     """
-    whole = with_attention(launches, sequences=sequences)
+    whole = with_latent_attention(with_attention(launches, sequences=sequences))
     groups = joined_products(whole)
     if not merges:
         groups = [(at,) for group in groups for at in group]

@@ -17,7 +17,7 @@ from neusight.predictors.kernel import (
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = ["tensor_parallel"]
+__all__ = ["is_router", "tensor_parallel"]
 
 
 def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[LaunchedKernel, ...]:
@@ -43,8 +43,10 @@ def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[Lau
             if first_of.get(at, at) == last_product:
                 found.append(launch._replace(kernel=_by_columns(kernel, ranks)))
                 found.append(_collective("all_gather", kernel.bytes_written, launch, ranks))
-            elif _is_router(launches, at):
+            elif is_router(launches, at) or _is_low_rank(launches, at):
                 found.append(launch)
+            elif kernel.size.batch > 1 and kernel.name != EXPERTS:  # a problem for each head
+                found.append(launch._replace(kernel=_share(kernel, ranks)))
             elif is_cut and first_of.get(at, at) != column:
                 found.append(launch._replace(kernel=_by_rows(kernel, ranks)))
                 is_cut = False
@@ -65,11 +67,28 @@ _CHOOSING = ("topk_softmax", "softmax", "topk")
 _LOOKAHEAD = 3
 
 
-def _is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
+def is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
+    """Whether the product there scores experts: what chooses among them follows."""
     following = launches[at + 1 : at + 1 + _LOOKAHEAD]
     return any(item.kernel.name in _CHOOSING for item in following) and not any(
         item.kernel.kernel_class is KernelClass.ATTENTION for item in following
     )
+
+
+def _is_low_rank(launches: Sequence[LaunchedKernel], at: int) -> bool:
+    """Whether the product only makes a few values, which a norm and then another product read: each
+    rank computes all of them."""
+    size = launches[at].kernel.size
+    assert isinstance(size, GemmSize)
+    following = launches[at + 1 : at + 1 + _LOOKAHEAD]
+    if not following or following[0].kernel.name != "rms_norm":
+        return False
+    normed = following[0].kernel.size
+    assert isinstance(normed, RowsSize)
+    is_normed = size.m * size.n / 2 <= normed.rows * normed.width <= size.m * size.n
+    products = [item.kernel.kernel_class for item in following[1:]
+                if not item.kernel.name.startswith("add_")]  # fmt: skip
+    return is_normed and products[:1] == [KernelClass.GEMM]
 
 
 def _collective(name: str, num_bytes: int, like: LaunchedKernel, ranks: int) -> LaunchedKernel:
@@ -128,6 +147,8 @@ def _share(kernel: Kernel, ranks: int) -> Kernel:
             size = size._replace(width=size.width // ranks)
         elif size.rows % ranks == 0:
             size = size._replace(rows=size.rows // ranks)
+    elif isinstance(size, GemmSize):
+        size = size._replace(batch=size.batch // ranks)
     return replace(
         kernel,
         size=size,

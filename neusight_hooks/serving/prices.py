@@ -31,7 +31,7 @@ from neusight.serving.launches import (
     fitted_kernels,
 )
 from neusight.serving.parallel import tensor_parallel
-from neusight.serving.quantization import quantized
+from neusight.serving.quantization import Adapters, adapted, quantized
 from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
 from neusight.timeline.host import HostProfile
 
@@ -109,6 +109,14 @@ class AttentionLayer(NamedTuple):
     variant: str
     window: int = 0
 
+    @property
+    def cached_elements(self) -> int:
+        """Elements in the cache of each token. Where values are a part of the keys (latent
+        attention), they are not kept again."""
+        if self.kv_heads == 1 and self.head_dim > self.head_dim_v:
+            return self.head_dim
+        return self.kv_heads * (self.head_dim + self.head_dim_v)
+
 
 @dataclass(frozen=True)
 class StepProgram:
@@ -147,16 +155,17 @@ def step_program(
     kv_dtype: str = "",
     host_us: float = 0.0,
     windows: Sequence[int] = (),
+    adapters: Adapters | None = None,
 ) -> StepProgram:
     """The steps of a model that was recorded at some points, as an engine runs them on one of
     `ranks` GPUs. `windows` is how far each attention looks, in order (0: all)."""
     changed: list[RecordedPoint] = []
     unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
-    weights_before = weights_after = 0
+    weights_before = weights_after = adapter_bytes = 0
     for point in aligned(points):
         launches = with_attention(point.launches, sequences=point.sequences)
-        cached = _cached_heads(launches)
+        cached = _cached_heads(launches) if engine.name == "eager" else []
         if engine.name != "eager":
             tokens = point.sequences * point.tokens
             fused = engine_launches(
@@ -172,6 +181,10 @@ def step_program(
             launches = quantized(launches, quantization)
         weights_after = _weight_bytes(launches)
         launches = tensor_parallel(launches, ranks)
+        without = _weight_bytes(launches)
+        if adapters is not None:
+            launches = adapted(launches, adapters)
+        adapter_bytes = _weight_bytes(launches) - without
         changed.append(replace(point, launches=launches))
         layers = layers or _layers(launches, cached, ranks, windows)
     fitted = list(fitted_kernels(changed))
@@ -181,14 +194,12 @@ def step_program(
                 if isinstance(launch.kernel.size, GemmSize)]  # fmt: skip
     vocabulary = products[-1].n * ranks if products else 0
     item = {layer: DTYPE_BYTES[kv_dtype or layer.dtype] for layer in layers}
-    kv_bytes = sum(
-        int(layer.kv_heads * (layer.head_dim + layer.head_dim_v) * item[layer]) for layer in layers
-    )
+    kv_bytes = sum(int(layer.cached_elements * item[layer]) for layer in layers)
     return StepProgram(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
         kv_bytes_per_token=kv_bytes,
-        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks,
+        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks + adapter_bytes,
         vocabulary=vocabulary,
         hidden=products[-1].k if products else 0,
         widest=max((size.n + size.k for size in products[:-1]), default=0),
@@ -218,7 +229,7 @@ def _layers(
         size = launch.kernel.size
         if isinstance(size, AttentionSize):
             at = len(found)
-            kv_heads = max(1, cached[at] // ranks)
+            kv_heads = max(1, cached[at] // ranks) if cached else size.kv_heads
             window = windows[at] if at < len(windows) else 0
             found.append(
                 AttentionLayer(
@@ -501,11 +512,11 @@ class StepPrices:
             causal=queries > 1, dtype=layer.dtype, head_dim_v=layer.head_dim_v,
             name=name,  # type: ignore[arg-type]  # a variant of attention
         )  # fmt: skip
-        if not self.program.kv_dtype:
-            return kernel
-        whole = sequences * layer.kv_heads * context * (layer.head_dim + layer.head_dim_v)
-        saved = int(whole * (DTYPE_BYTES[layer.dtype] - DTYPE_BYTES[self.program.kv_dtype]))
-        return replace(kernel, bytes_read=kernel.bytes_read - saved)
+        tokens = sequences * context
+        plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
+        plain_bytes = plain * DTYPE_BYTES[layer.dtype]
+        kept = tokens * layer.cached_elements * DTYPE_BYTES[self.program.kv_dtype or layer.dtype]
+        return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
 
 
 def _key(kernel: FittedKernel) -> str:

@@ -1,18 +1,26 @@
-"""A model's products with weights of fewer bits, as a serving engine runs them."""
+"""A model's products with weights of fewer bits or with LoRA adapters, as an engine runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
+from neusight.serving.parallel import is_router
 
-__all__ = ["QUANTIZATIONS", "Quantization", "quantized", "require_quantization"]
+__all__ = [
+    "QUANTIZATIONS",
+    "Adapters",
+    "Quantization",
+    "adapted",
+    "quantized",
+    "require_quantization",
+]
 
 Quantization = Literal["fp8", "int8", "int4"]
 
@@ -52,8 +60,7 @@ def quantized(launches: Sequence[LaunchedKernel], name: str) -> tuple[LaunchedKe
     joined = {at: group[0] for group in joined_products(launches) for at in group}
     for at, launch in enumerate(launches):
         kernel = launch.kernel
-        is_layer = isinstance(kernel.size, GemmSize) and joined.get(at, at) != logits
-        if not is_layer or _is_small(kernel):
+        if joined.get(at, at) == logits or not _is_of_layer(launches, at):
             found.append(launch)
         elif name == "int4":
             found.append(launch._replace(kernel=_int4(kernel)))
@@ -64,14 +71,13 @@ def quantized(launches: Sequence[LaunchedKernel], name: str) -> tuple[LaunchedKe
     return tuple(found)
 
 
-#: Columns of a product below which it is a router's.
-_FEW_COLUMNS = 512
-
-
-def _is_small(kernel: Kernel) -> bool:
+def _is_of_layer(launches: Sequence[LaunchedKernel], at: int) -> bool:
+    """Whether it is a product with a weight, and not a router's."""
+    kernel = launches[at].kernel
     size = kernel.size
-    assert isinstance(size, GemmSize)
-    return kernel.name != EXPERTS and (size.n < _FEW_COLUMNS or size.batch > 1)
+    if not isinstance(size, GemmSize) or (size.batch > 1 and kernel.name != EXPERTS):
+        return False
+    return not is_router(launches, at)
 
 
 def _activation_bytes(kernel: Kernel) -> int:
@@ -106,3 +112,36 @@ def _quantize(kernel: Kernel, name: str) -> Kernel:
         dtype=kernel.dtype, out_dtype=QUANTIZATIONS[name],
         bytes_read=_activation_bytes(kernel), bytes_written=elements,
     )  # fmt: skip
+
+
+class Adapters(NamedTuple):
+    """LoRA adapters that are loaded at once, and their rank."""
+
+    count: int
+    rank: int
+
+
+def adapted(launches: Sequence[LaunchedKernel], adapters: Adapters) -> tuple[LaunchedKernel, ...]:
+    """The kernels with two products more after each of a layer: down to the adapters' rank and up
+    again, of all adapters at once (as vLLM's, arXiv 2310.18547). Experts have none."""
+    products = [group[0] for group in joined_products(launches)]
+    logits = products[-1] if products else -1
+    found: list[LaunchedKernel] = []
+    for at, launch in enumerate(launches):
+        found.append(launch)
+        kernel, size = launch.kernel, launch.kernel.size
+        if not isinstance(size, GemmSize) or at == logits or kernel.name == EXPERTS:
+            continue
+        if _is_of_layer(launches, at):
+            found += [
+                LaunchedKernel(item, launch.module) for item in _low_rank(kernel, size, adapters)
+            ]
+    return tuple(found)
+
+
+def _low_rank(kernel: Kernel, size: GemmSize, adapters: Adapters) -> tuple[Kernel, Kernel]:
+    dtype = kernel.out_dtype
+    held = int(adapters.count * adapters.rank * DTYPE_BYTES[dtype])
+    down = Kernel.gemm(size.m, adapters.rank, size.k, dtype=dtype, weight_bytes=held * size.k)
+    up = Kernel.gemm(size.m, size.n, adapters.rank, dtype=dtype, weight_bytes=held * size.n)
+    return replace(down, name="lora_shrink"), replace(up, name="lora_expand")

@@ -9,7 +9,7 @@ from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelCl
 from neusight.serving.fusion import Fused, engine_launches, joined_products, with_attention
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import tensor_parallel
-from neusight.serving.quantization import quantized
+from neusight.serving.quantization import Adapters, adapted, quantized
 
 TOKENS, PAST, HIDDEN, INNER, HEADS, KV_HEADS, DIM, WORDS = 8, 24, 256, 512, 4, 2, 64, 1000
 
@@ -248,6 +248,41 @@ def test_a_mixture_of_experts_becomes_routing_two_products_and_a_sum() -> None:
     ]  # fmt: skip
 
 
+def latent() -> list[LaunchedKernel]:
+    """Attention whose keys (64 expanded, 32 rotated) and values (64) are expanded from 128."""
+    attention_ = Kernel.attention(
+        1, HEADS, HEADS, TOKENS, TOKENS + PAST, 96, causal=True, dtype="bfloat16", head_dim_v=64
+    )
+    return [
+        product(HEADS * 96, HIDDEN, "m.attn.q"),
+        product(128 + 32, HIDDEN, "m.attn.down"),
+        product(HEADS * (64 + 64), 128, "m.attn.up", rows=TOKENS + PAST),
+        LaunchedKernel(attention_, "m.attn"),
+        product(HIDDEN, HEADS * 64, "m.attn.out"),
+        pointwise("add", TOKENS * HIDDEN, "m", reads=2),
+        product(WORDS, HIDDEN, "m.head", rows=1),
+    ]
+
+
+def test_attention_over_latent_vectors_expands_queries_instead_of_the_cache() -> None:
+    fused = engine_launches(latent(), tokens=TOKENS)
+
+    sizes = [item.kernel.size for item in fused.launches if item.kernel.name != "cache_write"]
+    assert sizes[1] == GemmSize(HEADS, TOKENS, 128, 64)
+    assert sizes[2] == AttentionSize(
+        1, HEADS, 1, TOKENS, TOKENS + PAST, 128 + 32, 128, causal=True, backward=False
+    )
+    assert sizes[3] == GemmSize(HEADS, TOKENS, 64, 128)
+
+
+def test_ranks_share_the_heads_of_latent_attention() -> None:
+    found = tensor_parallel(engine_launches(latent(), tokens=TOKENS).launches, 2)
+
+    sizes = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
+    assert GemmSize(HEADS // 2, TOKENS, 128, 64) in sizes
+    assert GemmSize(1, TOKENS, HIDDEN, HEADS * 64 // 2) in sizes
+
+
 # -- several GPUs ---------------------------------------------------------------------------------
 
 
@@ -330,3 +365,14 @@ def test_eight_bits_quantize_the_activations_first() -> None:
     assert layer_.kernel.compute == "fp8"
     assert layer_.kernel.bytes_read < wide[0].kernel.bytes_read
     assert logits == wide[1]
+
+
+def test_adapters_add_two_products_to_each_of_a_layer_but_not_to_the_logits() -> None:
+    wide = [product(2048, 4096, "m.a"), product(WORDS, 4096, "m.head", rows=1)]
+
+    layer_, shrink, expand, logits = adapted(wide, Adapters(8, 16))
+
+    assert (layer_, logits) == tuple(wide)
+    assert shrink.kernel.size == GemmSize(1, TOKENS, 16, 4096)
+    assert expand.kernel.size == GemmSize(1, TOKENS, 2048, 16)
+    assert shrink.kernel.bytes_read == 2 * TOKENS * 4096 + 2 * 8 * 16 * 4096

@@ -14,6 +14,7 @@ from neusight.predictors.predictor import Estimate
 from neusight.serving.capacity import capacity_of
 from neusight.serving.launches import LaunchedKernel, RecordedPoint
 from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
+from neusight.serving.quantization import Adapters
 from neusight.serving.scheduler import BOUNDS, Chunk, StepBatch
 from neusight.timeline.host import PLAIN
 
@@ -177,6 +178,18 @@ def test_fewer_bits_leave_room_for_more_tokens() -> None:
 
     assert tokens(kv_dtype="float8_e4m3fn") == pytest.approx(2 * tokens(), rel=0.01)
     assert tokens(quantization="int4") > tokens()
+
+
+def test_adapters_take_memory_and_time() -> None:
+    engine = Engine("compiled")
+    batch = StepBatch(4, 400, (), 4)
+
+    with_adapters = prices(engine, adapters=Adapters(4, 8))
+
+    assert with_adapters.program.weight_bytes - program().weight_bytes == sum(
+        4 * 8 * (n + k) * 2 for n, k in ((1024, 512), (512, 512))
+    )
+    assert with_adapters(batch).gpu_us > prices(engine)(batch).gpu_us
 
 
 def test_a_model_that_does_not_fit_is_refused_with_what_would() -> None:

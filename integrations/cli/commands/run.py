@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.integrations.cli.sweep import Sweep, SweepPoint
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "RunRequest", "add_arguments", "run"]
 
@@ -283,7 +284,6 @@ def _sweep(request: RunRequest, text: str) -> int:
         "trace": request.trace,
         "chakra": request.chakra,
         "save": request.save,
-        "html": request.html,
         "keep-writes": request.options.keep_writes,
         "try": request.tries,
         "explain": request.explain,
@@ -306,8 +306,24 @@ def _sweep(request: RunRequest, text: str) -> int:
         problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
         if not problems:
             print(f"\nwritten to {path}")
+    problems += _write_sweep_page(request, sweep, points) if request.html else []
     tell_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
+
+
+def _write_sweep_page(request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]) -> list[str]:
+    """Writes the curves; what could not be written."""
+    from neusight.integrations.cli.sweep_page import write_sweep_page
+
+    path = request.html
+    assert path is not None
+    problems = tried(
+        lambda: write_sweep_page(path, sweep, points, command=request.command, date=request.date),
+        path,
+    )
+    if not problems:
+        print(f"\nreport: {path}")
+    return problems
 
 
 def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from neusight.integrations.serving.request import ServeRequest
     from neusight.integrations.serving.service import Deployment, LoadPoint, Server, ServerSettings
     from neusight.predictors.gpu import GPU
+    from neusight.serving.quantization import Adapters
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
@@ -57,6 +58,9 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--quantization", default="none", metavar="NAME[,NAME…]",
                        help=f"of the layers' weights: none, {', '.join(QUANTIZATIONS)}; also "
                        "several to compare (none)")  # fmt: skip
+    serve.add_argument("--lora-adapters", type=int, default=0, metavar="N",
+                       help="LoRA adapters that are loaded at once (0)")  # fmt: skip
+    serve.add_argument("--lora-rank", type=int, default=16, metavar="R", help="their rank (16)")
     serve.add_argument("--kv-cache-dtype", choices=tuple(_KV_DTYPES), default="auto",
                        help="of keys and values in the cache (the model's)")  # fmt: skip
     serve.add_argument("--dtype", choices=("float16", "bfloat16"), default="",
@@ -211,8 +215,16 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
         kv_dtype=_KV_DTYPES[options.kv_cache_dtype],
         drafts=options.speculative_tokens,
         acceptance=options.acceptance,
+        adapters=_adapters(options),
         seed=options.seed,
     )
+
+
+def _adapters(options: argparse.Namespace) -> Adapters | None:
+    from neusight.serving.quantization import Adapters
+
+    count = options.lora_adapters
+    return Adapters(count, options.lora_rank) if count else None
 
 
 def _servers(options: argparse.Namespace, request: ServeRequest) -> list[Server]:

@@ -164,6 +164,7 @@ def test_users_drafts_sessions_replicas_and_priorities_are_served(model: str) ->
         ["--speculative-tokens", "2", "--draft", model],
         ["--turns", "3", "--prefix-hit-rate", "0.9", "--think", "0.5", "--input", "50"],
         ["--replicas", "2"],
+        ["--lora-adapters", "4", "--lora-rank", "8"],
         ["--policy", "priority", "--input", "100", "--input", "200", "--priority", "1",
          "--priority", "0"],
         ["--batching", "static"],

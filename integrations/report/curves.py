@@ -107,8 +107,9 @@ class _Axes:
                 f'y2="{height:.1f}"/><text x="{_LEFT - 6}" y="{height + 4:.1f}" '
                 f'text-anchor="end">{number_text(value)}</text>'
             )
-        for at in range(_TICKS + 1):
-            value = self.left + (self.right - self.left) * at / _TICKS
+        step = _rounded_up((self.right - self.left) / _TICKS)
+        for at in range(math.ceil(self.left / step), math.floor(self.right / step + 1e-9) + 1):
+            value = at * step
             parts.append(
                 f'<text x="{self.x(value):.1f}" y="{_HEIGHT - _BOTTOM + 16}" '
                 f'text-anchor="middle">{number_text(value)}</text>'
