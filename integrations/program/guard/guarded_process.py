@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -28,6 +29,7 @@ from neusight.integrations.program.guard.forking import (
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
+    refusal_of,
     words_of_end,
 )
 from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
@@ -220,14 +222,7 @@ def why_no_view() -> str:
     refusals = []
     for parent in _PARENTS:
         with _store(parent, None) as store:
-            refusal = _Refusal()
-            child = fork()
-            if child == 0:
-                with suppress(BaseException):
-                    refusal.enter_view(store.folder, [])
-                os._exit(0)
-            refusals.append(refusal.text())
-            os.waitpid(child, 0)
+            refusals.append(refusal_of(partial(enter_view, store.folder, [])))
         if not refusals[-1]:
             return ""
     return refusals[0]

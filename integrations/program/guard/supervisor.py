@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from neusight.integrations.program.guard.forking import fork
+from neusight.integrations.program.guard.forking import refusal_of
 from neusight.integrations.program.guard.seccomp import (
     CALLS,
     EMPTY_PATH,
@@ -449,19 +449,7 @@ def _memory_of(request: Request) -> BinaryIO:
 
 def why_unsupervised() -> str:
     """Why no process can be supervised here; empty where one can."""
-    reading, writing = os.pipe()
-    child = fork()
-    if child == 0:
-        with suppress(BaseException):
-            try:
-                install_filter()
-            except OSError as error:
-                os.write(writing, (error.strerror or str(error)).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading, "rb") as file:
-        return file.read().decode()
+    return refusal_of(install_filter)
 
 
 def _shown(paths: list[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 import traceback
@@ -208,3 +210,59 @@ def test_an_ordinary_user_is_supervised_as_well(monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in Path(place).iterdir()] == ["a"]
     assert Path("a").read_text() == "a" and Path("a").stat().st_mode & 0o777 == 0o644
     shutil.rmtree(place)
+
+
+#: What Docker's default profile refuses without CAP_SYS_ADMIN and CAP_SYS_PTRACE (moby,
+#: profiles/seccomp/default.json), by numbers of x86-64: mounts, namespaces, descriptors of others.
+REFUSED_BY_DOCKER = (
+    155, 165, 166, 248, 249, 250, 272, 298, 304, 308, 321, 323, 425, 426, 427, 428, 429, 430, 431,
+    432, 433, 438,
+)  # fmt: skip
+
+
+def enter_docker() -> None:
+    """From now on this process has Docker's default capabilities and system calls."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    kept = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
+    mask = sum(1 << number for number in kept) if os.geteuid() == 0 else 0
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    assert libc.capset(header, (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)) == 0
+    lines = [(0x20, 0, 0, 0)]
+    lines += [(0x15, len(REFUSED_BY_DOCKER) - n, 0, k) for n, k in enumerate(REFUSED_BY_DOCKER)]
+    lines += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050000 | 1)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    head = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(program))
+    libc.prctl(38, 1, 0, 0, 0)
+    assert libc.syscall(317, 1, 0, ctypes.create_string_buffer(head)) == 0
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86-64")
+def test_in_a_container_with_the_default_profile_the_fallback_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(FILES_VARIABLE, raising=False)
+    Path("a").write_text("a")
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            enter_docker()
+            line = ["sh", "-c", "echo x >> a; cat a"]
+            ended = in_guarded_process(
+                lambda store: (store is None, subprocess.check_output(line)), ["script.py"]
+            )
+            told = files_words("overlay", is_guarded=True)
+            os.write(writing, repr((ended.answer, told)).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer, told = ast.literal_eval(file.read())
+    os.wait()
+
+    assert answer == (False, b"ax\n")
+    assert told.startswith("guarded by the overlay, and by the kernel behind it (Landlock")
+    assert told.endswith("no copy-on-write view: unshare: Operation not permitted")
+    assert Path("a").read_text() == "a"
