@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 def build(num_layers: int = 32) -> Callable[[Any, Any], tuple[Any, Any]]:
     """What `neusight serve` asks for: token ids and a cache in, logits and the cache out."""
     with torch.device("cuda"):
-        model = LlamaForCausalLM(llama3_8b(num_layers)).to(torch.bfloat16).eval()
+        model = LlamaForCausalLM(llama3_8b(num_layers)).bfloat16().eval()
 
     def forward(ids: Any, cache: Any) -> tuple[Any, Any]:
         output = model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from neusight.integrations.cli.sweep import Sweep, SweepPoint, sweep_table, unit_of
 from neusight.integrations.report.curves import ChartCurve, chart
-from neusight.integrations.report.static_page import static_page
+from neusight.integrations.report.static_page import page_html
 from neusight.predictors.files import write_atomically
 
-__all__ = ["sweep_page", "write_sweep_page"]
+__all__ = ["sweep_html", "write_sweep_page"]
 
 _GIB = 2**30
 
@@ -20,11 +20,11 @@ def write_sweep_page(
     path: str, sweep: Sweep, points: Sequence[SweepPoint], *, command: str, date: str
 ) -> None:
     """Writes the page aside and renames it."""
-    page = sweep_page(sweep, points, command=command, date=date)
+    page = sweep_html(sweep, points, command=command, date=date)
     write_atomically(Path(path), page.encode())
 
 
-def sweep_page(
+def sweep_html(
     sweep: Sweep, points: Sequence[SweepPoint], *, command: str = "", date: str = ""
 ) -> str:
     """A whole page; values that are no numbers are drawn at equal distances."""
@@ -36,7 +36,7 @@ def sweep_page(
     table = f"<section><h2>Table</h2><pre>{escape(sweep_table(sweep, points))}</pre></section>"
     drawn = "".join(_charts(sweep, groups)) if groups else ""
     curves = f'<section><h2>Curves</h2><div class="charts">{drawn}</div></section>'
-    return static_page(
+    return page_html(
         title, [curves if groups else "", table], style=_STYLE, command=command, date=date
     )
 

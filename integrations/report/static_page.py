@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from neusight._version import __version__
 
-__all__ = ["static_page"]
+__all__ = ["page_html"]
 
 _CHART_STYLE = """
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 18px; }
@@ -35,7 +35,7 @@ _CHART_STYLE = """
 """
 
 
-def static_page(
+def page_html(
     title: str, body: Sequence[str], *, style: str = "", command: str = "", date: str = ""
 ) -> str:
     """The page; equal arguments give equal bytes. `style` is added to that of pages and charts,

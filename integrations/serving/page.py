@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from neusight.integrations.report.curves import ChartCurve, chart
-from neusight.integrations.report.static_page import static_page
+from neusight.integrations.report.static_page import page_html
 from neusight.integrations.serving.screen import (
     bound_words,
     frontier_of,
@@ -87,7 +87,7 @@ def serving_page(
         "</dl></section>",
     ]
     title = f"{points[0].server.model.name} under a load"
-    return static_page(title, body, style=_STYLE, command=command, date=date)
+    return page_html(title, body, style=_STYLE, command=command, date=date)
 
 
 def _summary(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
@@ -114,7 +114,8 @@ def _quantize(kernel: Kernel, name: str) -> Kernel:
     )  # fmt: skip
 
 
-class Adapters(NamedTuple):
+@dataclass(frozen=True)
+class Adapters:
     """LoRA adapters that are loaded at once, and their rank."""
 
     count: int

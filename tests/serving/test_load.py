@@ -55,7 +55,7 @@ def test_users_of_a_closed_loop_share_the_requests() -> None:
 
     firsts = load.requests(most_tokens=1000)
 
-    turns = []
+    turns: list[int] = []
     for request in firsts:
         count, turn = 0, request
         while turn is not None:

@@ -43,7 +43,9 @@ def add_arguments(serve: argparse.ArgumentParser) -> None:
                        help="GPU, also several (`neusight gpus` lists all)")  # fmt: skip
     _add_deployment(serve)
     _add_load(serve)
+    _add_arrivals(serve)
     _add_scheduler(serve)
+    _add_drafts(serve)
     _add_results(serve)
 
 
@@ -88,6 +90,10 @@ def _add_load(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--rate", default="", metavar="R[,R…]",
                        help="requests that arrive a second, also several (1)")  # fmt: skip
     serve.add_argument("--requests", type=int, default=500, metavar="N", help="how many (500)")
+    serve.add_argument("--seed", type=int, default=0, metavar="N", help="of all chance (0)")
+
+
+def _add_arrivals(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--arrivals", choices=("poisson", "gamma", "uniform"), default="poisson",
                        help="how they arrive (poisson)")  # fmt: skip
     serve.add_argument("--burstiness", type=float, default=1.0, metavar="C",
@@ -104,7 +110,6 @@ def _add_load(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--load", metavar="FILE.csv",
                        help="instead of all that: arrival_s, input_tokens, output_tokens of each "
                        "request")  # fmt: skip
-    serve.add_argument("--seed", type=int, default=0, metavar="N", help="of all chance (0)")
 
 
 def _add_scheduler(serve: argparse.ArgumentParser) -> None:
@@ -128,6 +133,9 @@ def _add_scheduler(serve: argparse.ArgumentParser) -> None:
                        help="whose turn it is (fcfs)")  # fmt: skip
     serve.add_argument("--batching", choices=("continuous", "static"), default="continuous",
                        help="static: a batch ends with its longest answer")  # fmt: skip
+
+
+def _add_drafts(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--speculative-tokens", type=int, default=0, metavar="N",
                        help="tokens proposed for each sequence and step (0)")  # fmt: skip
     serve.add_argument("--acceptance", type=float, default=0.7, metavar="S",
