@@ -359,9 +359,9 @@ class Trained:
 #: a few calls. RX 6800 XT: calls of 0.4 to 3 ms reach 0.3 (median) of what the best batch of the
 #: same layer reaches, longer ones than 6 ms 0.95; MI210 0.92 to 0.98 of both. A program keeps its
 #: clocks up. Vega has no matrix units either and was timed in loops of hundreds of calls
-#: (data/deepbench). data/torchvision_cnn, to which nothing is fitted, RX 6800 with the database's
-#: rows and with Vega's: inference FP32 131 and 13 % off, training 72 and 14; FP16 110 and 30, 75
-#: and 20.
+#: (data/deepbench). It was chosen among three cards by data/torchvision_cnn, so its Radeon cards
+#: are no test of it: RX 6800 with the database's rows and with Vega's, inference FP32 131 and 13 %
+#: off, training 72 and 14; FP16 110 and 30, 75 and 20.
 _MEASURED_COLD = ("RDNA", "RDNA2", "RDNA3")
 _WARM_KIN = "MI25"
 
