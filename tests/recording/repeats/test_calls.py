@@ -396,7 +396,7 @@ def test_a_call_that_fails_fails_again() -> None:
 
 def test_a_compiled_model_is_repeated() -> None:
     def program() -> None:
-        model = torch.compile(Net().cuda())
+        model: Any = torch.compile(Net().cuda())
         evaluated(model)
 
     ran, _ = recorded(program, repeats=False)
