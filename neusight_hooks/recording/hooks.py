@@ -148,12 +148,12 @@ class ProgramHooks:
     def _repeating(self, module: torch.nn.Module) -> Callable[..., Any]:
         """The call of a module whose equal calls repeat what the last of them did."""
         reference = weakref.ref(module)
-        compiled = module._compiled_call_impl
+        compiled: Callable[..., Any] | None = module._compiled_call_impl
 
         def call(*args: Any, **kwargs: Any) -> Any:
             module = reference()
             assert module is not None
-            run = module._call_impl if compiled is None else compiled
+            run: Callable[..., Any] = module._call_impl if compiled is None else compiled
             if self.is_elsewhere or not self._is_at_outermost() or is_traced() is not None:
                 return run(*args, **kwargs)
             compiles = set_eval_frame(None)

@@ -271,7 +271,13 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
     fastest, slowest = _PLAIN_RANGE
     return HostProfile(
         name="plain",
-        **_FITTED,
+        op_us=_FITTED["op_us"],
+        view_us=_FITTED["view_us"],
+        gemm_us=_FITTED["gemm_us"],
+        convolution_us=_FITTED["convolution_us"],
+        normalization_us=_FITTED["normalization_us"],
+        extra_kernel_us=_FITTED["extra_kernel_us"],
+        module_us=_FITTED["module_us"],
         attention_us=profiled.attention_us * dispatch,
         collective_us=profiled.collective_us * dispatch,
         list_tensor_us=profiled.list_tensor_us * dispatch,

@@ -82,10 +82,8 @@ _VOLTAGE_AT_0 = 0.25
 _MATRIX_CEILING = 0.9
 
 #: What a burst of milliseconds may draw over the limit: H100 and H200 1.4, B200, B300, GB200 and
-#: A100 1.2, L40S 1.1 explain the bursts of data/modern. AMD's boards nothing: products of over 100
-#: µs in profiles of a few steps on MI300X run at what the limit allows (data/profiled_kernels:
-#: Stable Diffusion 3.5 15 to 21 % too fast by 1.2, on another machine 19 to 29).
-_BURST_POWER = {"nvidia": 1.2, "amd": 1.0}
+#: A100 1.2, L40S 1.1 explain the bursts of data/modern.
+_BURST_POWER = 1.2
 
 _STEPS = 40
 
@@ -127,7 +125,7 @@ def limited_share(gpu: GPU, *, matrix: bool, sustained: bool) -> float | None:
         gpu.max_clock_mhz or gpu.boost_clock_mhz,
         gpu.tdp_w,
         matrix,
-        1.0 if sustained else _BURST_POWER[gpu.vendor],
+        sustained,
     )
 
 
@@ -139,14 +137,14 @@ def _solved(
     most_mhz: float,
     limit_w: float,
     matrix: bool,
-    drawn: float,
+    sustained: bool,
 ) -> float:
-    """The share at the highest clock, up to `most_mhz`, that draws `drawn` times the limit at most;
-    `stated_mhz` is the clock that the peak was stated at."""
+    """The share at the highest clock, up to `most_mhz`, whose power the limit allows; `stated_mhz`
+    is the clock that the peak was stated at."""
     ceiling = _MATRIX_CEILING if matrix else silicon.fp32_ceiling
     energy_pj = silicon.matrix_pj if matrix else silicon.fp32_pj
     watts_per_mhz = energy_pj * peak_tflops * ceiling / stated_mhz
-    allowed_w = limit_w * (drawn - _FIXED_SHARE) - _FIXED_W
+    allowed_w = limit_w * ((1.0 if sustained else _BURST_POWER) - _FIXED_SHARE) - _FIXED_W
     low, high = 0.0, most_mhz
     if watts_per_mhz * most_mhz * _voltage_squared(most_mhz, silicon) <= allowed_w:
         low = most_mhz

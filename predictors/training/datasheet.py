@@ -51,8 +51,8 @@ class KnownGPUs:
         """The GPU, or the reason why there is none."""
         if name not in self._known:
             found = self._look_up(name)
-            is_other = self._only is not None and not isinstance(found, str)
-            if is_other and found.model != self._only.model:
+            only = self._only
+            if only is not None and isinstance(found, GPU) and found.model != only.model:
                 found = "another GPU was asked for"
             self._known[name] = found
         return self._known[name]

@@ -29,7 +29,9 @@ NOT_OF_TORCH = {
     *(
         "_C",
         "_ArgumentGroup",
+        "_abc",
         "_functools",
+        "_sent",
         "_actions",
         "_asdict",
         "_attn_implementation",

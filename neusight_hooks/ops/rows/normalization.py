@@ -296,8 +296,8 @@ def cudnn_batch_norm(
     vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
     width = input.numel // max(1, channels)
-    reads = (input, *vectors)
-    kernels = _norm_kernel("batch_norm", reads, written, channels, width, variant="batch_norm")
+    read = (input, *vectors)
+    kernels = _norm_kernel("batch_norm", read, written, channels, width, variant="batch_norm")
     return _in_layout_of(input, kernels)
 
 

@@ -363,7 +363,7 @@ def _ops(entries: Sequence[TapeEntry]) -> list[object] | None:
 
 def _switches() -> tuple[object, ...]:
     """Torch's switches that decide which ops a call launches."""
-    cuda = torch.backends.cuda
+    cuda: Any = torch.backends.cuda
     return (
         context_values(),
         torch.is_inference_mode_enabled(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
@@ -45,6 +46,10 @@ _LEAST_REPEATS = 4
 #: (about a second) after which one such call beyond the first is enough.
 _MAX_OPS_OF_METHOD = 1_000_000
 _OPS_OF_LONG_METHOD = 50_000
+
+#: Updates by one of several optimizers, each right after one call in evaluation mode, after which
+#: such a call is taken for a part of their cycle: an agent acts, and they learn from what it saw.
+_CALLS_BEFORE_UPDATES = 3
 
 #: Calls without gradients before an update that may be of a teacher; more are of a rollout.
 _FEW_CALLS = 4
@@ -96,6 +101,11 @@ class StepCutter:
         self._rolled_out = 0
         self._most_rolled_out = 0
         self._call_start = 0
+        # Calls in evaluation mode since an optimizer stepped; how many updates in a row had one
+        # before them, by optimizer; whether such calls are part of a cycle.
+        self._evaluated = 0
+        self._evaluated_before: Counter[int] = Counter()
+        self._acts = False
         self._names = TurnNames()
         self._repeats = ""
         # Ends of forward passes that may turn out to be inference.
@@ -309,7 +319,8 @@ class StepCutter:
             return self._num_rounds > 0 and module.training
         trains = self._optimizers.train(module)
         rolls_out = self._rolled_out > 0 or self._draws_since(self._call_start)
-        if not module.training and trains and not rolls_out:
+        if not module.training and trains and not (rolls_out or self._acts):
+            self._evaluated += 1
             return False
         if self._rolled_out or trains:
             self._rolled_out += 1
@@ -325,10 +336,21 @@ class StepCutter:
         if self._is_deaf:
             return
         self._before_first_forward = False
+        self._count_evaluated(turn)
         self._most_rolled_out = max(self._most_rolled_out, self._rolled_out)
         rolled_out, self._rolled_out = self._rolled_out > 0, 0
         may_decide = not self._optimizers.any_waits
         self._take(self._updates, (turn, rolled_out), self._tape.position(), may_decide=may_decide)
+
+    def _count_evaluated(self, turn: int) -> None:
+        """An optimizer has stepped, after some calls in evaluation mode."""
+        before, evaluated = self._evaluated_before, self._evaluated
+        self._evaluated = 0
+        before[turn] = before[turn] + 1 if evaluated == 1 else 0
+        is_one_of_several = self._optimizers.num_known > 1
+        if not self._acts and is_one_of_several and before[turn] == _CALLS_BEFORE_UPDATES:
+            self._acts = True
+            self._folded.count_as_setup()  # the calls cut what is one cycle
 
     def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
         found = turns.take(token, end, may_decide=may_decide)
@@ -364,7 +386,7 @@ class StepCutter:
     @property
     def may_skip_calls(self) -> bool:
         """Whether equal calls say nothing new: nothing has trained, and the script ends early."""
-        trains = self._optimizers.any_stepped or self._num_rounds > 0 or self.backward_seen
+        trains = self._optimizers.num_stepped > 0 or self._num_rounds > 0 or self.backward_seen
         return self._steady_steps is not None and not (trains or self._is_deaf)
 
     @property

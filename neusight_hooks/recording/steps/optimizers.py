@@ -68,9 +68,14 @@ class Optimizers:
         return any(optimizer not in self._stepped for optimizer in self._known)
 
     @property
-    def any_stepped(self) -> bool:
-        """Whether one of those that still are there has stepped."""
-        return len(self._stepped) > 0
+    def num_known(self) -> int:
+        """How many are there that were made inside the block or stepped in it."""
+        return len(self._known | self._stepped)
+
+    @property
+    def num_stepped(self) -> int:
+        """How many of those that still are there have stepped."""
+        return len(self._stepped)
 
     @property
     def any_train(self) -> bool:

@@ -527,7 +527,8 @@ def _triton_attend_qkv(
     softmax_scale: float | None = None,
 ) -> Tensor:
     """The same of [batch, sequence, 3, heads, width]."""
-    return cast("Tensor", _triton_attend(*qkv.unbind(2), bias, causal, softmax_scale))
+    query, key, value = qkv.unbind(2)
+    return _triton_attend(query, key, value, bias, causal, softmax_scale)
 
 
 @noted("flash_attn", "flash_attn_triton.flash_attn_kvpacked_func")
@@ -539,7 +540,8 @@ def _triton_attend_kv(
     softmax_scale: float | None = None,
 ) -> Tensor:
     """The same of queries and [batch, sequence, 2, heads, width]."""
-    return cast("Tensor", _triton_attend(q, *kv.unbind(2), bias, causal, softmax_scale))
+    key, value = kv.unbind(2)
+    return _triton_attend(q, key, value, bias, causal, softmax_scale)
 
 
 # -- the loss -------------------------------------------------------------------------------------

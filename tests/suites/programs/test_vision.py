@@ -35,7 +35,7 @@ def test_cudnn_is_let_find_its_fastest_kernels_for_models_of_timm(
     from types import ModuleType
 
     timm = ModuleType("timm")
-    timm.create_model = lambda name: nn.Conv2d(3, 8, 3)  # type: ignore[attr-defined]
+    vars(timm).update(create_model=lambda name: nn.Conv2d(3, 8, 3))
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
 
