@@ -198,13 +198,13 @@ def swept(
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
             process.await_end(tell)
-            points += _points(value, _Asked(varied, gpus, options, prices), process)
+            points += _points(value, _SweptWork(varied, gpus, options, prices), process)
             num_done += 1
     return points
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _SweptWork:
     """What is to be known of one value: the program with it, on which GPUs, at what prices."""
 
     program: Program
@@ -213,7 +213,7 @@ class _Asked:
     prices: Mapping[str, float]
 
 
-def _points(value: str, work: _Asked, process: OwnProcess) -> list[SweepPoint]:
+def _points(value: str, work: _SweptWork, process: OwnProcess) -> list[SweepPoint]:
     try:
         found = process.result()
         if found.outcome.failure:
