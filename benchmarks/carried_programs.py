@@ -22,7 +22,7 @@ import numpy as np
 from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
 from neusight.predictors.gpu import find_gpu
 
-PROGRAMS = Path(__file__).parents[1] / "programs.csv"
+PROGRAMS = Path(__file__).parent / "results" / "programs.csv"
 
 #: Shares of the logarithm of measured / forecast that are shown.
 SHARES = (0.0, 0.125, KEPT_BY_OTHERS, 0.5, 0.75, KEPT_BY_KIN, 1.0)

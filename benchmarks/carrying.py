@@ -15,9 +15,9 @@ carried_programs.py says why).
 
 Rows that the host holds up (below twice the shortest label) say nothing and are left out. Printed
 by operation and pair: median and 80 % quantile of |carried / measured - 1|; then the same over all
-pairs of an operation. `--csv FILE` keeps them (benchmarks/carrying.csv, from V100; of NeuSight to
-A100 alone). Wave scaling takes the bandwidth that each GPU reaches: one constant a GPU, which was
-read from streaming kernels of the same tables.
+pairs of an operation. `--csv FILE` keeps them (benchmarks/results/carrying.csv, from V100; of
+NeuSight to A100 alone). Wave scaling takes the bandwidth that each GPU reaches: one constant a GPU,
+which was read from streaming kernels of the same tables.
 """
 
 from __future__ import annotations

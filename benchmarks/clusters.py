@@ -1,6 +1,6 @@
 """Collectives between nodes, over PCIe and in switches that reduce, beside data/modern's rows.
 
-    python benchmarks/clusters.py             prints the tables of ACCURACY.md
+    python benchmarks/clusters.py             prints them, and writes results/clusters.csv
 
 A group's rows are all sizes of one GPU, collective and number of ranks. Where sizes are given to
 `neusight calibrate`'s fit, only the others are scored.
@@ -8,7 +8,8 @@ A group's rows are all sizes of one GPU, collective and number of ranks. Where s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.cluster import fitted_topology
 
+RESULTS = Path(__file__).parent / "results" / "clusters.csv"
 ROWS = Path(__file__).parents[2] / "shared" / "data" / "modern" / "collectives.parquet"
 
 #: GPUs by the names of the rows.
@@ -80,6 +82,19 @@ class Group(NamedTuple):
         return int(np.argmin(np.abs(self.sizes - size)))
 
 
+class Line(NamedTuple):
+    """Mean errors over the sizes of a group, in percent."""
+
+    gpu: str
+    collective: str
+    ranks: int
+    nodes: int
+    sizes: int
+    error_percent: float
+    error_after_two_sizes_percent: float | None = None
+    error_after_sweep_percent: float | None = None
+
+
 def groups(rows: pd.DataFrame) -> list[Group]:
     """The groups of these rows, the median of each size."""
     keys = ["gpu", "op", "num_gpus", "num_nodes"]
@@ -96,46 +111,47 @@ def groups(rows: pd.DataFrame) -> list[Group]:
     return found
 
 
-def print_two_nodes(rows: pd.DataFrame) -> None:
-    """Two nodes: the reference network, and what two sizes or a sweep teach."""
-    print("| two nodes | sizes | reference system | two sizes | sweep by 4 |")
-    print("|---|---:|---:|---:|---:|")
+def two_nodes(rows: pd.DataFrame) -> Iterator[Line]:
+    """The reference network, and what two sizes or a sweep give."""
     for group in groups(rows[rows.num_nodes == 2]):
-        cells = [group.error()]
+        errors = [group.error()]
         for given in (TWO, SWEEP):
             curve = group.given(given)
             topology, _ = fitted_topology(None, group.gpu, [curve], name="measured")
-            cells.append(group.error(topology, without=[size for size, _ in curve.points]))
-        words = " | ".join(f"{cell:.1f}" for cell in cells)
-        label = f"{group.gpu.name}, {group.op} of {group.ranks}"
-        print(f"| {label} | {len(group.sizes)} | {words} |")
+            errors.append(group.error(topology, without=[size for size, _ in curve.points]))
+        yield Line(group.gpu.name, group.op, group.ranks, 2, len(group.sizes), *errors)
 
 
-def print_one_node(rows: pd.DataFrame, gpus: Sequence[str], least: int = 0) -> None:
-    """One node: each collective and number of ranks, sizes from `least` bytes on."""
+def one_node(rows: pd.DataFrame, gpus: Sequence[str], least: int = 0) -> Iterator[Line]:
+    """Each collective and number of ranks, sizes from `least` bytes on."""
     chosen = rows[(rows.num_nodes == 1) & rows.gpu.isin(gpus) & (rows.message_bytes >= least)]
-    print("| one node | 2 GPUs | 4 GPUs | 8 GPUs |")
-    print("|---|---:|---:|---:|")
-    by_label: dict[str, dict[int, float]] = {}
     for group in groups(chosen):
-        by_label.setdefault(f"{group.gpu.name}, {group.op}", {})[group.ranks] = group.error()
-    for label, errors in by_label.items():
-        cells = (f"{errors[ranks]:.1f}" if ranks in errors else "" for ranks in (2, 4, 8))
-        print(f"| {label} | {' | '.join(cells)} |")
+        yield Line(group.gpu.name, group.op, group.ranks, 1, len(group.sizes), group.error())
+
+
+def write_csv(lines: Iterable[Line], path: Path) -> None:
+    """Errors in percent."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(Line._fields)
+        for line in lines:
+            errors = ("" if error is None else f"{error:.1f}" for error in line[5:])
+            writer.writerow((*line[:5], *errors))
+
+
+def main() -> None:
+    """Prints all, and keeps what ACCURACY.md shows."""
+    table = pd.read_parquet(ROWS)
+    table = table[table.op != "all_reduce_custom"]
+    nccl = table[table.source.str.contains("nccl-tests") & (table.dtype == "fp16")]
+    shown = [*two_nodes(table), *one_node(nccl, ["l40s"])]
+    write_csv(shown, RESULTS)
+    pairs = table[table.source.str.contains("pairwise") & (table.op == "all_reduce")]
+    switched = one_node(nccl[nccl.op == "all_reduce"], list(GPUS), least=2**26)
+    bridged = one_node(pairs, ["a100_pcie_nvlink_pair", "h100_pcie_nvlink_pair"], least=2**21)
+    for line in (*shown, *switched, *bridged):
+        print(*line)
 
 
 if __name__ == "__main__":
-    table = pd.read_parquet(ROWS)
-    table = table[table.op != "all_reduce_custom"]
-    print_two_nodes(table)
-    nccl = table[table.source.str.contains("nccl-tests") & (table.dtype == "fp16")]
-    print()
-    print_one_node(nccl, ["l40s"])
-    print()
-    print_one_node(nccl[nccl.op == "all_reduce"], list(GPUS), least=2**26)
-    print()
-    print_one_node(
-        table[table.source.str.contains("pairwise") & (table.op == "all_reduce")],
-        ["a100_pcie_nvlink_pair", "h100_pcie_nvlink_pair"],
-        least=2**21,
-    )
+    main()

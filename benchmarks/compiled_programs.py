@@ -2,7 +2,7 @@
 
     python benchmarks/compiled_programs.py              all: tables by GPU and level
     python benchmarks/compiled_programs.py --gpu L40S --list     a line for each program too
-    python benchmarks/compiled_programs.py --update     stores better scores; worse with --worse
+    python benchmarks/compiled_programs.py --update     stores the scores (ratchet.py)
 
 Each program is compiled for its GPU, without a GPU, by the torch of this machine; it was measured
 with torch 2.5 or 2.9. Where those fused less or more than this one does, the kernels are not the
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from statistics import correlation, median
 
 import kernelbench
 import programs
+import ratchet
 from kernelbench import Case
 from programs import RECORDINGS, Result
 
@@ -75,7 +75,7 @@ class Row:
         return self.forecast / self.measured - 1.0
 
 
-def rows(options: argparse.Namespace) -> tuple[list[Row], list[Result]]:
+def measured_rows(options: argparse.Namespace) -> tuple[list[Row], list[Result]]:
     """Every program that was measured in both ways, and those that cannot be forecast."""
     eager = {_place(case): case for case in kernelbench.cases()}
     found: list[Row] = []
@@ -90,6 +90,14 @@ def rows(options: argparse.Namespace) -> tuple[list[Row], list[Result]]:
         if not failed and options.half in ("", results[0].half):
             found.append(_row(case, plain, results, options.recordings))
     return found, missing
+
+
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds."""
+    if not kernelbench.DATA.exists():
+        return []
+    every = argparse.Namespace(gpu="", only="", level="", half="", recordings=RECORDINGS)
+    return scored(measured_rows(every)[0])
 
 
 def _is_asked(case: Case, options: argparse.Namespace) -> bool:
@@ -168,14 +176,13 @@ def _has_attention_in_parts(found: Forecast) -> bool:
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 
 
-def scores(found: list[Row]) -> dict[str, float]:
-    """Median errors of each GPU and level: what the ratchet holds."""
-    now: dict[str, float] = {}
-    for name, group in _groups(found).items():
-        if name.startswith(GPUS) and name not in GPUS and not name.endswith(_ALIKE):
-            now[f"{name}, compiled"] = round(median(abs(r.compiled.error) for r in group), 4)
-            now[f"{name}, gain of compiling"] = round(median(abs(r.error) for r in group), 4)
-    return dict(sorted(now.items()))
+def scored(found: list[Row]) -> list[ratchet.Row]:
+    """What the ratchet holds of each program: its compiled time, and what compiling gains."""
+    return [
+        ratchet.Row(what, row.compiled.gpu, mode=row.compiled.level, error=error)
+        for row in found
+        for what, error in (("compiled", row.compiled.error), ("gain of compiling", row.error))
+    ]
 
 
 #: Ends the names of groups without the rows whose torch fuses otherwise.
@@ -229,37 +236,6 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def markdown(found: list[Row]) -> str:
-    """A section for ACCURACY.md."""
-    lines = [_MARKDOWN]
-    for name, group in _groups(found).items():
-        lines.append(f"| {name} | {' | '.join(_figures(group))} |".replace("%", ""))
-    newer = Counter(row.newer for row in found if row.newer)
-    kept = [row for row in found if row.flop_share == 1.0]
-    fewer = [row for row in found if row.byte_share <= _MORE_BYTES]
-    lines.append(
-        f"\nFLOPs of products are those of the eager program in {len(kept)} of {len(found)}, and no"
-        f" more bytes\nare moved in {len(fewer)}; the others copy images to NHWC or read a norm's"
-        " rows in kernels apart, and\nproducts that nothing uses are left out.\n"
-    )
-    reasons = "\n".join(f"- {what}: {count}" for what, count in sorted(newer.items()))
-    lines.append(
-        f"What this torch does, and the measured one did not (`newer`), in rows:\n\n{reasons}"
-    )
-    return "\n".join(lines) + "\n"
-
-
-_MARKDOWN = """## Small programs, compiled
-
-`python benchmarks/compiled_programs.py`: the programs of data/kernelbench under `torch.compile`,
-compiled here by torch 2.13, measured with 2.5 (`v0.1 cold_l2`: 2.9). *Ratio*: error of eager over
-compiled time, with its halves by name and the correlation of its logarithms. The cost of a compiled
-call and of instructions in kernels were chosen on the *even* half.
-
-| | cases | eager | compiled | bias | ratio | even | odd | correlation |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|"""
-
-
 def show(row: Row) -> None:
     """A line of a program."""
     print(
@@ -295,21 +271,19 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each program")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each program")
-    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
-    parser.add_argument("--update", action="store_true", help="store the scores")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not kernelbench.DATA.exists():
         print(f"skipped: there are no measured programs at {kernelbench.DATA}")
         return 0
-    found, missing = rows(options)
+    found, missing = measured_rows(options)
     if not found:
         print("no such program")
         return 2
     report(found, missing, options)
     if options.gpu or options.only or options.level or options.half:
         return 0
-    return programs.judged(scores(found), options)
+    return ratchet.judged("compiled_programs", scored(found), options)
 
 
 def report(found: list[Row], missing: list[Result], options: argparse.Namespace) -> None:
@@ -327,8 +301,6 @@ def report(found: list[Row], missing: list[Result], options: argparse.Namespace)
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(found, options.csv)
-    if options.markdown:
-        options.markdown.write_text(markdown(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/llm_layers.py                       a table by GPU, layer and tokens
     python benchmarks/llm_layers.py --gpu H100 --op rope  some of it
     python benchmarks/llm_layers.py --sustained           at the clocks of long runs
-    python benchmarks/llm_layers.py --update              stores better scores; worse with --worse
+    python benchmarks/llm_layers.py --update              stores the scores (ratchet.py)
 
 What the authors measured is the time of all kernels of one module of transformers, called on one
 sequence, with torch 2.6. The same ops are recorded here, and priced as that version's kernels in a
@@ -15,7 +15,6 @@ on RTX A6000 up to 128 tokens (32 heads): "fitted on" in the table; "kept back" 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import ratchet
 import torch
 import torch.nn.functional as F
 
@@ -30,7 +30,6 @@ import neusight
 from neusight.recording.recording import OpCall
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "llm_layers"
-STORED = Path(__file__).with_name("llm_layers_scores.json")
 
 #: What was measured: a table, by which version of torch.
 TABLE = "eager_layers_fp16.parquet"
@@ -41,11 +40,6 @@ OCTAVES = 12
 
 #: Entries of the vocabulary, which do not matter to a gather.
 VOCABULARY = 32_000
-
-#: Groups of fewer rows are not held by the ratchet, and by how much a group may get worse, as a
-#: share of its error.
-LEAST_ROWS = 4
-TOLERANCE = 0.1
 
 #: Heads of the attention that its constants were fitted to.
 FITTED_HEADS = 32
@@ -75,16 +69,21 @@ class Case:
         return zlib.crc32(str(shape).encode()) % 2
 
     @property
-    def group(self) -> str:
-        """What errors are grouped by."""
+    def part(self) -> str:
+        """Its lengths, and whether constants were fitted to it."""
         lengths = "1 to 15" if self.tokens < 16 else "16 to 255" if self.tokens < 256 else "256 up"
         if self.op == "sdpa":
             is_fitted = self.heads == FITTED_HEADS
         elif self.gpu == "RTX A6000" and self.op == "linear":
             is_fitted = self.half == 1
         else:
-            return f"{self.gpu} {self.op} {lengths}"
-        return f"{self.gpu} {self.op} {lengths}, {'fitted on' if is_fitted else 'kept back'}"
+            return f"{lengths} tokens"
+        return f"{lengths} tokens, {'fitted on' if is_fitted else 'kept back'}"
+
+    @property
+    def group(self) -> str:
+        """What errors are grouped by."""
+        return f"{self.gpu} {self.op} {self.part}"
 
 
 def cases() -> Iterator[Case]:
@@ -109,6 +108,7 @@ def cases() -> Iterator[Case]:
 # -- the layers, as transformers 4.57 has them ----------------------------------------------------
 
 Layer = Callable[[], object]
+Forecasts = Iterator[tuple[Case, float]]
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -195,6 +195,27 @@ def forecast_us(chosen: list[Case], gpu: str, predictor: str) -> list[float]:
     return [time for at, time in enumerate(times[: 2 * len(chosen)]) if at % 2]
 
 
+def forecasts(gpu: str = "", op: str = "", predictor: str = "tiled_burst") -> Forecasts:
+    """Each case of the GPUs with `gpu` in their names, beside its forecast, µs."""
+    found = [case for case in cases() if op in ("", case.op)]
+    for name in GPUS:
+        chosen = [case for case in found if case.gpu == name and gpu in name]
+        if chosen:
+            yield from zip(chosen, forecast_us(chosen, name, predictor), strict=True)
+
+
+def rows() -> Iterator[ratchet.Row]:
+    """What the ratchet holds."""
+    return map(_row, forecasts()) if DATA.exists() else iter(())
+
+
+def _row(pair: tuple[Case, float]) -> ratchet.Row:
+    case, time_us = pair
+    return ratchet.Row(
+        case.op, case.gpu, "fp16", mode=case.part, error=time_us / case.measured_us - 1.0
+    )
+
+
 def line(name: str, pairs: list[tuple[float, float]]) -> str:
     """A row of the table: median error, bias, share within 20 %."""
     errors = [forecast / measured - 1.0 for forecast, measured in pairs]
@@ -210,44 +231,27 @@ def main() -> int:
     parser.add_argument("--op", default="", help="only this layer")
     parser.add_argument("--sustained", action="store_true", help="at the clocks of long runs")
     parser.add_argument("--list", action="store_true", help="a line for each case")
-    parser.add_argument("--update", action="store_true", help="store the scores")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not DATA.exists():
         print(f"skipped: there are no measured layers at {DATA}")
         return 0
     groups: dict[str, list[tuple[float, float]]] = {}
-    found = [case for case in cases() if options.op in ("", case.op)]
-    for gpu in GPUS:
-        chosen = [case for case in found if case.gpu == gpu and options.gpu in gpu]
-        predictor = "tiled" if options.sustained else "tiled_burst"
-        for case, time_us in zip(chosen, forecast_us(chosen, gpu, predictor), strict=True):
-            groups.setdefault(case.group, []).append((time_us, case.measured_us))
-            if options.list:
-                print(case, f"{time_us:.2f} {time_us / case.measured_us - 1:+.0%}")
+    all_pairs = []
+    predictor = "tiled" if options.sustained else "tiled_burst"
+    for case, time_us in forecasts(options.gpu, options.op, predictor):
+        groups.setdefault(case.group, []).append((time_us, case.measured_us))
+        all_pairs.append((case, time_us))
+        if options.list:
+            print(case, f"{time_us:.2f} {time_us / case.measured_us - 1:+.0%}")
     if not groups:
         print("no such case")
         return 2
     print(f"{'group':<44} {'cases':>5} {'median':>7} {'bias':>7} {'<20 %':>6}")
     print("\n".join(line(name, pairs) for name, pairs in sorted(groups.items())))
     print(line("all", [pair for pairs in groups.values() for pair in pairs]))
-    if options.sustained:
-        return 0
-    now = {
-        name: round(median(abs(a / b - 1.0) for a, b in pairs), 4)
-        for name, pairs in sorted(groups.items())
-        if len(pairs) >= LEAST_ROWS
-    }
-    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    worse = [
-        f"{name}: {stored[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in stored and error > stored[name] * (1.0 + TOLERANCE)
-    ]
-    print("\n".join(["worse:", *worse]) if worse else "none is worse than stored")
-    if options.update and (options.worse or not worse):
-        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
-    return 1 if worse else 0
+    is_whole = not (options.sustained or options.gpu or options.op)
+    return ratchet.judged("llm_layers", map(_row, all_pairs), options) if is_whole else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python benchmarks/memory.py                compares, exit code 1 where one got worse
     python benchmarks/memory.py rope sam       only these programs
     python benchmarks/memory.py --update       stores better errors; worse ones only with --worse
-    python benchmarks/memory.py --markdown F   the table by program, for ACCURACY.md
 
 Three sources: the operator chains of data/fused_ops_baselines (allocated), the whole models of
 data/e2e_published_dev.csv (allocated or reserved, as their authors' scripts read it), and
@@ -245,40 +244,6 @@ def _placed(case: Case) -> tuple[MemoryTimeline, float]:
 # -- the report ----------------------------------------------------------------------------------
 
 
-def markdown(results: list[Result], left_out: list[Case]) -> str:
-    """A section for ACCURACY.md."""
-    lines = [_HEAD]
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        if result.case.metric in METRICS:
-            groups.setdefault(result.case.metric, []).append(result)
-    for metric, group in sorted(groups.items()):
-        errors = [abs(result.error) for result in group]
-        programs = ", ".join(sorted({result.case.program for result in group}))
-        lines.append(
-            f"| {metric} | {len(errors)} | {median(errors) * 100:.2f} | {max(errors) * 100:.2f} |"
-            f" {programs} |"
-        )
-    judged = [result for result in results if result.case.metric not in METRICS]
-    told = "; ".join(
-        f"{result.case.program} {' '.join(map(str, json.loads(result.case.settings).values()))} on"
-        f" {result.case.gpu} {'ran out' if result.case.ran_out else 'ran'}: {result.memory.verdict}"
-        for result in judged
-    )
-    lines += ["", f"{told}." if told else "", f"{len(left_out)} published peaks were not run."]
-    return "\n".join(lines) + "\n"
-
-
-_HEAD = """## Peak memory
-
-`python benchmarks/memory.py`: peaks that real GPUs showed beside their forecasts, in percent of
-what was measured. Allocated and reserved as torch counts them; used as nvidia-smi tells, with the
-context that the source measured where it did.
-
-| what | rows | median | worst | programs |
-|---|---:|---:|---:|---|"""
-
-
 def _line(result: Result) -> str:
     case = result.case
     settings = " ".join(str(value) for value in json.loads(case.settings).values())
@@ -310,7 +275,6 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help=", ".join(sorted(PROGRAMS)))
     parser.add_argument("--update", action="store_true", help="store the errors")
     parser.add_argument("--worse", action="store_true", help="store worse ones too")
-    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     if not CHAINS.exists():
         print(f"skipped: there are no measured tables at {SHARED}")
@@ -330,8 +294,6 @@ def main() -> int:
         if errors:
             print(f"{metric:<9} {len(errors)} rows, median {median(errors):.2%}, worst "
                   f"{max(errors):.2%}")  # fmt: skip
-    if options.markdown:
-        options.markdown.write_text(markdown(results, left_out), encoding="utf-8")
     return _judged(results, options)
 
 

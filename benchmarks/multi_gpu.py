@@ -2,7 +2,7 @@
 
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
-    python benchmarks/multi_gpu.py --markdown FILE    the tables, for ACCURACY.md
+    python benchmarks/multi_gpu.py --csv benchmarks/results/multi_gpu.csv
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
 recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
 import subprocess
@@ -51,14 +52,16 @@ class Run:
     gpu: str
     world_size: int
     network_gbps: str = ""
+    torch: str = ""
 
     @property
     def words(self) -> list[str]:
         """The command that forecasts it, but for where its figures go."""
         network = ["--network-gbps", self.network_gbps] if self.network_gbps else []
+        version = ["--torch", self.torch] if self.torch else []
         return [
             "run", "--quiet", "--steps", "1", "--gpu", self.gpu, "--world-size",
-            str(self.world_size), *network, str(RECIPES / self.script), *self.arguments,
+            str(self.world_size), *network, *version, str(RECIPES / self.script), *self.arguments,
         ]  # fmt: skip
 
 
@@ -92,7 +95,7 @@ def _torchtitan(row: dict[str, str]) -> Run:
         raise NoRecipe("tensor parallel under FSDP2, compiled: another recipe")
     how = ("--recompute", "op", *(("--compile",) if row["compile"] == "yes" else ()))
     shape = ("--batch", row["batch"], "--seq", row["seq_or_res"])
-    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]))
+    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]), "", "2.6")
 
 
 def _llm_foundry(row: dict[str, str]) -> Run:
@@ -104,7 +107,7 @@ def _llm_foundry(row: dict[str, str]) -> Run:
     arguments = (
         "--size", row["model"].removeprefix("MPT-"), "--batch", row["batch"], "--seq",
         row["seq_or_res"], "--accumulate", accumulate, "--recompute", row["act_ckpt"],
-        "--strategy", strategy,
+        "--strategy", strategy, "--attention", "flash" if "Large Scale" in notes[0] else "triton",
     )  # fmt: skip
     return Run("mpt.py", arguments, _GPUS[row["gpu"]], int(row["n_gpus"]))
 
@@ -233,6 +236,13 @@ def _forecast_figure(case: Case, document: dict[str, Any]) -> tuple[float, bool]
     return 1e6 * tokens / latency["median"], low <= case.value <= high
 
 
+def _flops_per_token(document: dict[str, Any]) -> float:
+    """FLOPs of a rank's step for each token of a rank, recomputed ones included."""
+    everyone = document["all_ranks"]
+    tokens = (everyone["tokens_per_step"] or 0.0) / everyone["world_size"]
+    return float(document["flops_per_step"] / tokens) if tokens else 0.0
+
+
 @dataclass(frozen=True)
 class Result:
     """A case beside its forecast."""
@@ -240,7 +250,7 @@ class Result:
     case: Case
     forecast: float
     is_inside: bool
-    communication: tuple[float, float] = (0.0, 0.0)
+    flops_per_unit: float = 0.0
 
     @property
     def error(self) -> float:
@@ -259,8 +269,29 @@ def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tup
                 continue
             if document.get("failure"):
                 yield case, document["failure"]
+            elif not case.is_memory and not document["all_ranks"]["tokens_per_step"]:
+                yield case, "how many tokens enter a step was not found"
             else:
-                yield Result(case, *_forecast_figure(case, document))
+                yield Result(case, *_forecast_figure(case, document), _flops_per_token(document))
+
+
+def constant_errors(done: list[Result]) -> dict[str, float]:
+    """The signed error, by case, of one share of the peak for each GPU and source: the median of
+    every other row, for the rows between them. Recomputed FLOPs count (HFU)."""
+    errors: dict[str, float] = {}
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in done:
+        if not result.case.is_memory and result.flops_per_unit:
+            key = (result.case.source, result.case.run.gpu)
+            groups.setdefault(key, []).append(result)
+    for own in groups.values():
+        own.sort(key=lambda result: result.case.name)
+        for half in (0, 1):
+            others = [r.case.value * r.flops_per_unit for r in own[1 - half :: 2]]
+            for result in own[half::2] if others else ():
+                rate = median(others) / result.flops_per_unit
+                errors[result.case.name] = rate / result.case.value - 1.0
+    return errors
 
 
 def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
@@ -283,27 +314,32 @@ def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def markdown(done: list[Result], missing: Counter[str]) -> str:
-    """The tables for ACCURACY.md."""
-    lines = ["| source | figure | rows | median error % | median signed | in 80 % |",
-             "|---|---|---:|---:|---:|---:|"]  # fmt: skip
+_COLUMNS = ("source", "figure", "rows", "median_error_percent", "median_signed_percent",
+            "in_80_percent", "constant_hfu_error_percent")  # fmt: skip
+
+
+def csv_text(done: list[Result]) -> str:
+    """A row for each source and figure; last, the error of one constant HFU for each GPU."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    constant = constant_errors(done)
     for (source, is_memory), own in sorted(_by_source(done).items()):
         signed = [result.error for result in own]
         share = sum(result.is_inside for result in own) / len(own)
-        kind = "GiB reserved" if is_memory else "tokens/s"
-        lines.append(
-            f"| {source} | {kind} | {len(own)} | {100 * median(map(abs, signed)):.1f} |"
-            f" {100 * median(signed):+.1f} | {100 * share:.0f} |"
+        errors = (100 * median(map(abs, signed)), 100 * median(signed))
+        of_constant = [abs(constant[r.case.name]) for r in own if r.case.name in constant]
+        writer.writerow(
+            (
+                source,
+                "GiB reserved" if is_memory else "tokens/s",
+                len(own),
+                *(f"{error:.1f}" for error in errors),
+                f"{100 * share:.0f}",
+                f"{100 * median(of_constant):.1f}" if of_constant and not is_memory else "",
+            )
         )
-    ratios = scaling(done)
-    if ratios:
-        off = [abs(forecast / measured - 1.0) for measured, forecast in ratios.values()]
-        lines.append(
-            f"\nWeak scaling, {len(ratios)} ratios of more ranks to the fewest of a series: median "
-            f"error {100 * median(off):.1f} %."
-        )
-    left = ", ".join(f"{count} of {reason}" for reason, count in sorted(missing.items()))
-    return "\n".join(lines) + f"\n\nNot reached: {left}.\n"
+    return stream.getvalue()
 
 
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
@@ -319,7 +355,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only sources or names with this in them")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
-    parser.add_argument("--markdown", type=Path, help="write the tables there")
+    parser.add_argument("--csv", type=Path, help="write the errors by source there")
     options = parser.parse_args()
     if not PUBLISHED.exists():
         print(f"skipped: there are no published figures at {SHARED}")
@@ -343,9 +379,11 @@ def main() -> int:
     if done:
         for name, (measured, forecast_ratio) in scaling(done).items():
             print(f"scaling  {name}: measured {measured:.3f}, forecast {forecast_ratio:.3f}")
-        print(markdown(done, missing))
-    if options.markdown:
-        options.markdown.write_text(markdown(done, missing), encoding="utf-8")
+        print(csv_text(done))
+    for reason, count in sorted(missing.items()):
+        print(f"not run  {count} of {reason}")
+    if options.csv:
+        options.csv.write_text(csv_text(done), encoding="utf-8")
     return 0
 
 

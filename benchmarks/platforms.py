@@ -2,12 +2,15 @@
 
     python benchmarks/platforms.py --python python3.12 --torch 2.12.1
     python benchmarks/platforms.py --python python3.10 --torch 2.11.0 --environment ~/torch2.11
+    python benchmarks/platforms.py --torch 2.15 --stages names
     python benchmarks/platforms.py --table
 
 Makes an environment of its own (`--environment` keeps it, or goes on with one that is there),
-installs that torch and this checkout, and runs in it: `neusight doctor`, three examples, and quick
-tests. What the examples' forecasts say is compared with those of the Python that runs this command.
-pip decides which build comes (a CUDA build has 5 GB); what it says is said where it finds none.
+installs that torch and this checkout, and runs in it: the table of torch's private names
+(neusight_hooks/compatibility), `neusight doctor`, three examples, and quick tests. `--torch 2.15`
+takes the newest patch of that release. What the examples' forecasts say is compared with those of
+the Python that runs this command. pip decides which build comes (a CUDA build has 5 GB); what it
+says is said where it finds none.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ PROGRAMS = {
         *("--seq", "64"),
     ),
 }
-STAGES = ("doctor", *PROGRAMS, "tests")
+STAGES = ("names", "doctor", *PROGRAMS, "tests")
 #: What depends on torch's private names, and goldens; about a minute of CPU in all.
 TESTS = (
     "tests/fake_cuda/test_patching.py",
@@ -70,6 +73,7 @@ class Row:
     torch: str
     python: str
     date: str
+    names: str = "-"
     doctor: str = "-"
     gpt2: str = "-"
     fsdp2: str = "-"
@@ -102,9 +106,10 @@ def make_environment(python: str, torch: str, folder: Path) -> str:
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     # `===` keeps pip from a build with a label (2.13.0+cpu) where a plain one is asked for.
+    wanted = f"torch==={torch}" if torch.count(".") > 1 else f"torch=={torch}.*"
     for what in (
         ["--upgrade", "pip", "setuptools>=77", "wheel"],
-        [f"torch==={torch}", *NEEDED, *FOR_TESTS],
+        [wanted, *NEEDED, *FOR_TESTS],
         ["--no-deps", "--no-build-isolation", "-e", str(ROOT)],
     ):
         done = ran([*pip, *what], folder)
@@ -201,6 +206,8 @@ def tried(environment: Path, reference: Path, stages: list[str]) -> Row:
 
 def said_of(stage: str, python: Path, folder: Path, reference: Path) -> str:
     """What comes of one stage, in words."""
+    if stage == "names":
+        return missing_names(python, folder)
     if stage == "doctor":
         command = [str(python), "-m", "neusight", "doctor"]
         doctor = ran(command, folder, XDG_CACHE_HOME=str(folder / "cache"))
@@ -212,6 +219,20 @@ def said_of(stage: str, python: Path, folder: Path, reference: Path) -> str:
     if isinstance(found, str):
         return f"fails: {found}"
     return eager_reason(found) or difference(found, expected(stage, reference))
+
+
+def missing_names(python: Path, folder: Path) -> str:
+    """Private names of torch that neusight relies on and this torch does not have."""
+    listing = (
+        "from neusight.compatibility.torch_internals import missing, table\n"
+        "print(len({row.name for row in table()}))\n"
+        "for row in missing(): print(f'{row.name} ({row.feature})')"
+    )
+    done = ran([str(python), "-W", "ignore", "-c", listing], folder)
+    if done.returncode:
+        return f"fails: {last_words(done)}"
+    count, *absent = done.stdout.splitlines()
+    return f"{len(absent)} of {count} missing: {'; '.join(absent)}" if absent else f"all {count}"
 
 
 def rows() -> list[Row]:

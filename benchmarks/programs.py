@@ -4,7 +4,7 @@
     python benchmarks/programs.py --gpu L40S --list    a line for each case
     python benchmarks/programs.py --only 56_conv       those with this in their names
     python benchmarks/programs.py --kernels --only X   and the kernels of each
-    python benchmarks/programs.py --update             stores better scores; worse with --worse
+    python benchmarks/programs.py --update             stores the scores (ratchet.py)
 
 Each program is recorded once, inside a forecast, as its authors timed it; recordings are kept under
 `--recordings` and priced again, so that a change of prices is seen in a minute (delete the folder
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -29,20 +28,17 @@ from typing import Literal
 
 import kernelbench
 import operator_chains
+import ratchet
 
 import neusight
 from neusight.forecast import Forecast
 from neusight.predictors.errors import ForecastStateError
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan
 
-STORED = Path(__file__).with_name("program_scores.json")
 RECORDINGS = Path(tempfile.gettempdir()) / "neusight-program-recordings"
 
 #: Steps recorded: the first takes workspaces and caches.
 STEPS = 3
-
-#: What a group's median error may grow by before it counts as worse.
-TOLERANCE = 0.003
 
 Case = kernelbench.Case | operator_chains.Case
 
@@ -252,21 +248,20 @@ def _median(values: Iterable[float]) -> float:
     return median(found) if found else float("nan")
 
 
-def scores(results: list[Result]) -> dict[str, float]:
-    """The median error of each GPU and level: what the ratchet holds."""
-    groups: dict[str, list[float]] = {}
-    for result in results:
-        if not result.reason:
-            groups.setdefault(f"{result.gpu} {result.level}", []).append(abs(result.error))
-    return {name: round(median(errors), 4) for name, errors in sorted(groups.items())}
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds: each case that can be forecast."""
+    if not kernelbench.DATA.exists():
+        return []
+    return rows_of(result_of(case, RECORDINGS) for case in cases())
 
 
-def worse(now: dict[str, float], stored: dict[str, float]) -> list[str]:
-    """What got worse, in words."""
+def rows_of(results: Iterable[Result]) -> list[ratchet.Row]:
+    """The results as the ratchet takes them: by level, and by what binds or most of the time is."""
     return [
-        f"{name}: {stored[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in stored and error > stored[name] + TOLERANCE
+        ratchet.Row(what, result.gpu, "", "", "", result.error, result.is_inside)
+        for result in results
+        if not result.reason
+        for what in dict.fromkeys((result.level, _what(result)))
     ]
 
 
@@ -297,9 +292,7 @@ def main() -> int:
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each case")
-    parser.add_argument("--markdown", type=Path, help="write a section for ACCURACY.md")
-    parser.add_argument("--update", action="store_true", help="store the scores")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not kernelbench.DATA.exists():
         print(f"skipped: there are no measured programs at {kernelbench.DATA}")
@@ -329,62 +322,9 @@ def report(results: list[Result], options: argparse.Namespace) -> int:
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(results, options.csv)
-    if options.markdown:
-        options.markdown.write_text(markdown(results), encoding="utf-8")
-    if options.gpu or options.only or options.level or options.half:
+    if options.gpu or options.only or options.level or options.half or options.every > 1:
         return 0
-    return judged(scores(results), options)
-
-
-def judged(now: dict[str, float], options: argparse.Namespace) -> int:
-    """Prints which scores got worse, and stores them where asked; 1 if any did."""
-    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    lines = worse(now, stored)
-    print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
-    if options.update and (not lines or options.worse):
-        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
-        return 0
-    return 1 if lines else 0
-
-
-def markdown(results: list[Result]) -> str:
-    """A section for ACCURACY.md."""
-    forecast = [result for result in results if not result.reason]
-    lines = [_MARKDOWN]
-    groups = {"all": forecast}
-    for gpu in sorted({result.gpu for result in forecast}):
-        own = [result for result in forecast if result.gpu == gpu]
-        programs = [result for result in own if result.level != "chains"]
-        groups[gpu] = programs
-        groups[f"{gpu}, chains"] = [result for result in own if result.level == "chains"]
-    for name, group in groups.items():
-        if not group:
-            continue
-        errors = [abs(result.error) for result in group]
-        halves = [
-            _median(abs(r.error) for r in group if r.half == half) for half in ("even", "odd")
-        ]
-        inside = sum(result.is_inside for result in group) / len(group)
-        lines.append(
-            f"| {name} | {len(group)} | {median(errors):.1%} | {halves[0]:.1%} | {halves[1]:.1%} |"
-            f" {sum(error < 0.2 for error in errors) / len(errors):.0%} |"
-            f" {median(r.error for r in group):+.1%} | {inside:.0%} |".replace("%", "")
-        )
-    missing = sorted({result.name for result in results if result.reason})
-    if missing:
-        lines.append(f"\nNot forecast: {', '.join(missing)}.")
-    return "\n".join(lines) + "\n"
-
-
-_MARKDOWN = """## Small programs
-
-`python benchmarks/programs.py`: single operators, chains and networks of data/kernelbench in FP32
-(eager, torch 2.5 and 2.9) and chains in 16 bit of data/fused_ops_baselines, whole, between the
-label's own events. What physics was chosen by is the *even* half, by name; *odd* was not looked at
-but in sums. Hosts of the same GPU differ by 2.5 times.
-
-| | cases | median | even | odd | within 20 % | bias | in 80 % |
-|---|---:|---:|---:|---:|---:|---:|---:|"""
+    return ratchet.judged("programs", rows_of(results), options)
 
 
 def _rank(case: Case) -> int:

@@ -1,47 +1,17 @@
 """The ratchet of whole programs: both suites by every predictor, compared with what is stored.
 
     python benchmarks/suites.py                    compares, exit code 1 where a group got worse
-    python benchmarks/suites.py --update           stores better errors; worse ones with --worse
-    python benchmarks/suites.py --markdown FILE    the tables too, for ACCURACY.md
+    python benchmarks/suites.py --update           stores the errors (ratchet.py)
     python benchmarks/suites.py --recordings DIR   keeps what was recorded, and prices it again
 
-`suite_paper.csv` and `suite_published.csv` hold the signed error of each case and predictor, what
-was assumed, and why a row was not run. Nothing is fitted to these figures. Needs transformers
-(extra `[test]`), pandas (`[data]`) and, for image models, timm.
-"""
+`results/suite_paper.csv` and `results/suite_published.csv` hold the signed error of each case and
+predictor, what was assumed, and why a row was not run. Nothing is fitted to these figures. Needs
+transformers (extra `[test]`), pandas (`[data]`) and, for image models, timm.
 
-from __future__ import annotations
-
-import argparse
-import csv
-import io
-import sys
-from pathlib import Path
-from statistics import fmean
-
-from neusight.integrations.suites.evaluation import SUITES, SuiteReport, evaluate_suite
-from neusight.integrations.suites.tables import csv_text, left_out_lines, markdown
-from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names
-
-DATA = Path(__file__).parents[2] / "shared" / "data"
-FOLDERS = {"paper": DATA / "paper_fp32", "published": DATA}
-
-#: What a group's mean error may grow by before it counts as worse.
-TOLERANCE = 0.003
-
-HEADS = {
-    "paper": """## Whole models of the NeuSight paper, by every predictor
-
-`neusight evaluate --suite paper`: forward, or forward and backward, in FP32, as the paper's own
-program ran them (BERT classifies where it infers; gradients add up; no optimizer). Mean absolute
-errors in percent; *bias* and *in 80 %* are the default's (`tiled`), *nearer* says who comes nearer
-than it. Nothing was fitted to these figures; of GPUs with a star nobody had FP32 kernels. Each case
-stands in [benchmarks/suite_paper.csv](benchmarks/suite_paper.csv), with the share of its kernels'
-time that is trained on that GPU. The papers' own figures, of their own cases: NeuSight 8.9 on
-NVIDIA (8.1 on GPUs left out), 11.2 on AMD, 14.9 fused, 7.7 on four GPUs; roofline 31, Li et al. 60,
-Habitat 200 to 700 (arXiv 2407.13853, section 6). Habitat has no kernel measured on another GPU
-here, so it is its perceptrons, and the roofline where it has none. Single kernels include shapes
-that predictors were fitted on; what was held out of our own stands below.
+What limits the paper's suite, and how its predictors were set up. The papers' own figures, of their
+own cases: NeuSight 8.9 % on NVIDIA (8.1 on GPUs left out), 11.2 on AMD, 14.9 fused, 7.7 on four
+GPUs; roofline 31, Li et al. 60, Habitat 200 to 700 (arXiv 2407.13853, section 6). Habitat has no
+kernel measured on another GPU here, so it is its perceptrons, and the roofline where it has none.
 
 Switch Transformers run as the library did in 2024: experts one after the other, the position bias
 added to the scores in place. All tokens of the source are alike, so one expert of a layer works, on
@@ -61,48 +31,56 @@ takes the time, does 0.1 to 0.2 points better on held-out shapes of A100, P100, 
 20.2 %, all sizes of random products) and 0.1 worse on P4, for 8.4 times the training (638 s of CPU
 for this class; ten classes are to be fitted in 30 minutes) and 16 times the weights.
 `neusight fit --predictor neusight --width 512` makes them.
-""",
-    "published": """## Published programs on one GPU, by every predictor
+"""
 
-`neusight evaluate --suite published`: figures of others, a table a source, never pooled. Each row,
-with what was assumed or why it was not run, stands in
-[benchmarks/suite_published.csv](benchmarks/suite_published.csv).
-""",
-}
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import ratchet
+
+from neusight.integrations.suites.case import CaseProgram
+from neusight.integrations.suites.evaluation import SUITES, SuiteReport, evaluate_suite
+from neusight.integrations.suites.tables import csv_text
+from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+FOLDERS = {"paper": DATA / "paper_fp32", "published": DATA}
 
 
 def stored(name: str) -> Path:
     """Where the errors of a suite are kept."""
-    return Path(__file__).with_name(f"suite_{name}.csv")
+    return Path(__file__).parent / "results" / f"suite_{name}.csv"
 
 
-def groups(text: str) -> dict[str, float]:
-    """The default's mean absolute error by source, GPU and how the programs ran."""
-    errors: dict[str, list[float]] = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if row["predictor"] == DEFAULT_PREDICTOR:
-            how = " ".join(filter(None, (row["mode"], row["compiled"], row["split"])))
-            name = f"{row['source']} {row['gpu']} {how}"
-            errors.setdefault(name, []).append(abs(float(row["error"])))
-    return {name: fmean(values) for name, values in sorted(errors.items())}
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds: the cases of both suites by the default predictor."""
+    if not DATA.exists():
+        return []
+    reports = (evaluate_suite(name, FOLDERS[name], [DEFAULT_PREDICTOR]) for name in SUITES)
+    return [row for report in reports for row in rows_of(report)]
 
 
-def worse(now: dict[str, float], before: dict[str, float]) -> list[str]:
-    """What got worse, or is no longer run, in words."""
-    lines = [f"{name}: no longer run" for name in before if name not in now]
-    lines += [
-        f"{name}: {before[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in before and error > before[name] + TOLERANCE
-    ]
-    return lines
+def rows_of(report: SuiteReport) -> list[ratchet.Row]:
+    """The default's cases as the ratchet takes them."""
+    return [
+        ratchet.Row(
+            result.case.source, result.case.gpu.name, result.case.program.precision,
+            "NHWC" if result.case.program.channels_last else "", _how(result.case.program),
+            result.error, result.is_inside,
+        )
+        for result in report.results
+        if result.predictor == DEFAULT_PREDICTOR
+    ]  # fmt: skip
 
 
-def section(report: SuiteReport) -> str:
-    """The suite's part of ACCURACY.md."""
-    tables = [markdown(table, report.predictors) for table in report.tables]
-    left_out = "\n".join(f"- {line}" for line in left_out_lines(report.left_out))
-    return "\n".join([HEADS[report.suite], *tables, left_out]) + "\n"
+def _how(program: CaseProgram) -> str:
+    """Training or inference, compiled, on several GPUs."""
+    mode = {"inf": "inference", "train": "training"}.get(program.mode, program.mode)
+    compiled = program.compiled and f"compiled {program.compiled}"
+    return " ".join(filter(None, (mode, compiled, program.split)))
 
 
 def main() -> int:
@@ -110,15 +88,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", action="append", choices=SUITES, help="only this one")
     parser.add_argument("--recordings", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write sections for ACCURACY.md")
-    parser.add_argument("--update", action="store_true", help="store the errors")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not DATA.exists():
         print(f"skipped: there are no measured programs at {DATA}")
         return 0
-    lines: list[str] = []
-    sections: list[str] = []
+    found: list[ratchet.Row] = []
     texts: dict[str, str] = {}
     for name in options.suite or SUITES:
         report = evaluate_suite(
@@ -126,17 +101,14 @@ def main() -> int:
             progress=lambda text: print(text, file=sys.stderr, flush=True),
         )  # fmt: skip
         texts[name] = csv_text(name, report.results, report.left_out)
-        sections.append(section(report))
-        before = stored(name).read_text() if stored(name).exists() else ""
-        lines += worse(groups(texts[name]), groups(before))
-    print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
-    if options.markdown:
-        options.markdown.write_text("\n".join(sections), encoding="utf-8")
-    if options.update and (not lines or options.worse):
+        found += rows_of(report)
+    if options.suite:
+        return 0
+    code = ratchet.judged("suites", found, options)
+    if options.update and not code:
         for name, text in texts.items():
             stored(name).write_text(text, encoding="utf-8")
-        return 0
-    return 1 if lines else 0
+    return code
 
 
 if __name__ == "__main__":

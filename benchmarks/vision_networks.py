@@ -2,14 +2,15 @@
 
     python benchmarks/vision_networks.py                    a table by GPU, mode and dtype
     python benchmarks/vision_networks.py --gpu V100 --list  a line for each case
-    python benchmarks/vision_networks.py --update           stores better scores; worse with --worse
+    python benchmarks/vision_networks.py --update           stores the scores (ratchet.py)
     python benchmarks/vision_networks.py --torchvision DIR  where a wheel of torchvision is unpacked
 
 A step is what the authors timed between two synchronisations: the copy of the batch, forward, and
-in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Each is recorded
-once and kept under `--recordings`, and priced on every GPU. Rows of several GPUs are of
-nn.DataParallel and are not run. Where the host binds, the machine decides: those rows are counted
-apart. Nothing is fitted to these figures.
+in training the loss and backward, without an optimizer; `cudnn.benchmark` is set. Before torch 2.0
+`zero_grad` filled the gradients with zeros and backward added to them (half a GB in VGG): hosts
+whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced
+on every GPU. Rows of several GPUs are of nn.DataParallel and are not run. Where the host binds, the
+machine decides: those rows are counted apart. Nothing is fitted to these figures.
 """
 
 from __future__ import annotations
@@ -18,33 +19,30 @@ import argparse
 import csv
 import importlib
 import importlib.machinery
-import json
 import sys
 import tempfile
 import types
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
+import ratchet
 import torch
 
 import neusight
 from neusight.forecast import Forecast
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn" / "times.csv"
-STORED = Path(__file__).with_name("vision_scores.json")
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "torchvision_cnn"
+DATA = FOLDER / "times.csv"
+HOSTS = FOLDER / "hosts.csv"
 RECORDINGS = Path(tempfile.gettempdir()) / "neusight-vision-recordings"
 
 #: Steps that are recorded; the one before the last is compared: the copy of a batch belongs to the
 #: step before it.
 STEPS = 4
-
-#: Groups of fewer rows are not held by the ratchet, and by how much a group may get worse, as a
-#: share of its error.
-LEAST_ROWS = 8
-TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,14 @@ class Case:
     dtype: str
     batch: int
     measured_us: float
+    #: Whether `zero_grad` fills gradients with zeros instead of dropping them.
+    keeps_gradients: bool = False
 
     @property
     def program(self) -> str:
         """What was run, whatever it ran on."""
-        return f"{self.model}.{self.mode}.{self.dtype}.{self.batch}"
+        kept = ".kept_gradients" if self.keeps_gradients else ""
+        return f"{self.model}.{self.mode}.{self.dtype}.{self.batch}{kept}"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Result:
 
 def cases() -> Iterator[Case]:
     """Every measured step of one GPU."""
+    older = set(_older_hosts())
     with DATA.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["num_gpus"] == "1":
@@ -100,7 +102,24 @@ def cases() -> Iterator[Case]:
                     row["dtype"],
                     int(row["batch_per_gpu"]),
                     float(row["median_ms"]) * 1e3,
+                    row["mode"] == "training" and row["host"] in older,
                 )
+
+
+#: The oldest CUDA that torch 2.0 was built for.
+_CUDA_OF_TORCH_2 = (11, 7)
+
+
+def _older_hosts() -> Iterator[str]:
+    """Hosts whose torch is older than 2.0, by their CUDA; where it is not known, the rows are of
+    2018 and 2019 (the data's README). "None" is ROCm, of 2024."""
+    with HOSTS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["cuda"] == "None":
+                continue
+            version = tuple(int(part) for part in row["cuda"].split(".")[:2] if part)
+            if version < _CUDA_OF_TORCH_2:
+                yield row["host"]
 
 
 #: Modules that the models import and do not need, and the names that they take from them.
@@ -158,7 +177,7 @@ def run(case: Case) -> None:
     for _ in range(STEPS):
         torch.cuda.synchronize()
         if case.mode == "training":
-            model.zero_grad()
+            model.zero_grad(set_to_none=not case.keeps_gradients)
             criterion(model(images.to("cuda")), labels).backward()
         else:
             with torch.no_grad():
@@ -177,7 +196,18 @@ def recorded(case: Case, folder: Path) -> Forecast:
         torch.backends.cudnn.benchmark = before
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
-    return Forecast.load(path).on(case.gpu)
+    return _on(path, case.gpu)
+
+
+@lru_cache(maxsize=1)
+def _kept(path: Path) -> Forecast:
+    return Forecast.load(path)
+
+
+@lru_cache(maxsize=64)
+def _on(path: Path, gpu: str) -> Forecast:
+    """What was kept, priced on a GPU, of which several hosts have one."""
+    return _kept(path).on(gpu)
 
 
 def result_of(case: Case, folder: Path) -> Result:
@@ -219,13 +249,24 @@ def table(results: list[Result]) -> str:
     return "\n".join([*lines, line("all", results)])
 
 
-def scores(results: list[Result]) -> dict[str, float]:
-    """The median error of each group of enough rows: what the ratchet holds."""
-    return {
-        name: round(median(abs(result.error) for result in group), 4)
-        for name, group in grouped(results).items()
-        if len(group) >= LEAST_ROWS
-    }
+def rows() -> list[ratchet.Row]:
+    """What the ratchet holds."""
+    if not DATA.exists():
+        return []
+    find_torchvision(None)
+    return rows_of(result_of(case, RECORDINGS) for case in cases())
+
+
+def rows_of(results: Iterable[Result]) -> list[ratchet.Row]:
+    """The results as the ratchet takes them."""
+    return [
+        ratchet.Row(
+            "host binds" if result.bound == "host" else "GPU binds", result.case.gpu,
+            result.case.dtype, "NCHW", result.case.mode, result.error,
+            result.low_us <= result.case.measured_us <= result.high_us,
+        )
+        for result in results
+    ]  # fmt: skip
 
 
 def main() -> int:
@@ -236,15 +277,14 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--torchvision", type=Path, help="folder of an unpacked wheel")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--update", action="store_true", help="store the scores")
-    parser.add_argument("--worse", action="store_true", help="store worse ones too")
+    ratchet.add_arguments(parser)
     options = parser.parse_args()
     if not DATA.exists():
         print(f"skipped: there are no measured steps at {DATA}")
         return 0
     find_torchvision(options.torchvision)
     results = []
-    for case in cases():
+    for case in sorted(cases(), key=lambda case: (case.program, case.gpu)):
         if options.gpu.lower() in case.gpu.lower() and options.only in case.program:
             result = result_of(case, options.recordings)
             results.append(result)
@@ -258,17 +298,9 @@ def main() -> int:
         print("no such case")
         return 2
     print(table(results))
-    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    now = scores(results)
-    worse = [
-        f"{name}: {stored[name]:.1%} -> {error:.1%}"
-        for name, error in now.items()
-        if name in stored and error > stored[name] * (1.0 + TOLERANCE)
-    ]
-    print("\n".join(["worse:", *worse]) if worse else "none is worse than stored")
-    if options.update and (options.worse or not worse):
-        STORED.write_text(json.dumps({**stored, **now}, indent=1, sort_keys=True) + "\n")
-    return 1 if worse else 0
+    if options.gpu or options.only:
+        return 0
+    return ratchet.judged("torchvision_cnn", rows_of(results), options)
 
 
 if __name__ == "__main__":

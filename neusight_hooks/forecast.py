@@ -24,7 +24,12 @@ from neusight.output.summary import Findings, describe, headline, memory_verdict
 from neusight.output.system import unstated_network
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Topology
-from neusight.predictors.errors import CalibrationError, ForecastStateError, RecordingError
+from neusight.predictors.errors import (
+    CalibrationError,
+    ForecastStateError,
+    OptionError,
+    RecordingError,
+)
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
@@ -37,14 +42,12 @@ from neusight.predictors.words import counted, time_text
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recordings, save_recording
 from neusight.timeline.host import (
-    CLOUD,
-    OLDER,
+    HOSTS,
     PLAIN,
-    PROFILED,
     PROFILED_OLDER,
     HostProfile,
     host_of,
-    profiled_host_of,
+    stated_host,
 )
 from neusight.timeline.pricing import (
     CALIBRATED_HOST,
@@ -61,8 +64,6 @@ from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, other_steps_of, steady_step_of
 
 __all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
-
-_HOSTS = {host.name: host for host in (PLAIN, CLOUD, OLDER, PROFILED, PROFILED_OLDER)}
 
 
 @dataclass(frozen=True)
@@ -342,13 +343,16 @@ class Forecast:
         """What to know before believing the figures."""
         return self.findings.warnings
 
-    def explain(self, what: str) -> str:
+    def explain(self, what: str, *, measured: str | Path | None = None) -> str:
         """What stands behind the prices of the steady step's kernels whose module, op or kernel
         has `what` in its name (with `*` and `?`: that matches it): sizes, launch, what bounds them,
         and where the price is from. NothingToExplainError, a ValueError, names what is like it.
+        `measured` is a folder of measured kernels, as `neusight measure` writes one: then the rows
+        that are nearest stand beside each (extra `data`).
         """
-        from neusight.advice.explanation import explain_kernels
+        from neusight.advice.explanation import explain_kernels, read_rows
 
+        rows = () if measured is None else read_rows(measured, self.gpu)
         step = steady_step_of(self.timeline)
         return explain_kernels(
             what,
@@ -357,6 +361,7 @@ class Forecast:
             predictor=self.predictor,
             torch_version=self.recording.torch_version,
             step_us=self.step_latency_us.median,
+            measured=rows,
         )
 
     # -- elsewhere ------------------------------------------------------------------------------
@@ -418,6 +423,13 @@ class Forecast:
     def of(self, recording: Recording) -> Forecast:
         """The forecast of another recording, such as this one changed, priced alike."""
         return Forecast(recording, self.options, pricer=self.pricer)
+
+    def as_torch(self, version: str) -> Forecast:
+        """The same ops with the kernels that another version of torch has for them; its dispatcher
+        is the host's: `on(gpu, host="torch=2.4")`."""
+        changed = tuple(recording.as_torch(version) for recording in self._recordings)
+        ranks = changed if len(changed) > 1 else ()
+        return Forecast(self.recording.as_torch(version), self.options, ranks=ranks)
 
     def save(self, path: str | Path) -> None:
         """Writes the recording, those of all ranks, to be priced again later: JSON, gzip where the
@@ -491,6 +503,12 @@ class Forecast:
         return event_list(self.timeline, self.gpu, memory, operators=operators)
 
     @property
+    def _host_assumes(self) -> str:
+        """What the costs of the host stand for, where they are not measured."""
+        is_measured = self.host.name.endswith(CALIBRATED_HOST)
+        return "" if is_measured else self.host.assumes
+
+    @property
     def findings(self) -> Findings:
         """What is told of it, as a value."""
         return Findings(
@@ -502,6 +520,7 @@ class Forecast:
             gpu=self.gpu,
             predictor=self.predictor_name,
             host=self.host.name,
+            host_assumes=self._host_assumes,
             unmapped=tuple(self.unmapped),
             calibration=self.calibration,
             trace_path=self.trace_path,
@@ -563,18 +582,15 @@ def _placed(forecast: Forecast, timeline: Timeline) -> Forecast:
 def host_profile(
     host: str | HostProfile | None, gpu: GPU, calibration: Calibration | None = None
 ) -> HostProfile:
-    """A named profile of the host, one of your own, or (None) what machines with that GPU have;
-    with a calibration, the measured costs of that machine's."""
+    """A named profile of the host, with ingredients where it has any ("cloud,ghz=3.4"), one of your
+    own, or (None) what machines with that GPU have; with a calibration, the measured costs of that
+    machine's."""
     if isinstance(host, HostProfile):
         return host
-    if host is not None and host not in _HOSTS:
-        raise ValueError(
-            f"host is {host!r}; it must be one of {', '.join(_HOSTS)} or a HostProfile."
-        )
     if host is None:
         chosen = host_of(gpu)
     else:
-        chosen = profiled_host_of(gpu) if host == PROFILED.name else _HOSTS[host]
+        chosen = HOSTS[host] if host == PROFILED_OLDER.name else stated_host(host, gpu)
     return chosen if calibration is None else measured_host(chosen, calibration)
 
 
@@ -622,7 +638,7 @@ def _loaded(path: str | Path) -> Forecast:
         priced_by = find_predictor(extra.get("predictor"))
     except ValueError as error:
         raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
-    host = _HOSTS.get(extra.get("host", "").removesuffix(CALIBRATED_HOST), PLAIN)
+    host = _saved_host(extra.get("host", "").removesuffix(CALIBRATED_HOST), target)
     if "calibration" in extra:
         try:
             learnt = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
@@ -634,6 +650,16 @@ def _loaded(path: str | Path) -> Forecast:
     topology = _saved_topology(extra.get("topology"), path)
     ranks = (recording, *recordings[1:]) if len(recordings) > 1 else ()
     return Forecast(recording, ForecastOptions(target, priced_by, host, topology), ranks=ranks)
+
+
+def _saved_host(name: str, gpu: GPU) -> HostProfile:
+    """The host of that name, or that it states; `PLAIN` for one of the user's own."""
+    if name in HOSTS:
+        return HOSTS[name]
+    try:
+        return stated_host(name, gpu)
+    except OptionError:
+        return PLAIN
 
 
 def _saved_topology(text: str | None, path: str | Path) -> Topology | None:

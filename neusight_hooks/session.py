@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
+from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.failure import failure_options
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
 from neusight.fake_cuda.processes.processes import Processes
@@ -232,6 +233,9 @@ class Session:
         first time that takes seconds, in which nothing has to be held."""
         refuse_platform()
         self.interrupts.hold()
+        from neusight.compatibility.torch_internals import require
+
+        require("opening")  # modules that are imported from here on take such names at their top
         from neusight.fake_cuda.core import record_functions_failure, self_check
 
         self.interrupts.put_back()
@@ -424,7 +428,8 @@ class forecast_on:  # a context manager reads as a verb
     `gpu` is a name (`neusight gpus` lists them) or a `GPU`, or a list of them: the process is
     forked for each after the first, runs the block there without output, and its writes are
     dropped; `Forecast.on` then has what the program does on each. `predictor` a name or your own;
-    `host` "plain", "older", "profiled" (as slow as a profiler makes machines with that GPU) or a
+    `host` "plain", "cloud", "older", "profiled" (as slow as a profiler makes machines with that
+    GPU), each also with ingredients ("cloud,ghz=3.4,torch=2.1,launch=2.6"), or a
     `HostProfile` (default: what machines with that GPU usually have); `calibration` what
     `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
     with the forecast when the block ends; `on_out_of_memory="raise"` raises
@@ -542,6 +547,9 @@ class forecast_on:  # a context manager reads as a verb
                 self._elsewhere.report(session.forecast.recording)
             session.forecast.add(*self._elsewhere.collect())
             self._elsewhere = None
+        unsupported = None if error is None else error_of_missing_name(error)
+        if unsupported is not None:
+            raise unsupported from error
         if kind is None and not session.has_cuda_work:
             failure = session.processes.failure
             why = f"; {failure}" if failure else _CHOSEN_BEFORE
@@ -651,6 +659,7 @@ def _warnings_of(recorder: Recorder) -> list[str]:
         sites = sorted(recorder.invention.sites)
         shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
         found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+    found += recorder.repeats.report()
     filled = recorder.lazy.materialised_bytes
     if filled:
         found.append(

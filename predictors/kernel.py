@@ -44,16 +44,20 @@ Variant = Literal[
     "cudnn_attention",
     "efficient_attention",
     "flex_attention",
+    "flash_attention_triton",
     "layer_norm",
     "rms_norm",
     "group_norm",
     "weight_norm",
     "batch_norm",
     "batch_norm_sums",
+    "batch_norm_gradients",
     "batch_norm_join",
     "softmax",
     "log_softmax",
     "cat",
+    "small_index",
+    "with_index",
     "scan",
     "state_space",
     "pool",
@@ -354,7 +358,7 @@ class Kernel:
         variant: Variant = "",
     ) -> Kernel:
         """A convolution or one of its gradients, all with the same FLOPs (implicit GEMM)."""
-        _require_sizes("convolution", batch=size.batch, groups=size.groups)
+        _require_convolution(size)
         item = _itemsize(dtype)
         spatial_in, spatial_out = _product(size.input), _product(size.output)
         taps = _product(size.kernel)
@@ -527,6 +531,19 @@ def _require_sizes(name: str, **sizes: int) -> None:
             raise ValueError(f"{name}: {label} is {value}; a size is a whole number.")
         if value < 0:
             raise ValueError(f"{name}: {label} is {value}; a size cannot be negative.")
+
+
+def _require_convolution(size: ConvolutionSize) -> None:
+    """ValueError where torch would refuse it: sizes below 0, groups that divide no channels."""
+    edges = {f"{name} edge": min(edge) for name, edge in
+             (("input", size.input), ("output", size.output), ("kernel", size.kernel))}  # fmt: skip
+    channels = {"in_channels": size.in_channels, "out_channels": size.out_channels}
+    _require_sizes("convolution", batch=size.batch, groups=size.groups, **channels, **edges)
+    for label, value in channels.items():
+        if size.groups < 1 or value % size.groups:
+            raise ValueError(
+                f"convolution: {label} is {value}, which {size.groups} groups do not divide."
+            )
 
 
 def _visible_scores(seq_q: int, seq_kv: int, causal: bool) -> int:

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import Literal
 
-from neusight.predictors.errors import RegistrationError, UnknownPredictorError
+from neusight.predictors.errors import OptionError, RegistrationError, UnknownPredictorError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor, PredictorFactory
@@ -24,8 +25,11 @@ from neusight.predictors.predictor import Estimate, Predictor, PredictorFactory
 __all__ = [
     "DEFAULT_PREDICTOR",
     "ENTRY_POINT_GROUP",
+    "Clock",
+    "clock_of",
     "find_predictor",
     "predict",
+    "predictor_at",
     "predictor_names",
     "register_predictor",
     "require_predictor",
@@ -48,6 +52,12 @@ _OWN_MODULES = {
     "neusight": "neusight.predictors.published.neusight",
 }
 
+#: At which clocks a GPU runs: a short burst's, or those that its power limit allows for long.
+Clock = Literal["burst", "sustained"]
+
+#: The default predictor at each.
+_AT_CLOCK: dict[Clock, str] = {"burst": "tiled_burst", "sustained": DEFAULT_PREDICTOR}
+
 _factories: dict[str, PredictorFactory] = {}
 
 
@@ -65,6 +75,30 @@ def register_predictor(name: str, factory: PredictorFactory) -> None:
     if not callable(factory):
         raise RegistrationError(f"Predictor {name!r}: {factory!r} is no factory to call.")
     _factories[name] = factory
+
+
+def predictor_at(clock: Clock | None, name: str | None = None) -> str | None:
+    """The name of the predictor of that name at that clock; OptionError where it knows no clocks.
+
+    >>> predictor_at("burst"), predictor_at(None, "roofline")
+    ('tiled_burst', 'roofline')
+    """
+    if clock is None:
+        return name
+    if name not in (None, *_AT_CLOCK.values()):
+        raise OptionError(
+            f"--clock {clock} means nothing to predictor {name!r}; leave one of the two out"
+        )
+    return _AT_CLOCK[clock]
+
+
+def clock_of(name: str) -> Clock | None:
+    """The clock that a predictor of that name prices at; None where it knows no clocks.
+
+    >>> clock_of("tiled"), clock_of("roofline")
+    ('sustained', None)
+    """
+    return next((clock for clock, own in _AT_CLOCK.items() if own == name), None)
 
 
 def predictor_names() -> list[str]:

@@ -69,7 +69,7 @@ class Tiled:
         correction: Correction | Literal["shipped"] | None = "shipped",
     ) -> None:
         self._sustained = sustained
-        self._correction = shipped() if correction == "shipped" else correction
+        self._correction = shipped(sustained=sustained) if correction == "shipped" else correction
         self._kept: dict[str, dict[Kernel, Estimate]] = {}
 
     @property

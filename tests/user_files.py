@@ -167,26 +167,6 @@ C_LIBRARIES = {
     "safetensors.serialize_file": "import safetensors; from safetensors.torch import save_model\n"
     "save_model(torch.nn.Linear(2, 2), 'data.bin')\n"
     "seen = sorted(safetensors.safe_open('data.bin', 'pt').keys())",
-    "parquet": "import pyarrow, pyarrow.parquet as pq\n"
-    "pq.write_table(pyarrow.table({'a': [1, 2]}), 'log.csv'); seen = pq.read_table('log.csv').to_pydict()",
-    "ParquetWriter": "import pyarrow, pyarrow.parquet as pq; t = pyarrow.table({'a': [1, 2]})\n"
-    "with pq.ParquetWriter('log.csv', t.schema) as w:\n    w.write_table(t); w.write_table(t)\n"
-    "seen = pq.ParquetFile('log.csv').metadata.num_rows",
-    "pandas to_parquet": "import pandas; pandas.DataFrame({'a': [1]}).to_parquet('log.csv')\n"
-    "seen = pandas.read_parquet('log.csv')['a'].tolist()",
-    "feather": "import pyarrow; from pyarrow import feather\n"
-    "feather.write_feather(pyarrow.table({'a': [1]}), 'log.csv'); seen = os.path.getsize('log.csv')",
-    "Arrow's csv": "import pyarrow; from pyarrow import csv as c\n"
-    "c.write_csv(pyarrow.table({'a': [1]}), 'log.csv'); seen = open('log.csv').read()",
-    "sqlite3": "with contextlib.closing(sqlite3.connect('runs.db')) as c:\n"
-    "    c.execute('insert into runs values (7)'); c.commit()\n"
-    "with contextlib.closing(sqlite3.connect('runs.db')) as c:\n"
-    "    seen = c.execute('select * from runs').fetchall()",
-    "sqlite3, new": "with contextlib.closing(sqlite3.connect('new.db')) as c:\n"
-    "    c.execute('create table t (x)'); c.commit()\nseen = os.path.exists('new.db')",
-    "sqlite3 by URI": "with contextlib.closing(sqlite3.connect('file:runs.db?mode=rw', uri=True)) as c:\n"
-    "    c.execute('drop table runs'); c.commit()\n"
-    "    seen = c.execute('select name from sqlite_master').fetchall()",
     "memory mapped loading": "torch.save({'a': torch.ones(2)}, 'model.pt')\n"
     "seen = torch.load('model.pt', mmap=True)['a'].tolist()",
 }
@@ -386,6 +366,26 @@ _RUN = "run = lambda line: subprocess.run(line, shell=True, check=True, capture_
 _LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
 
 OTHERS = {
+    "parquet": "import pyarrow, pyarrow.parquet as pq\n"
+    "pq.write_table(pyarrow.table({'a': [1, 2]}), 'log.csv'); seen = pq.read_table('log.csv').to_pydict()",
+    "ParquetWriter": "import pyarrow, pyarrow.parquet as pq; t = pyarrow.table({'a': [1, 2]})\n"
+    "with pq.ParquetWriter('log.csv', t.schema) as w:\n    w.write_table(t); w.write_table(t)\n"
+    "seen = pq.ParquetFile('log.csv').metadata.num_rows",
+    "pandas to_parquet": "import pandas; pandas.DataFrame({'a': [1]}).to_parquet('log.csv')\n"
+    "seen = pandas.read_parquet('log.csv')['a'].tolist()",
+    "feather": "import pyarrow; from pyarrow import feather\n"
+    "feather.write_feather(pyarrow.table({'a': [1]}), 'log.csv'); seen = os.path.getsize('log.csv')",
+    "Arrow's csv": "import pyarrow; from pyarrow import csv as c\n"
+    "c.write_csv(pyarrow.table({'a': [1]}), 'log.csv'); seen = open('log.csv').read()",
+    "sqlite3": "with contextlib.closing(sqlite3.connect('runs.db')) as c:\n"
+    "    c.execute('insert into runs values (7)'); c.commit()\n"
+    "with contextlib.closing(sqlite3.connect('runs.db')) as c:\n"
+    "    seen = c.execute('select * from runs').fetchall()",
+    "sqlite3, new": "with contextlib.closing(sqlite3.connect('new.db')) as c:\n"
+    "    c.execute('create table t (x)'); c.commit()\nseen = os.path.exists('new.db')",
+    "sqlite3 by URI": "with contextlib.closing(sqlite3.connect('file:runs.db?mode=rw', uri=True)) as c:\n"
+    "    c.execute('drop table runs'); c.commit()\n"
+    "    seen = c.execute('select name from sqlite_master').fetchall()",
     "cp": _RUN + "run('cp notes.txt copied.txt'); seen = open('copied.txt').read()",
     "cp over": _RUN + "run('cp log.csv notes.txt'); seen = open('notes.txt').read()",
     "cp -a of a folder": _RUN + "run('cp -a checkpoint-1 copied')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from covered import rows
@@ -21,19 +22,15 @@ KINDS = {
     "models": (
         "Models",
         "Each type of transformers' AutoConfig that a class of models takes, made small: forward, "
-        "a step of AdamW and generate, where the CPU runs them. Rows are of several days, each "
-        "with the harness and neusight as they stood then. Sizes that values decide (durations, "
-        "matches, waveforms) are invented, and so differ. A type that takes too long counts as "
-        "failed, whichever side is slow; limits of 100 to 300 s were of a machine with other work "
-        "to do.",
+        "a step of AdamW and generate, where the CPU runs them. Sizes that values decide "
+        "(durations, matches, waveforms) are invented, and so differ.",
     ),
     "habits": ("Habits", "What training and inference scripts do beside layers and losses."),
     "scripts": (
         "Scripts",
         "Public programs, unmodified, by name and commit. **ok**: the forecast's step is the one "
         "that the author means, with the author's batch (`benchmarks/covered/script_steps.py`); "
-        "**difference**: it is not. A note says where a library without a script of its own was "
-        "called by a few lines.",
+        "**difference**: it is not.",
     ),
 }
 
@@ -56,16 +53,16 @@ def document(tables: dict[str, dict[str, Row]]) -> str:
     lines = [_HEAD, f"| kind | cases | {' | '.join(STATUSES)} | share |"]
     lines.append("|---|" + "---:|" * (len(STATUSES) + 2))
     for kind, table in tables.items():
-        lines += [_totals(kind, list(table.values()))]
-        lines += [_totals(f"{kind}: {name}", group) for name, group in _groups(table).items()]
+        lines += [_totals(KINDS[kind][0], list(table.values()))]
+        lines += [_totals(name, group) for name, group in _groups(table).items()]
     for kind, table in tables.items():
         title, words = KINDS[kind]
-        lines += ["", f"## {title}", "", words]
         versions = sorted({row.version for row in table.values() if row.version})
-        if 0 < len(versions) <= 3:
-            lines += ["", f"Tried with {', '.join(versions)}."]
-        lines += _list(kind, table)
-        lines += _notes(kind, table)
+        tried = f" Tried with {', '.join(versions)}." if 0 < len(versions) <= 3 else ""
+        link = f"[{kind}.csv](benchmarks/coverage/{kind}.csv)"
+        lines += ["", f"## {title}", "", f"{words}{tried} All rows: {link}."]
+        lines += _list(table)
+        lines += _skipped(table)
     return "\n".join(lines) + "\n"
 
 
@@ -91,32 +88,33 @@ def _groups(table: dict[str, Row]) -> dict[str, list[Row]]:
 
 
 #: The order of lists: what is wrong comes first.
-_LISTED = ("failed", "difference", "refused", "skipped", "ok")
+_LISTED = ("failed", "difference", "refused")
+#: Characters of a reason that are shown; the table has all of it.
+_LONG_REASON = 110
 
 
-def _list(kind: str, table: dict[str, Row]) -> list[str]:
-    """Every row that is not ok; of scripts, whose commits matter, every row."""
-    found = [row for row in table.values() if row.status != "ok" or kind == "scripts"]
+def _list(table: dict[str, Row]) -> list[str]:
+    """Every row that was tried and is not ok."""
+    found = [row for row in table.values() if row.status in _LISTED]
     if not found:
-        return ["", "All are ok." if table else "None was tried yet."]
+        return ["", "All that were tried are ok." if table else "None was tried yet."]
     lines = ["", "| case | outcome | reason |", "|---|---|---|"]
     for row in sorted(found, key=lambda row: (_LISTED.index(row.status), row.name)):
         reason = row.reason.replace("|", "\\|")
-        version = f" ({row.version})" if kind == "scripts" and row.version else ""
-        lines.append(f"| {row.name}{version} | {row.status} | {reason} |")
+        shown = reason if len(reason) <= _LONG_REASON else f"{reason[:_LONG_REASON].rstrip()} …"
+        lines.append(f"| {row.name} | {row.status} | {shown} |")
     return lines
 
 
-def _notes(kind: str, table: dict[str, Row]) -> list[str]:
-    """What is said of rows that are ok, a line for each note."""
-    noted: dict[str, list[str]] = {}
-    for row in table.values():
-        if row.status == "ok" and row.reason and kind != "scripts":
-            noted.setdefault(row.reason, []).append(row.name)
-    if not noted:
+def _skipped(table: dict[str, Row]) -> list[str]:
+    """How many could not be tried, by the beginning of the reason."""
+    counts = Counter(
+        row.reason.partition(":")[0] for row in table.values() if row.status == "skipped"
+    )
+    if not counts:
         return []
-    found = [f"- {reason}: {', '.join(names)}." for reason, names in sorted(noted.items())]
-    return ["", "Of those that are ok:", "", *found]
+    shown = "; ".join(f"{reason} ({count})" for reason, count in counts.most_common(4))
+    return ["", f"Skipped: {shown}{'; others' if len(counts) > 4 else ''}."]
 
 
 def tables_in(folder: Path) -> dict[str, dict[str, Row]]:

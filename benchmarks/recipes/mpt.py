@@ -2,7 +2,8 @@
 
 Composer's FSDP: a unit a block, bf16 parameters and reduction ("DEFAULT", "PURE"), prefetched
 backward, gradients clipped, and reduced in each micro-batch; its DecoupledAdamW, a loop over the
-parameters; layer norms in bf16 without biases, flash attention, tied embeddings.
+parameters; layer norms in bf16 without biases, tied embeddings. Attention is what its benchmarks
+asked for: "triton", the first FlashAttention in Triton, or "flash", FlashAttention-2.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from flash_attn import flash_attn_func, flash_attn_triton
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
@@ -33,9 +35,9 @@ SIZES = {
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, attention: str) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.attention = heads, attention
         self.norm_1, self.norm_2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -45,20 +47,21 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         parts = self.qkv(self.norm_1(x)).chunk(3, dim=-1)
-        query, key, value = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        query, key, value = (part.view(batch, length, self.heads, -1) for part in parts)
+        if self.attention == "triton":
+            mixed = flash_attn_triton.flash_attn_func(query, key, value, None, True)
+        else:
+            mixed = flash_attn_func(query, key, value, causal=True)
+        x = x + self.out(mixed.reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
 class MPT(nn.Module):
-    def __init__(self, size: str, length: int) -> None:
+    def __init__(self, size: str, length: int, attention: str) -> None:
         super().__init__()
         width, num_layers, heads = SIZES[size]
         self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(num_layers))
+        self.blocks = nn.ModuleList(Block(width, heads, attention) for _ in range(num_layers))
         self.norm = nn.LayerNorm(width, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -99,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--accumulate", type=int, default=1)
     made.add_argument("--recompute", choices=("none", "full"), default="none")
     made.add_argument("--strategy", choices=("FULL_SHARD", "SHARD_GRAD_OP"), default="FULL_SHARD")
+    made.add_argument("--attention", choices=("triton", "flash"), default="triton")
     made.add_argument("--steps", type=int, default=6)
     return made
 
@@ -107,9 +111,8 @@ def main() -> None:
     options = parser().parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention 2, as in all these figures
     with torch.device("meta"):
-        model = MPT(options.size, options.seq)
+        model = MPT(options.size, options.seq, options.attention)
     if options.recompute == "full":
         for number, block in enumerate(model.blocks):
             model.blocks[number] = checkpoint_wrapper(block)

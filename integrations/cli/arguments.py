@@ -9,13 +9,21 @@ from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
 from neusight.forecast import forecast_options
 from neusight.integrations.cli.launchers import Launched
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
-from neusight.integrations.program.options import DEFAULT_WAIT_S, ProgramOptions, read_ranks
+from neusight.integrations.program.options import (
+    DEFAULT_WAIT_S,
+    STATED,
+    ProgramOptions,
+    read_ranks,
+)
+from neusight.predictors.registry import predictor_at
 
 __all__ = [
     "add_file_arguments",
+    "add_predictor_arguments",
     "add_rank_arguments",
     "file_options",
     "rank_options",
+    "stated_of_pricing",
 ]
 
 
@@ -26,6 +34,20 @@ def add_file_arguments(command: argparse.ArgumentParser) -> None:
                          "copies that it wrote instead of yours")  # fmt: skip
     command.add_argument("--allow-writes", action="store_true",
                          help="let the script write, move and remove your files")  # fmt: skip
+
+
+def add_predictor_arguments(command: argparse.ArgumentParser) -> None:
+    """Who prices the kernels, and at which clocks."""
+    command.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    command.add_argument("--clock", choices=("burst", "sustained"),
+                         help="clocks of the GPU: sustained, those that its power limit allows a "
+                         "long load (default), or burst, of its first milliseconds")  # fmt: skip
+
+
+def stated_of_pricing(options: argparse.Namespace) -> dict[str, str | None]:
+    """What a command line says of `STATED`, the predictor at its clock; OptionError."""
+    stated: dict[str, str | None] = {name: getattr(options, name) for name in STATED}
+    return {**stated, "predictor": predictor_at(options.clock, options.predictor)}
 
 
 def add_rank_arguments(command: argparse.ArgumentParser, *, takes_several: bool = False) -> None:

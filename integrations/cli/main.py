@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from neusight._version import __version__
+from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run
+from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run, serve
 from neusight.integrations.cli.commands.measurements import (
     calibrate,
     carry,
@@ -91,6 +92,7 @@ _WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
 _ONLY_WITH = {"compare": "--git"}
 _WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
     "gpus": gpus,
+    "serve": serve,
     "evaluate": evaluate,
     "fit": fit,
     "calibrate": calibrate,
@@ -171,7 +173,8 @@ def _wrong_options(
         return problem
     is_run = own[0] in ("run", "plan")
     has_gpu = any(word.partition("=")[0] == "--gpu" for word in own)
-    if program is None and is_run and (has_gpu or len(own) > 1):
+    has_model = own[0] == "plan" and any(word.partition("=")[0] == "--model" for word in own)
+    if program is None and is_run and not has_model and (has_gpu or len(own) > 1):
         return missing_program_hint(own, parser)
     if is_run and not has_gpu:
         return missing_gpu_hint(own[0], own, program)
@@ -180,6 +183,7 @@ def _wrong_options(
 
 def _failed(error: Exception, words: Sequence[str]) -> ExitCode:
     """Says what went wrong; whose fault it is decides the code."""
+    error = error_of_missing_name(error) or error
     if isinstance(error, (SlowMachineError, UnsupportedTorchError)):
         return _said(str(error), ExitCode.NEUSIGHT_FAILED)
     if isinstance(error, NeusightError):

@@ -29,6 +29,7 @@ __all__ = [
     "parse_sweep",
     "sweep_table",
     "swept",
+    "unit_of",
     "with_argument",
 ]
 
@@ -197,13 +198,13 @@ def swept(
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
             process.await_end(tell)
-            points += _points(value, _Asked(varied, gpus, options, prices), process)
+            points += _points(value, _SweptWork(varied, gpus, options, prices), process)
             num_done += 1
     return points
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _SweptWork:
     """What is to be known of one value: the program with it, on which GPUs, at what prices."""
 
     program: Program
@@ -212,7 +213,7 @@ class _Asked:
     prices: Mapping[str, float]
 
 
-def _points(value: str, work: _Asked, process: OwnProcess) -> list[SweepPoint]:
+def _points(value: str, work: _SweptWork, process: OwnProcess) -> list[SweepPoint]:
     try:
         found = process.result()
         if found.outcome.failure:
@@ -248,7 +249,7 @@ def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     return "\n\n".join(parts)
 
 
-def _unit_of(points: Sequence[SweepPoint]) -> str:
+def unit_of(points: Sequence[SweepPoint]) -> str:
     """What the throughput counts, where that is known of all points by the same means."""
     if len({point.batch_source for point in points}) > 1:
         return _STEPS
@@ -257,7 +258,7 @@ def _unit_of(points: Sequence[SweepPoint]) -> str:
 
 
 def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    unit = _unit_of(points)
+    unit = unit_of(points)
     rates = [point.rate(unit) or 0.0 for point in points]
     top = max(rates)
     has_cost = any(point.cost_per_million_tokens is not None for point in points)
@@ -302,7 +303,7 @@ def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fitting = [point for point in points if point.memory_verdict == "fits"]
     if not fitting:
         return f"no {sweep.argument} of these fits"
-    unit = _unit_of(points)
+    unit = unit_of(points)
     best = max(fitting, key=lambda point: point.rate(unit) or 0.0)
     said = [f"most {unit} that fit: {sweep.argument} {best.value}"]
     if unit == _STEPS:

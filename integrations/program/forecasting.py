@@ -54,7 +54,7 @@ class ProgramForecast:
         try:
             there = self.forecast.on(
                 gpu,
-                host=options.host,
+                host=options.host_beside_torch,
                 calibration=options.learnt_of(gpu),
                 topology=options.topology_for(gpu),
             )

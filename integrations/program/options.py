@@ -18,13 +18,13 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import require_predictor
+from neusight.timeline.host import require_host
 
 __all__ = [
     "ALL_DISTINCT",
     "DEFAULT_MAX_OPS",
     "DEFAULT_STEPS",
     "DEFAULT_WAIT_S",
-    "HOSTS",
     "STATED",
     "STATED_OF_BATCH",
     "STATED_OF_RANKS",
@@ -48,9 +48,6 @@ _RANKS = re.compile(r"\d{1,6}(\.\.\d{1,6})?(,\d{1,6}(\.\.\d{1,6})?)*")
 
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
-
-#: What the host may be said to be.
-HOSTS = ("plain", "cloud", "older", "profiled")
 
 #: Versions of torch whose kernels are told apart.
 _TORCH = re.compile(r"2\.\d{1,2}(\.\d+)?")
@@ -109,8 +106,8 @@ class ProgramOptions:
 
     def __post_init__(self) -> None:
         require_predictor(self.predictor)
-        if self.host not in (None, *HOSTS):
-            raise OptionError(f"unknown host {self.host!r}; known: {', '.join(HOSTS)}")
+        if self.host is not None:
+            require_host(self.host)
         if self.torch is not None and not _TORCH.fullmatch(self.torch):
             raise OptionError(f"--torch is {self.torch!r}; it must be a version like 2.4 or 2.6.0")
         for name in ("samples", "tokens"):
@@ -133,6 +130,18 @@ class ProgramOptions:
             raise OptionError("--network-gbps means nothing without --world-size")
         base = stated or system_of(gpu)
         return with_cards(self.network_gbps, base, self.rank.gpus_per_node)
+
+    @property
+    def host_beside_torch(self) -> str | None:
+        """The stated host with the dispatcher of the stated version of torch; None where neither is
+        stated.
+
+        >>> ProgramOptions(host="cloud", torch="2.1").host_beside_torch
+        'cloud,torch=2.1'
+        """
+        if self.torch is None or "torch=" in (self.host or ""):
+            return self.host
+        return ",".join(filter(None, (self.host, f"torch={self.torch}")))
 
     def _require_ranks(self) -> None:
         """That there are ranks to run side by side, and each of them."""

@@ -49,7 +49,7 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
         gpu,
         predictor=options.predictor,
         calibration=options.learnt_of(gpu),
-        host=options.host,
+        host=options.host_beside_torch,
         topology=options.topology_for(gpu),
     )
 

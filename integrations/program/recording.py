@@ -46,22 +46,25 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
         keep=options.keep_writes,
     )
     if ended.answer is None:
-        return Recorded(Outcome(failure=ended.failure, exit_code=ended.exit_code, is_lost=True))
-    return _saying(ended.answer, ended.files) if ended.files else ended.answer
+        failure = "; ".join(filter(None, (ended.failure, ended.refused)))
+        return Recorded(Outcome(failure=failure, exit_code=ended.exit_code, is_lost=True))
+    return _saying(ended.answer, ended.files, ended.refused)
 
 
-def _saying(found: Recorded, files: str) -> Recorded:
-    """With what became of the files that the program wrote in a view of its own."""
+def _saying(found: Recorded, files: str, refused: str) -> Recorded:
+    """With what became of the files that the program wrote in a view of its own, or what it was
+    kept from."""
     from neusight.session import FILES_OPTION
 
-    if found.recording is None:
-        return found
-    told = replace(
-        found.recording,
-        warnings=(*found.recording.warnings, files),
-        options={**found.recording.options, FILES_OPTION: "view"},
-    )
-    return replace(found, recording=told, ranks=(told, *found.ranks[1:]) if found.ranks else ())
+    outcome, recording = found.outcome, found.recording
+    if refused and outcome.is_failed:
+        outcome = replace(outcome, failure=f"{outcome.failure}; {refused}")
+    if recording is not None and (files or refused):
+        warnings = (*recording.warnings, *filter(None, (files, refused)))
+        mode = {FILES_OPTION: "view"} if files else {}
+        recording = replace(recording, warnings=warnings, options={**recording.options, **mode})
+    ranks = (recording, *found.ranks[1:]) if found.ranks and recording is not None else found.ranks
+    return replace(found, outcome=outcome, recording=recording, ranks=ranks)
 
 
 def _recorded_here(
@@ -81,9 +84,7 @@ def _recorded_here(
     session = Session(_session_options(program, gpu, options, link), store=store)
     rates = PrintedRates(session)
     with telling_progress(session, quiet=options.quiet), rates.reading():
-        outcome = run_program(
-            program, session, is_last=is_own, is_guarded=is_own and not options.has_view
-        )
+        outcome = run_program(program, session, is_last=is_own)
     outcome = _with_failure_of_others(outcome, session)
     recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)

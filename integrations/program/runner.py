@@ -28,7 +28,6 @@ from neusight.integrations.program.errors.script_errors import (
     script_traceback,
 )
 from neusight.integrations.program.exit_handlers import collecting_exit_handlers
-from neusight.integrations.program.guard.stopped_writes import explanation
 from neusight.integrations.program.program import Program
 from neusight.interrupts import end_at_once, raises_from_here, runs_the_program
 from neusight.predictors.errors import HangError, UnansweredRankError
@@ -82,12 +81,9 @@ def hide_gpus() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def run_program(
-    program: Program, session: Session, *, is_last: bool = False, is_guarded: bool = False
-) -> Outcome:
+def run_program(program: Program, session: Session, *, is_last: bool = False) -> Outcome:
     """Runs the program inside the session, its exit handlers too; raises what is the fault of
-    neusight alone. `is_last` says that this process is the program's and ends with it, `is_guarded`
-    that it may not write everywhere.
+    neusight alone. `is_last` says that this process is the program's and ends with it.
 
     What keeps the session from opening is raised, and a second Ctrl-C ends the command: by
     KeyboardInterrupt where the program has ended, else there and then.
@@ -107,7 +103,7 @@ def run_program(
             if session.processes.is_stopped:  # as what it waited for was ended
                 return Outcome(stopped_early=True)
             if not isinstance(error, SystemExit):
-                return _outcome_of(error, session, is_guarded=is_guarded)
+                return _outcome_of(error, session)
             outcome = _outcome_of_exit(error)
             return _INTERRUPTED if session.interrupts.count and outcome.failure else outcome
         except KeyboardInterrupt:
@@ -117,10 +113,10 @@ def run_program(
         return Outcome(stopped_early=session.processes.is_stopped)
 
 
-def _outcome_of(error: Exception, session: Session, *, is_guarded: bool) -> Outcome:
+def _outcome_of(error: Exception, session: Session) -> Outcome:
     if session.interrupts.count:  # a library made something else of it
         return _INTERRUPTED
-    return _outcome_of_error(error, is_guarded=is_guarded)
+    return _outcome_of_error(error)
 
 
 def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
@@ -153,12 +149,12 @@ def _handler_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _outcome_of_error(error: Exception, *, is_guarded: bool) -> Outcome:
+def _outcome_of_error(error: Exception) -> Outcome:
     from neusight.fake_cuda.packages import cuda_only_package
 
     package = cuda_only_package(error) if isinstance(error, ImportError) else None
     if package is None:
-        return _failed(error, is_guarded=is_guarded)
+        return _failed(error)
     return Outcome(failure=f"{_line_of(error)} {_missing(package, str(error))}", exit_code=1)
 
 
@@ -182,7 +178,7 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
     return Outcome(failure=text, exit_code=error.code if isinstance(error.code, int) else 1)
 
 
-def _failed(error: Exception, *, is_guarded: bool) -> Outcome:
+def _failed(error: Exception) -> Outcome:
     """Shows the script's own error; one of neusight goes on to who tells it apart."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
@@ -190,9 +186,7 @@ def _failed(error: Exception, *, is_guarded: bool) -> Outcome:
         sys.stderr.write("".join(traceback.format_exception(error)))
     elif not isinstance(error, _NAMES_ITS_LINES):
         sys.stderr.write(script_traceback(error))
-    why = explanation(error, _line_of(error)) if is_guarded else ""
-    said = error_line(error)
-    return Outcome(failure=f"{said}; {why}" if why else said, exit_code=1)
+    return Outcome(failure=error_line(error), exit_code=1)
 
 
 #: Sources of compiled modules, which name themselves without a folder.

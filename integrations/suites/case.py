@@ -49,7 +49,8 @@ class SuiteCase:
 
     `metric` and `value` stand as the source gives them, `measured_ms` is the same as the time of
     one step. `is_held_out` marks a GPU of which the tables that predictors are fitted on have no
-    kernels of this kind. `assumed` lists what the source does not say.
+    kernels of this kind. `assumed` lists what the source does not say; `torch` is the version that
+    ran, "" where it does not say that.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SuiteCase:
     measured_ms: float
     is_held_out: bool = False
     assumed: tuple[str, ...] = ()
+    torch: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from neusight.integrations.suites.scores import (
 )
 from neusight.integrations.suites.tables import result_row
 from neusight.predictors.errors import DataError
-from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import DEFAULT_PREDICTOR, find_predictor
 from neusight.predictors.training.evaluate import Score, score_dataset
 from neusight.predictors.training.reading import read_dataset
@@ -64,9 +63,12 @@ def evaluate_suite(
     *,
     only: str = "",
     kept: Path | None = None,
+    torch: str | None = None,
+    host: str | None = None,
     progress: Progress = lambda text: None,
 ) -> SuiteReport:
-    """Runs the cases with `only` in their names, and prices them.
+    """Runs the cases with `only` in their names, and prices them: as the torch that each ran, or as
+    `torch`, and on the usual host of its GPU, or on `host`.
 
     DataError where the folder, a file or all cases are missing or cannot be used.
     """
@@ -80,7 +82,15 @@ def evaluate_suite(
     else:
         suite = published_suite(folder)
     suite = _with(suite, only)
-    results, left_out = _run(suite, chosen, folder, kept, progress)
+    results: list[PricedCase] = []
+    left_out = list(suite.left_out)
+    for item in case_results(
+        suite, chosen, folder, kept=kept, torch=torch, host=host, progress=progress
+    ):
+        if isinstance(item, PricedCase):
+            results.append(item)
+        else:
+            left_out.append(item)
     if name == "paper":
         tables = paper_tables(results, predictors)
         tables += [kernel_table(scores, predictors)] if scores else []
@@ -95,23 +105,6 @@ def _with(suite: Suite, only: str) -> Suite:
     if not cases and not left_out:
         raise DataError(f"No case of the suite {suite.name!r} has {only!r} in its name.")
     return Suite(suite.name, cases, left_out)
-
-
-def _run(
-    suite: Suite,
-    predictors: Mapping[str, Predictor],
-    folder: Path,
-    kept: Path | None,
-    progress: Progress,
-) -> tuple[list[PricedCase], list[LeftOut]]:
-    results: list[PricedCase] = []
-    left_out = list(suite.left_out)
-    for item in case_results(suite, predictors, folder, kept=kept, progress=progress):
-        if isinstance(item, PricedCase):
-            results.append(item)
-        else:
-            left_out.append(item)
-    return results, left_out
 
 
 def _kernels(

@@ -64,10 +64,14 @@ def paper_suite(folder: Path, *, measured: Collection[str] | None = None) -> Sui
         cases.append(
             SuiteCase(
                 name, SOURCE, program, gpu, "ms a step", step_ms, step_ms, is_held_out,
-                _assumed(program),
+                _assumed(program), _TORCH[gpu.vendor],
             )
         )  # fmt: skip
     return Suite("paper", tuple(cases), tuple(left_out))
+
+
+#: The versions of torch that ran (arXiv 2407.13853, section 6; the artifact's tables).
+_TORCH = {"nvidia": "2.1", "amd": "2.4"}
 
 
 def model_settings(folder: Path) -> Mapping[str, Mapping[str, Any]]:

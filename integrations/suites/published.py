@@ -6,6 +6,7 @@ GPU, metric, value, source. Rows that no program here reaches are listed with th
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from neusight.integrations.suites.case import CannotBuild, CaseProgram, LeftOut, Suite, SuiteCase
@@ -36,7 +37,8 @@ _COMPILED = {"no": "", "no (nvFuser/TorchScript used by repo)": "", "inductor": 
 #: Who builds a row's program, by how its name begins; a text says why nobody does.
 _FAMILIES = {
     "timm-": "timm",
-    "dle-train-resnext": "timm",
+    "dle-train-resn": "timm",
+    "dle-train-se_resnext": "timm",
     "dle-inf-": "timm",
     "hfcompile-": "vision",
     "samfast-": "sam",
@@ -81,7 +83,7 @@ def _case(row: Row, path: Path) -> SuiteCase:
         raise CannotBuild("a figure of memory, not of time: benchmarks/memory.py has those")
     if row["compile"] not in _COMPILED:
         raise CannotBuild(_why_not(row) or f"compiled as {row['compile']!r}")
-    program = _program(row, path)
+    program, torch = _program(row, path), _torch_of(f"{row['dtype']}; {row['notes']}")
     batch, value = program.batch, number_in(row, "value", path)
     gpu = find_gpu(_GPUS.get(row["gpu_key"], row["gpu_key"]))
     return SuiteCase(
@@ -92,8 +94,25 @@ def _case(row: Row, path: Path) -> SuiteCase:
         row["metric"],
         value,
         _step_ms(row["metric"], value, batch),
-        assumed=_assumed(row, program),
+        assumed=_assumed(row, program, torch),
+        torch=torch,
     )
+
+
+#: How rows name the version of torch, and the torch of NVIDIA's containers (NVIDIA's support
+#: matrix of frameworks).
+_TORCH = re.compile(r"torch (\d+\.\d+)")
+_CONTAINER = re.compile(r"NGC (?:pytorch )?(\d\d\.\d\d)")
+_TORCH_OF_CONTAINER = {"21.03": "1.9"}
+
+
+def _torch_of(text: str) -> str:
+    """The version of torch that ran; "" where nobody says."""
+    container = _CONTAINER.search(text)
+    if container:
+        return _TORCH_OF_CONTAINER.get(container[1], "")
+    stated = _TORCH.search(text)
+    return stated[1] if stated else ""
 
 
 def _step_ms(metric: str, value: float, batch: int) -> float:
@@ -119,8 +138,16 @@ def _program(row: Row, path: Path) -> CaseProgram:
         _precision(row["dtype"]),
         _COMPILED[row["compile"]],
         row["optimizer"],
-        channels_last="nhwc" in row["notes"].lower(),
+        channels_last=_is_channels_last(row),
     )
+
+
+def _is_channels_last(row: Row) -> bool:
+    """As the row says. DeepLearningExamples says it of training alone: NHWC wherever it trains in
+    mixed precision, by a setting (configs.yml) that its inference shares."""
+    notes = row["notes"].lower()
+    is_silent = row["case_id"].startswith("dle-inf-") and "memory_format" not in notes
+    return "nhwc" in notes or (is_silent and _precision(row["dtype"]) == "amp")
 
 
 def _why_not(row: Row) -> str:
@@ -133,8 +160,10 @@ def _precision(dtype: str) -> str:
     return "amp" if first.startswith("amp") else first
 
 
-def _assumed(row: Row, program: CaseProgram) -> tuple[str, ...]:
+def _assumed(row: Row, program: CaseProgram, torch: str) -> tuple[str, ...]:
     found = ["the torch of this machine chose and fused the kernels, not the source's"]
+    if torch:
+        found = [f"kernels and dispatcher of torch {torch}; ops and fusion are this machine's"]
     if row["gpu_key"].endswith("UNKNOWN"):
         found.append(_UNKNOWN_FORM)
     if program.mode == "train":

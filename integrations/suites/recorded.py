@@ -83,8 +83,8 @@ def _recording(program: CaseProgram, gpu: GPU, data: Path, rank: int) -> Recordi
 
     from neusight.session import forecast_on
 
-    matmul = torch.backends.cuda.matmul
-    was = matmul.allow_tf32
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    was = matmul.allow_tf32, cudnn.benchmark
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,7 +95,7 @@ def _recording(program: CaseProgram, gpu: GPU, data: Path, rank: int) -> Recordi
                     found.step()
                 _leave_the_group()
     finally:
-        matmul.allow_tf32 = was
+        matmul.allow_tf32, cudnn.benchmark = was
     return found.recording
 
 

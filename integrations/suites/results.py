@@ -53,10 +53,13 @@ def case_results(
     data: Path,
     *,
     kept: Path | None = None,
+    torch: str | None = None,
+    host: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Iterator[PricedCase | LeftOut]:
     """Each case priced by each predictor, or left out with the reason. A program is recorded once,
-    and again only for a GPU that answers what it asks differently."""
+    and again only for a GPU that answers what it asks differently. Each is priced as the torch that
+    ran, or as `torch`, on the host that GPU usually has, or on `host`."""
     by_program: dict[CaseProgram, list[SuiteCase]] = {}
     for case in suite.cases:
         by_program.setdefault(case.program, []).append(case)
@@ -64,8 +67,11 @@ def case_results(
         progress(f"{number}/{len(by_program)} {program.name}: {len(cases)} cases")
         made: list[Forecast] = []
         for case in cases:
+            version = torch or case.torch
+            machine = _host_of(host, version)
             try:
                 found = _forecast_of(case, made, data, kept)
+                found = found.as_torch(version) if version else found
             except CannotBuild as reason:
                 yield LeftOut(case.name, case.source, str(reason))
                 continue
@@ -73,14 +79,21 @@ def case_results(
                 yield LeftOut(case.name, case.source, f"not recorded: {error}")
                 continue
             for name, predictor in predictors.items():
-                yield _priced_or_not(case, name, predictor, found)
+                yield _priced_or_not(case, name, predictor, found, machine)
+
+
+def _host_of(host: str | None, torch: str) -> str | None:
+    """The stated host, with the dispatcher of that torch where it states none."""
+    if not torch or "torch=" in (host or ""):
+        return host
+    return ",".join(filter(None, (host, f"torch={torch}")))
 
 
 def _priced_or_not(
-    case: SuiteCase, name: str, predictor: Predictor, found: Forecast
+    case: SuiteCase, name: str, predictor: Predictor, found: Forecast, host: str | None
 ) -> PricedCase | LeftOut:
     try:
-        return _priced(case, name, predictor, found)
+        return _priced(case, name, predictor, found, host)
     except NeusightError as error:
         return LeftOut(case.name, case.source, f"not priced by {name}: {error}")
 
@@ -96,8 +109,10 @@ def _forecast_of(case: SuiteCase, made: list[Forecast], data: Path, kept: Path |
     return made[-1]
 
 
-def _priced(case: SuiteCase, name: str, predictor: Predictor, found: Forecast) -> PricedCase:
-    there = found.on(case.gpu, predictor=predictor)
+def _priced(
+    case: SuiteCase, name: str, predictor: Predictor, found: Forecast, host: str | None
+) -> PricedCase:
+    there = found.on(case.gpu, predictor=predictor, host=host)
     latency = there.step_latency_us
     return PricedCase(
         case,

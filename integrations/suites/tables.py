@@ -30,7 +30,7 @@ def text_table(table: ErrorTable, predictors: Sequence[str]) -> str:
 
 
 def markdown(table: ErrorTable, predictors: Sequence[str]) -> str:
-    """The same for ACCURACY.md."""
+    """The same as Markdown."""
     head = ["", "cases", *predictors, "bias", "in 80 %", "nearer"]
     lines = [head, ["---", *["---:"] * (len(predictors) + 3), "---"]]
     lines += [_cells(row, predictors, unit="") for row in table.rows]

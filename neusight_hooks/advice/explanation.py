@@ -6,6 +6,8 @@ import difflib
 import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.gpu import GPU
@@ -17,13 +19,20 @@ from neusight.predictors.kernel import (
     Kernel,
 )
 from neusight.predictors.learned.correction import network_words
-from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
+from neusight.predictors.physics.gemm import is_vector_product
+from neusight.predictors.physics.roofline import (
+    flop_roofline_us,
+    is_winograd,
+    memory_roofline_us,
+)
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.tiled import Tiled
+from neusight.predictors.training.dataset import Group
+from neusight.predictors.training.nearest import nearest_rows
 from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.timeline.spans import KernelSpan
 
-__all__ = ["NothingToExplainError", "explain_kernels"]
+__all__ = ["NothingToExplainError", "explain_kernels", "read_rows"]
 
 #: Different kernels that are explained; the rest is counted.
 _MOST_SHOWN = 12
@@ -58,9 +67,11 @@ def explain_kernels(
     predictor: Predictor,
     torch_version: str,
     step_us: float,
+    measured: Sequence[Group] = (),
 ) -> str:
     """What stands behind the prices of the kernels of a step whose module, op or kernel has `what`
-    in its name (with `*` and `?`: that matches it), the most expensive first.
+    in its name (with `*` and `?`: that matches it), the most expensive first, each beside the rows
+    of `measured` that are nearest to it.
 
     NothingToExplainError names what is like it.
     """
@@ -78,6 +89,7 @@ def explain_kernels(
     ]
     for spans in ordered[:_MOST_SHOWN]:
         lines += ["", *_explained(spans, gpu, predictor)]
+        lines += _near_lines(spans[0].kernel, gpu, predictor, measured)
     rest = ordered[_MOST_SHOWN:]
     if rest:
         rest_us = sum(map(_total_us, rest))
@@ -90,6 +102,13 @@ def explain_kernels(
         f"  constants of {gpu.name}: {gpu.constants_origin}",
     ]
     return "\n".join(lines)
+
+
+def read_rows(folder: str | Path, gpu: GPU) -> Sequence[Group]:
+    """The measured kernels of that GPU in a folder; DataError where that cannot be read."""
+    from neusight.predictors.training.reading import read_dataset
+
+    return read_dataset(folder, only=gpu).groups
 
 
 def _total_us(spans: Iterable[KernelSpan]) -> float:
@@ -127,7 +146,8 @@ def _explained(spans: Sequence[KernelSpan], gpu: GPU, predictor: Predictor) -> l
     modules = list(dict.fromkeys(span.call.module or "(no module)" for span in spans))
     places = modules[0] + (f" and {len(modules) - 1} more" if len(modules) > 1 else "")
     rows = [
-        ("what", f"{_size_words(kernel)}, {_type_words(kernel)}"),
+        ("what", f"{_size_words(kernel)}, {_type_words(kernel, gpu)}"),
+        ("how", _algorithm_words(kernel, estimate, gpu)),
         ("where", f"{first.call.signature.op} in {places}"),
         ("launch", _launch_words(kernel, estimate, gpu)),
         ("bound", _bound_words(kernel, estimate, gpu)),
@@ -136,6 +156,27 @@ def _explained(spans: Sequence[KernelSpan], gpu: GPU, predictor: Predictor) -> l
     name = kernel_display_name(kernel, estimate, gpu)
     lines = [f"  {len(spans)} x {each} ({interval})  {name}"]
     return lines + [f"      {label:<7} {text}" for label, text in rows if text]
+
+
+def _near_lines(
+    kernel: Kernel, gpu: GPU, predictor: Predictor, measured: Sequence[Group]
+) -> list[str]:
+    """The measured rows that are nearest, each with what would be forecast of it."""
+    if not measured:
+        return []
+    found = nearest_rows(kernel, gpu, measured)
+    if not found:
+        return [f"      near    no measured row of {gpu.name} is of this class"]
+    estimates = predictor.predict([row.kernel for row in found], gpu)
+    lines = []
+    for label, row, estimate in zip(("near", "", ""), found, estimates, strict=False):
+        error = estimate.latency_us / row.measured_us - 1.0
+        is_same = "the same: " if row.distance == 0.0 else ""
+        lines.append(
+            f"      {label:<7} {is_same}{_size_words(row.kernel)}, {_type_words(row.kernel)}: "
+            f"measured {time_text(row.measured_us)}, forecast {error:+.0%}"
+        )
+    return lines
 
 
 def _size_words(kernel: Kernel) -> str:
@@ -167,12 +208,44 @@ def _size_words(kernel: Kernel) -> str:
     return f"{kernel.name} of {size.rows:,} x {size.width:,} elements"
 
 
-def _type_words(kernel: Kernel) -> str:
+def _algorithm_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+    """The algorithm and the units that run it."""
+    unit = _unit(kernel, gpu)
+    cores = "tensor cores" if gpu.vendor == "nvidia" else "matrix cores"
+    units = cores if gpu.has_matrix_unit(unit) else "ordinary cores"
+    if isinstance(kernel.size, GemmSize):
+        if is_vector_product(kernel, gpu):
+            return "a matrix by a vector: no tiles, as a stream"
+        split = f", K split in {estimate.split_k}" if estimate.split_k > 1 else ""
+        return f"tiled product in {unit} on {units}{split}"
+    if isinstance(kernel.size, ConvolutionSize):
+        if is_winograd(replace(kernel, compute=unit), gpu):
+            return f"Winograd in {unit} on {units}"
+        how = "direct, a group a channel" if _is_depthwise(kernel.size) else "implicit product"
+        chosen = ", the fastest of cuDNN's (benchmark)" if kernel.variant == "fastest" else ""
+        return f"{how} in {unit} on {units}{chosen}"
+    if isinstance(kernel.size, AttentionSize):
+        return f"{kernel.variant or 'fused attention'} in {unit} on {units}"
+    return ""
+
+
+def _is_depthwise(size: ConvolutionSize) -> bool:
+    return size.groups > 1 and size.groups == size.in_channels
+
+
+def _unit(kernel: Kernel, gpu: GPU) -> str:
+    """The unit that computes there: FP32 where the GPU has no TF32."""
+    is_missing = kernel.compute == "tf32" and "tf32" not in gpu.peak_tflops
+    return "fp32" if is_missing else kernel.compute
+
+
+def _type_words(kernel: Kernel, gpu: GPU | None = None) -> str:
+    compute = kernel.compute if gpu is None else _unit(kernel, gpu)
     types = kernel.dtype
     if kernel.out_dtype != kernel.dtype:
         types += f" to {kernel.out_dtype}"
-    if kernel.flops and kernel.compute != _OWN_UNIT.get(kernel.dtype):
-        types += f" in {kernel.compute}"
+    if kernel.flops and compute != _OWN_UNIT.get(kernel.dtype):
+        types += f" in {compute}"
     is_told = not kernel.variant or kernel.name.startswith(kernel.variant)
     return types if is_told else f"{types}, {kernel.variant}"
 
@@ -192,9 +265,9 @@ def _bound_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     """What limits it, and how far it is from the least that the datasheet allows."""
     words = []
     if kernel.flops:
-        us = flop_roofline_us(kernel, gpu)
+        us, unit = flop_roofline_us(kernel, gpu), _unit(kernel, gpu)
         words.append(
-            f"{kernel.flops / 1e9:,.3g} GFLOP take {time_text(us)} at the peak in {kernel.compute} "
+            f"{kernel.flops / 1e9:,.3g} GFLOP take {time_text(us)} at the peak in {unit} "
             f"({min(1.0, us / estimate.latency_us):.0%})"
         )
     us = memory_roofline_us(kernel, gpu)

@@ -10,17 +10,26 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from neusight.compatibility.torch_internals import require_module
 from neusight.fake_cuda.patching import Patches
 
 __all__ = ["when_imported"]
 
 
 def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> None:
-    """Calls `patch` with the module `name`: now if it is loaded, else when it gets loaded."""
+    """Calls `patch` with the module `name`: now if it is loaded, else when it gets loaded.
+
+    UnsupportedTorchError then, where a module of torch lacks a name that neusight relies on.
+    """
+
+    def checked(module: Any) -> None:
+        require_module(name)
+        patch(module)
+
     if name in sys.modules:
-        patch(sys.modules[name])
+        checked(sys.modules[name])
         return
-    finder = _Finder(name, patch)
+    finder = _Finder(name, checked)
 
     def undo() -> None:
         if finder in sys.meta_path:

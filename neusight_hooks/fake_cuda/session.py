@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from neusight.compatibility.torch_internals import missing, require
 from neusight.fake_cuda.answers.accelerator import install_accelerator
 from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
 from neusight.fake_cuda.answers.covariance import install_covariance
@@ -25,7 +26,6 @@ from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core, record_functions_failure
-from neusight.fake_cuda.distributed.installation import install_distributed
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
@@ -53,6 +53,10 @@ from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.record_functions import RecordFunctions
 from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
+
+if not missing("distributed"):
+    # Its modules take such names at their top, from a torch that is not patched yet.
+    import neusight.fake_cuda.distributed.installation  # noqa: F401  (loaded for later)
 
 if TYPE_CHECKING:
     from neusight.fake_cuda.distributed.peers.link import Link
@@ -122,7 +126,7 @@ def enter_fake_cuda(
     install_overrides(patches, recorder, gpu, heard)
     install_packages(patches)
     install_modules(patches, recorder)
-    install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
+    _install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
     install_generators(patches, recorder)  # one for each GPU, whose number is known from here on
     install_nested(patches, recorder)
     install_user_kernels(patches, recorder)
@@ -166,6 +170,31 @@ def _as_before(patches: Patches) -> Iterator[None]:
     """Inside, code of torch is loaded as before the forecast, and what it runs is not recorded."""
     with patches.torch_as_it_was(), _disable_current_modes():
         yield
+
+
+def _install_distributed(
+    patches: Patches,
+    recorder: Recorder,
+    rank: Rank | None,
+    link: Link | None,
+    wait_s: float,
+    *,
+    virtual_time: bool,
+) -> None:
+    """Process groups; where this torch lacks what they need, the first one that a program creates
+    is an UnsupportedTorchError, and programs on one GPU run as ever."""
+    if missing("distributed"):
+        if rank is not None:
+            require("distributed")
+        patches.set(torch.distributed, "init_process_group", _refuse_process_groups)
+        return
+    from neusight.fake_cuda.distributed.installation import install_distributed
+
+    install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
+
+
+def _refuse_process_groups(*args: object, **kwargs: object) -> None:
+    require("distributed")
 
 
 def _install_own_code(patches: Patches, recorder: Recorder) -> None:

@@ -77,7 +77,9 @@ _COPIES = {
     "memset": "Memset (Device)",
 }
 _FLASH = frozenset({"flash_attention", "flash_attention_3", "flash_attention_4"})
-_BATCH_NORM = frozenset({"batch_norm", "batch_norm_sums", "batch_norm_join"})
+_BATCH_NORM = frozenset(
+    {"batch_norm", "batch_norm_sums", "batch_norm_gradients", "batch_norm_join"}
+)
 _DEFAULT_TILE = (128, 128)
 _ANONYMOUS = "void at::native::(anonymous namespace)::"
 _RANDOM = (
@@ -231,6 +233,8 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
             f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
             "(pytorch_flash::Flash_fwd_params)"
         )
+    if kernel.variant == "flash_attention_triton":
+        return "_bwd_kernel" if size.backward else "_fwd_kernel"
     if kernel.variant == "cudnn_attention":
         direction = "bprop" if size.backward else "fprop"
         return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_knob_7_64x128"

@@ -18,6 +18,7 @@ from neusight.output.system import network_words
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
+from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
 from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
@@ -51,7 +52,8 @@ class Findings:
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
     and `notes` what the figures rest on that nobody stated. `ranks` are those that were run side by
     side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
-    `phases` are those of a model that generates.
+    `phases` are those of a model that generates. `host_assumes` says which machine and software
+    the costs of the host stand for, where nobody measured them.
     """
 
     recording: Recording
@@ -69,6 +71,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     ranks: tuple[RankRow, ...] = ()
     phases: Phases | None = None
+    host_assumes: str = ""
 
     @property
     def failure(self) -> str:
@@ -301,8 +304,9 @@ def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
 def _setting_words(found: Findings) -> str:
     """What it was forecast for, and with."""
     torch = found.recording.torch_version.partition("+")[0]
-    name, host, predictor = found.gpu.name, found.host, found.predictor
-    return f"  setting   {name}, host {host!r}, torch {torch}, predictor {predictor!r}"
+    clock = clock_of(found.predictor)
+    priced = f"{clock} clocks" if clock is not None else f"predictor {found.predictor!r}"
+    return f"  setting   {found.gpu.name}, host {found.host!r}, torch {torch}, {priced}"
 
 
 def _host_words(found: Findings) -> list[str]:
@@ -311,11 +315,14 @@ def _host_words(found: Findings) -> list[str]:
     if verdict.bound != "host":
         return []
     latency = verdict.step_latency.median
-    return [
+    lines = [
         f"  host      the profile {found.host!r} makes it host-bound: "
         f"{time_text(verdict.host_us, like=latency)} of the host a step, "
         f"{time_text(verdict.gpu_busy_us, like=latency)} of the GPU"
     ]
+    if found.host_assumes:
+        lines.append(f"            it assumes {found.host_assumes}; --host states another")
+    return lines
 
 
 def _batch_words(batch: Batch) -> str:
@@ -352,6 +359,7 @@ def to_json(found: Findings) -> dict[str, Any]:
         "gpu": gpu.name,
         "predictor": found.predictor,
         "host": found.host,
+        "host_assumes": found.host_assumes,
         "topology": None if found.topology is None else found.topology.name,
         "torch_version": found.recording.torch_version,
         "steps": verdict.steps,

@@ -29,6 +29,7 @@ from neusight.recording.dispatch.torchscript import is_traced, untraced
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.inputs.loaders import follow_loaders
 from neusight.recording.recording import stepped_optimizer
+from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape
@@ -61,6 +62,7 @@ class ProgramHooks:
         storages: StorageWatch,
         cutter: StepCutter,
         inputs: StepInputs,
+        repeats: RepeatedCalls,
     ) -> None:
         #: Where in the program each module was made, by its path; only with call stacks.
         self.made: dict[str, CallStack] = {}
@@ -74,6 +76,7 @@ class ProgramHooks:
         self._attribution = attribution
         self._storages = storages
         self._cutter = cutter
+        self._repeats = repeats
         self._main = threading.get_ident()
         #: Whether the outermost module that runs is a graph that torch calls for itself.
         self._is_of_torch = False
@@ -94,6 +97,7 @@ class ProgramHooks:
         ]
         for handle in self._handles:
             undo.callback(handle.remove)
+        undo.callback(self._repeats.restore_all)
         follow_loaders(undo, self.inputs, lambda: self.is_elsewhere)
         if self._tape.stacks is not None:
             undo.callback(register_module_module_registration_hook(self._note_made).remove)
@@ -141,6 +145,32 @@ class ProgramHooks:
 
         return run
 
+    def _repeating(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The call of a module whose equal calls repeat what the last of them did."""
+        reference = weakref.ref(module)
+        compiled: Callable[..., Any] | None = module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            module = reference()
+            assert module is not None
+            run: Callable[..., Any] = module._call_impl if compiled is None else compiled
+            if self.is_elsewhere or not self._is_at_outermost() or is_traced() is not None:
+                return run(*args, **kwargs)
+            compiles = set_eval_frame(None)
+            try:
+                repeat = self._repeats.find(module, args, kwargs)
+                if repeat is not None:
+                    return self.around(module, repeat)(*args, **kwargs)
+            finally:
+                self._repeats.repeated()
+                set_eval_frame(compiles)
+            return run(*args, **kwargs)
+
+        return call
+
+    def _is_at_outermost(self) -> bool:
+        return self._tape.is_open and not self._in_function and self._attribution.is_outside()
+
     def around_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled function. Where the program calls it from outside of any module and of other
         such functions, its inputs are recorded, and it ends a step as a module does."""
@@ -153,6 +183,7 @@ class ProgramHooks:
             has_input = self.inputs.function_begins(function, run.__name__, args, kwargs)
             self._in_function = True
             self._num_calls = 0
+            self._repeats.something_else(None)
             result = None
             try:
                 self._cutter.function_begins()
@@ -175,6 +206,7 @@ class ProgramHooks:
         if self._attribution.is_outside():
             self._is_of_torch = _is_called_by_torch(module)
             if not self._is_of_torch:
+                self._repeats.something_else(module)
                 self._cutter.outermost_forward_begins(module)
                 kwargs = _arguments_by_keyword() if kwargs is None else kwargs
                 self.inputs.module_begins(module, _class_name(module), args, kwargs)
@@ -182,13 +214,19 @@ class ProgramHooks:
         path = self._paths.get(module)
         if path is None:
             path = self._paths[module] = f"{self._attribution.module}.{_class_name(module)}"
+        is_outermost = self._attribution.is_outside()
         self._attribution.enter_module(path)
         self._tape.mark("module_begin", path, type(module).__name__)
+        if is_outermost and not self._is_of_torch and not self._in_function:
+            kwargs = _arguments_by_keyword() if kwargs is None else kwargs
+            self._repeats.begins(module, _class_name(module), args, kwargs)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self.is_elsewhere or self._attribution.is_outside():
             return
         path = self._attribution.leave_module()
+        if self._attribution.is_outside() and self._repeats.ends(module, output):
+            self._repeats.install(module, self._repeating(module))
         self._tape.mark("module_end", path, type(module).__name__)
         if self._attribution.is_outside() and not self._is_of_torch:
             self.inputs.call_ends(output)

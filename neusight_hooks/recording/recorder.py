@@ -33,6 +33,7 @@ from neusight.recording.dispatch.torchscript import (
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.recording import CompiledFrame, OpSignature
+from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape, TapedOp
@@ -100,13 +101,18 @@ class Recorder:
         # One step of each kind is enough for its operators.
         self.cutter.on_step = lambda is_repeated: self.operators.follow(not is_repeated)
         self.inputs = StepInputs(self.tape, self.attribution, self.storages)
-        self.hooks = ProgramHooks(
-            self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs
-        )
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
         self.known = KnownValues()
         self.invention = Invention()
+        self.repeats = RepeatedCalls(
+            self.mode, self.tape, self.attribution, self.storages, self.known, self.invention,
+            lambda: self.handlers, lambda: self.cutter.may_skip_calls,
+        )  # fmt: skip
+        self.hooks = ProgramHooks(
+            self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs,
+            self.repeats,
+        )  # fmt: skip
         self.lazy = LazyParameters(self.mode, self.known, self.fake_kernels)
         self.values = Values(self.mode, self.known, self.lazy, self.invention)
         self.storages.on_death = self.known.forget
@@ -148,6 +154,8 @@ class Recorder:
         """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""
         if self.interrupted is not None:
             self.interrupted()
+        if self.repeats.watch is not None:
+            self.repeats.watch.see_op(func, args, kwargs)
         if self.operators.is_on:
             return self.operators.answer(self._dispatch, func, args, kwargs)
         return self._dispatch(func, args, kwargs)
@@ -272,6 +280,8 @@ class Recorder:
             for tensor in made:
                 if isinstance(tensor, ForecastTensor):
                     self.storages.follow(tensor, op)
+            if op.sequence_nr is not None and not op.module and not op.node:
+                self.inputs.multiplied(op, args)
             out: Any = made[0] if known.container is None else known.container(made)
         elif answer == "inplace":
             out = args[0] if func._schema.returns else None
@@ -290,7 +300,9 @@ class Recorder:
         self.fake_kernels.refuse(func, args, kwargs)
         out = self.fake_kernels.run(func, args, kwargs)
         known = self._cache.learn(key, func, args, kwargs, out)
-        self._record_with_outputs(known, out)
+        op = self._record_with_outputs(known, out)
+        if op.sequence_nr is not None and not op.module and not op.node:
+            self.inputs.multiplied(op, args)
         self._follow(known, func, args, kwargs, out)
         return out
 
@@ -333,10 +345,11 @@ class Recorder:
         pinned = tuple(isinstance(arg, torch.Tensor) and self.pinned.holds(arg) for arg in args)
         self._record_with_outputs(self._cache.handled(func, args, kwargs, out, pinned), out)
 
-    def _record_with_outputs(self, known: KnownOp, out: Any) -> None:
+    def _record_with_outputs(self, known: KnownOp, out: Any) -> TapedOp:
         op = self.record_op(known)
         for tensor in tensors_of(out):
             self.storages.follow(tensor, op)
+        return op
 
     def wait(self, reason: str) -> None:
         """The host waits for the stream that is current."""

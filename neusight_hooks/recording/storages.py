@@ -178,6 +178,20 @@ class StorageWatch:
         """Whether the storage of that number still exists."""
         return number in self._alive
 
+    @property
+    def next_number(self) -> int:
+        """The number that the next storage gets."""
+        return self._next
+
+    def adopt(self, tensor: ForecastTensor) -> int:
+        """From now on a storage of which the tape says already that it was made; its number."""
+        number, storage = self._next, tensor.untyped_storage()
+        self._next = number + 1
+        self._numbers[storage._cdata] = number
+        self._alive.add(number)
+        self._watch(storage)
+        return number
+
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's storage; None where it is not followed."""
         return self._numbers.get(tensor.untyped_storage()._cdata)

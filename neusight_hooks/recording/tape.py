@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
 from neusight.recording.recording import (
@@ -28,15 +28,20 @@ __all__ = [
     "EnoughSteps",
     "Follower",
     "Launched",
+    "RepeatedCall",
     "RunawayLoop",
+    "SingleEntry",
     "Tape",
     "TapeEntry",
     "TapedAlloc",
+    "TapedCall",
     "TapedCalls",
     "TapedFree",
     "TapedInput",
     "TapedOp",
 ]
+
+_CPU_WORK = "cpu ops"
 
 #: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
@@ -97,7 +102,8 @@ class TapedInput:
 
     `is_inference`: a call without gradients; `is_function`: of a compiled function;
     `follows_encoder`: of a module after another one; `is_decode`: of token ids, one new for each
-    sequence.
+    sequence; `is_prompt`: of the ids before those that another function decodes; `is_product`: no
+    call, but a product of data with what is trained, outside of modules.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -116,6 +122,8 @@ class TapedInput:
     is_function: bool = False
     follows_encoder: bool = False
     is_decode: bool = False
+    is_prompt: bool = False
+    is_product: bool = False
     tensor: object = None
     origin: TapedInput | None = None
     first_sequence: int = 0
@@ -147,7 +155,8 @@ class TapedCalls:
     tokens: tuple[CallToken | None, ...]
 
 
-TapeEntry = (
+#: One thing that happened.
+SingleEntry = (
     TapedOp
     | TapedAlloc
     | TapedCalls
@@ -161,8 +170,67 @@ TapeEntry = (
     | Synchronize
 )
 
+
+@dataclass(frozen=True, eq=False)
+class RepeatedCall:
+    """What a call left on the tape that others repeat: ops, marks, allocations, and frees of all
+    but its `outputs`, which are the positions of those allocations among the entries; `ordinals`
+    among the allocations."""
+
+    entries: tuple[SingleEntry, ...]
+    outputs: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    num_ops: int
+    num_allocs: int
+
+    @staticmethod
+    def of(entries: Sequence[TapeEntry], outputs: Sequence[int]) -> RepeatedCall | None:
+        """Of a call that left these entries, with storages of these numbers alive at its end, in
+        that order; None where it did more: waited, slept, or freed what others made. Operators are
+        not repeated.
+        """
+        entries = [entry for entry in entries if not isinstance(entry, TapedCalls)]
+        allocated: dict[int, int] = {}
+        freed: set[int] = set()
+        for position, entry in enumerate(entries):
+            if isinstance(entry, TapedAlloc):
+                allocated[entry.number] = position
+            elif isinstance(entry, TapedFree) and entry.number in allocated:
+                freed.add(entry.number)
+            elif not isinstance(entry, (TapedOp, Mark)) and not _is_cpu_work(entry):
+                return None
+        if set(outputs) != allocated.keys() - freed:
+            return None
+        order = list(allocated)
+        return RepeatedCall(
+            tuple(cast("Sequence[SingleEntry]", entries)),
+            tuple(allocated[number] for number in outputs),
+            tuple(order.index(number) for number in outputs),
+            _num_ops(entries),
+            len(order),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class TapedCall:
+    """A call that was not run since it repeats an earlier one; its outputs have these numbers. (All
+    other storages are gone when it ends, so their numbers are free to be used again.)"""
+
+    repeated: RepeatedCall
+    numbers: tuple[int, ...]
+
+    def expanded(self) -> list[SingleEntry]:
+        """What the call would have left on the tape."""
+        entries = list(self.repeated.entries)
+        for position, number in zip(self.repeated.outputs, self.numbers, strict=True):
+            entries[position] = replace(cast("TapedAlloc", entries[position]), number=number)
+        return entries
+
+
+TapeEntry = SingleEntry | TapedCall
+
 #: Reads what is new on the tape while the program runs.
-Follower = Callable[[Sequence[TapeEntry]], None]
+Follower = Callable[[Sequence[SingleEntry]], None]
 
 #: What a captured CUDA graph launches again, with what enters it; the host's part happened once.
 Launched = TapedOp | TapedInput | EventRecord | EventWait
@@ -190,6 +258,8 @@ class Tape:
         self.num_compiled = 0
         self.gpu_ops = 0
         self.cpu_ops = 0
+        #: How often entries were cut off.
+        self.num_cuts = 0
         self._num_events = 0
         self._max_ops = max_ops
         self._stops_at = sys.maxsize if max_ops is None else max_ops
@@ -209,6 +279,12 @@ class Tape:
         self.entries.append(op)
         if self.gpu_ops > self._stops_at:
             self._stop_runaway()
+
+    def add_call(self, call: TapedCall) -> None:
+        """A call that repeats an earlier one."""
+        self.flush()
+        self.gpu_ops += call.repeated.num_ops
+        self.entries.append(call)
 
     def add_cpu_op(self, duration_us: float) -> None:
         """An op on the CPU; those in a row become one entry."""
@@ -273,7 +349,7 @@ class Tape:
             while ended < len(calls) and calls[ended] is None:
                 ended += 1
             self._write_calls(ended)
-        work = HostWork("cpu ops", round(self._cpu_pending_us, 3), self._cpu_pending)
+        work = HostWork(_CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
         self._cpu_pending, self._cpu_pending_us, self._num_cpu_calls = 0, 0.0, 0
         self.entries.append(work)
 
@@ -298,8 +374,8 @@ class Tape:
     def drain(self) -> None:
         """Lets those who follow the program live read what is new."""
         self.flush()
-        fresh = self.entries[self._num_read :]
-        if fresh:
+        if self._num_read < len(self.entries):
+            fresh = _expanded(self.entries[self._num_read :])
             self._num_read = len(self.entries)
             for follower in self.followers:
                 follower(fresh)
@@ -310,6 +386,7 @@ class Tape:
         upto = len(self.entries) if upto is None else upto
         taken = self.entries[:upto]
         del self.entries[:upto]
+        self.num_cuts += 1
         self._num_read = max(0, self._num_read - upto)
         if self._max_ops is not None:
             self._stops_at = self.gpu_ops + self._max_ops
@@ -336,6 +413,20 @@ class Tape:
         """Appends ops and events as a captured graph launches them."""
         self.entries.extend(captured)
         self.gpu_ops += _num_ops(captured)
+
+
+def _is_cpu_work(entry: TapeEntry) -> bool:
+    return isinstance(entry, HostWork) and entry.name == _CPU_WORK
+
+
+def _expanded(entries: Iterable[TapeEntry]) -> list[SingleEntry]:
+    found: list[SingleEntry] = []
+    for entry in entries:
+        if isinstance(entry, TapedCall):
+            found += entry.expanded()
+        else:
+            found.append(entry)
+    return found
 
 
 def _num_ops(entries: Sequence[TapeEntry]) -> int:

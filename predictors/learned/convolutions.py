@@ -12,7 +12,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
 from neusight.predictors.learned.features import Features, Floats
 from neusight.predictors.learned.network import log_of
-from neusight.predictors.physics.convolution import implicit_gemm
+from neusight.predictors.physics.convolution import implicit_gemm, with_issue_of_convolutions
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
 
@@ -65,6 +65,7 @@ def _convolutions_of(
     kernels: Sequence[Kernel], times: Sequence[PhysicalTime], gpu: GPU
 ) -> _Convolutions:
     sizes = [kernel.size for kernel in kernels if isinstance(kernel.size, ConvolutionSize)]
+    gpu = with_issue_of_convolutions(gpu)
     target = filled_in(gpu)
     flops = np.array([kernel.flops for kernel in kernels], dtype=np.float64)
     moved = np.array([kernel.num_bytes for kernel in kernels], dtype=np.float64)

@@ -51,12 +51,14 @@ KV_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 class _Implementation(NamedTuple):
     """Matrix throughput of an implementation, as a share of the GPU's large-GEMM throughput, by
-    compute capability major; `backward` is what the backward pass reaches of the forward's."""
+    compute capability major; `backward` is what the backward pass reaches of the forward's.
+    `times` is how many times as long a pair of tiles takes as both say, forward and backward."""
 
     before_hopper: float
     hopper: float
     blackwell: float
     backward: float
+    times: tuple[float, float] = (1.0, 1.0)
 
 
 #: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches 0.35 of peak
@@ -80,6 +82,14 @@ _FLEX = _Implementation(
     backward=_FLASH_2.backward * _FLEX_BACKWARD_OF_FLASH_2 / _FLEX_OF_FLASH_2,
 )
 
+#: The first FlashAttention written in Triton (`flash_attn.flash_attn_triton`, the "triton" of
+#: MosaicML's models): FlashAttention-2 "is around 1.3-1.5x faster than FlashAttention in Triton in
+#: the forward pass and around 2x faster in the backward pass" on A100 (arXiv 2307.08691, section
+#: 4.1). Of the backward pass 1.6, 1.8 and 2.0 were tried on every other row of llm-foundry's
+#: programs of fewer than 128 GPUs (14 rows; 1.8: 2.6 % off, 2.0: 4.5); the others are kept back.
+#: On other GPUs the same ratios, a prior.
+_FIRST_TRITON = _FLASH_2._replace(times=(1.4, 1.8))
+
 #: AOTriton, behind both fused backends of torch on AMD: share of the large-GEMM throughput. Read
 #: off one shape on MI300X (4429 tokens in 76 heads of 64, data/profiled_kernels: 1360 µs, 895
 #: before); not used: ViT's and BERT's, 31.2 and 27.3 µs, forecast 22.1 before and 26.5 now. Of
@@ -96,6 +106,7 @@ _IMPLEMENTATIONS = {
     "cudnn_attention": _NATIVE,
     "efficient_attention": _EFFICIENT,
     "flex_attention": _FLEX,
+    "flash_attention_triton": _FIRST_TRITON,
 }
 
 #: Floor of an attention kernel, as a multiple of the shortest kernel. This and the three below were
@@ -277,7 +288,8 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     if size.head_dim_v > _longest_kept_head_dim(gpu, is_efficient=is_efficient):
         reached *= SPILLED_SHARE
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
-    return matrix_us + scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
+    exponential_us = scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
+    return implementation.times[size.backward] * (matrix_us + exponential_us)
 
 
 def exponentials_per_clock(gpu: GPU) -> float:

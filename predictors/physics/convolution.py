@@ -25,10 +25,17 @@ from neusight.predictors.physics.roofline import (
     is_winograd,
 )
 
-__all__ = ["convolution_timings", "implicit_gemm"]
+__all__ = ["convolution_timings", "implicit_gemm", "with_issue_of_convolutions"]
 
 #: Time of an implicit GEMM over that of a plain one: address arithmetic and halo loads. A prior.
 _IMPLICIT_FACTOR = 1.15
+
+#: The same where matrix units run at half rate and copies to shared memory pass no registers
+#: (GeForce of GA10x, Ada and Blackwell, L40): addresses are computed while the units work.
+_HIDDEN_IMPLICIT_FACTOR = 1.0
+
+#: Least 16-bit peak over FP32's of units at full rate: A40's 4.0; those of GeForce have 2.
+_FULL_RATE = 3.9
 
 #: cuDNN's TF32 kernels want NHWC: for NCHW it transposes inside (one read and write of image and
 #: result more). Around 16-bit ones the transposes are kernels of their own.
@@ -174,10 +181,22 @@ def implicit_gemm(size: ConvolutionSize) -> GemmSize:
     )
 
 
+def with_issue_of_convolutions(gpu: GPU) -> GPU:
+    """The GPU with the FP32 peak that convolutions can use: MIOpen's kernels of RDNA 2 and 3 fill
+    one issue slot of RDNA 3's two, which its datasheet counts both."""
+    if gpu.architecture != _TWO_SLOTS:
+        return gpu
+    return replace(gpu, peak_tflops={**gpu.peak_tflops, "fp32": gpu.peak_tflops["fp32"] / 2.0})
+
+
+_TWO_SLOTS = "RDNA3"
+
+
 def convolution_timings(
     kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool
 ) -> list[PhysicalTime]:
     """The time of each convolution kernel, in order: of its fastest algorithm."""
+    gpu = with_issue_of_convolutions(gpu)
     products = timings_of_problems(
         columns([_problem_row(kernel, gpu) for kernel in kernels]),
         [kernel.compute for kernel in kernels],
@@ -381,7 +400,7 @@ def _prefers_tensor_cores(size: ConvolutionSize) -> bool:
 def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
     """The implicit GEMM on tensor cores, with the transposes inside it."""
     size = _size_of(kernel)
-    time_us = max(product.time_us * _IMPLICIT_FACTOR, _gather_us(size, gpu))
+    time_us = max(product.time_us * _implicit_factor(gpu), _gather_us(size, gpu))
     if gpu.vendor == "amd" and size.direction != "forward":
         time_us *= _MIOPEN_GRADIENT_FACTOR
     if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
@@ -389,6 +408,16 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
     if kernel.compute == "tf32" and not (kernel.layout == "channels_last" or _is_product(size)):
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
+
+
+def _implicit_factor(gpu: GPU) -> float:
+    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability >= _COPIES_PAST_REGISTERS
+    is_half = gpu.peak_tflops.get("fp16", 0.0) < _FULL_RATE * gpu.peak_tflops["fp32"]
+    return _HIDDEN_IMPLICIT_FACTOR if is_newer and is_half else _IMPLICIT_FACTOR
+
+
+#: Compute capability from which on loads reach shared memory without registers (cp.async).
+_COPIES_PAST_REGISTERS = (8, 0)
 
 
 def _is_product(size: ConvolutionSize) -> bool:

@@ -203,3 +203,30 @@ def filled_in(gpu: GPU) -> GPU:
 _UNKNOWN_BURST = 0.75
 _UNKNOWN_FACTOR = 0.9
 _UNKNOWN_FP32 = 0.8
+
+
+def energy_j(flops: float, seconds: float, gpu: GPU, *, busy_s: float) -> float:
+    """Energy that a GPU takes for so many 16-bit FLOPs on matrix units within `seconds`, `busy_s`
+    of which it works, J: what runs all the time, what grows with the work at the clock that the
+    limit allows, and no more than the limit.
+
+    The share of the limit that no FLOP explains is taken where the GPU works; idle it draws half of
+    it. Priors but for the energy of a FLOP.
+
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> 300 < energy_j(4e14, 1.0, find_gpu("H100"), busy_s=1.0) <= 700
+    True
+    """
+    silicon = silicon_of(gpu)
+    fixed_w = _FIXED_W + _FIXED_SHARE * gpu.tdp_w
+    idle_j = fixed_w * (busy_s + _IDLE_SHARE * max(0.0, seconds - busy_s))
+    if silicon is None:
+        return min(gpu.tdp_w * seconds, idle_j + (gpu.tdp_w - fixed_w) * busy_s)
+    share = limited_share(gpu, matrix=True, sustained=True) or _MATRIX_CEILING
+    clock = gpu.boost_clock_mhz * share / _MATRIX_CEILING
+    dynamic_j = flops * silicon.matrix_pj * 1e-12 * _voltage_squared(clock, silicon)
+    return min(gpu.tdp_w * seconds, idle_j + dynamic_j)
+
+
+#: What of the fixed draw is left while a GPU waits.
+_IDLE_SHARE = 0.5

@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 _SPREAD = 2.0
 
 #: The same of scaled kernels: their error from V100 to other GPUs of data/paper_fp32, 80 % quantile
-#: of softmax and layer norm on the worst of four (benchmarks/carrying.csv).
+#: of softmax and layer norm on the worst of four (benchmarks/results/carrying.csv).
 _SCALED_SPREAD = 0.4
 
 #: The logarithm of a latency in µs stays within these: a nanosecond to an hour.

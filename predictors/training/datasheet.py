@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -30,10 +31,16 @@ def read_gpu_rows(path: Path) -> dict[str, dict[str, str]]:
     return {row.get("gpu", ""): row for row in rows}
 
 
-class KnownGPUs:
-    """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None."""
+#: What tables add to a GPU's name: the system that it was in, in brackets.
+_REMARK = re.compile(r" \([^)]*\)$")
 
-    def __init__(self, folder: Path) -> None:
+
+class KnownGPUs:
+    """The GPUs of a folder: neusight's own, else those of its gpus.csv, else None; with `only`,
+    that one alone."""
+
+    def __init__(self, folder: Path, only: GPU | None = None) -> None:
+        self._only = only
         self._rows: dict[str, dict[str, str]] = {}
         path = folder / "gpus.csv"
         if path.exists():
@@ -43,12 +50,16 @@ class KnownGPUs:
     def find(self, name: str) -> GPU | str:
         """The GPU, or the reason why there is none."""
         if name not in self._known:
-            self._known[name] = self._look_up(name)
+            found = self._look_up(name)
+            only = self._only
+            if only is not None and isinstance(found, GPU) and found.model != only.model:
+                found = "another GPU was asked for"
+            self._known[name] = found
         return self._known[name]
 
     def _look_up(self, name: str) -> GPU | str:
         row = self._rows.get(name, {})
-        for label in (name, row.get("alias", "")):
+        for label in (name, row.get("alias", ""), _REMARK.sub("", name)):
             try:
                 return find_gpu(label)
             except UnknownGPUError:

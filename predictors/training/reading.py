@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neusight.predictors.errors import DataError
+from neusight.predictors.gpu import GPU
 from neusight.predictors.training.dataset import Dataset, Group
 from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.measured import measured_dataset
@@ -19,8 +20,10 @@ __all__ = ["TABLES", "read_dataset"]
 TABLES: dict[str, Table] = {**MODERN_TABLES, **FP32_TABLES, **CONVOLUTION_TABLES}
 
 
-def read_dataset(folder: str | Path, *, tables: Sequence[str] | None = None) -> Dataset:
-    """Reads the tables of a folder, all or those named.
+def read_dataset(
+    folder: str | Path, *, tables: Sequence[str] | None = None, only: GPU | None = None
+) -> Dataset:
+    """Reads the tables of a folder, all or those named; with `only`, the rows of that GPU.
 
     DataError where the folder has none, a column is missing, a figure is impossible, or pandas is.
     """
@@ -36,7 +39,7 @@ def read_dataset(folder: str | Path, *, tables: Sequence[str] | None = None) -> 
             f"{place} holds no table that neusight knows; it reads"
             f" {', '.join(f'{name}.parquet' for name in TABLES)} (or .csv)."
         )
-    book = KnownGPUs(place)
+    book = KnownGPUs(place, only)
     groups: list[Group] = []
     left_out: list[str] = []
     for name, path in present.items():

@@ -1,8 +1,8 @@
-"""Writes ACCURACY.md and accuracy.csv: what was held out, and how near each predictor came on it.
+"""Writes accuracy.csv: what was held out of training, and how near each predictor came on it.
 
-python -m neusight.predictors.training.report --data DIR… --out ACCURACY.md --date 2026-01-31
+python -m neusight.predictors.training.report --data DIR… --out accuracy.csv --date 2026-01-31
 
-The document is a page; every row behind it stands in the table beside it.
+Beside it, accuracy.json says when, by which commit and from which data.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, tra
 from neusight.predictors.training.reading import TABLES, read_dataset
 from neusight.predictors.training.tables.files import data_hash, disagreement
 
-__all__ = ["Line", "csv_text", "kind_of", "main", "markdown", "measure"]
+__all__ = ["Line", "csv_text", "main", "measure"]
 
 #: Rows of a group that a leave-out score is taken on, evenly spread.
 _MOST_ROWS = 4000
@@ -225,130 +226,19 @@ def csv_text(lines: Iterable[Line]) -> str:
     return out.getvalue()
 
 
-# -- the page ----------------------------------------------------------------------------------
-
-#: The ways of holding out, as columns: the split, its heading, and what it means.
-_SPLITS = (
-    ("held-out shapes", "shapes"),
-    ("GPU left out, own constants", "GPU"),
-    ("GPU left out, prior constants", "GPU, datasheet"),
-    ("architecture left out, own constants", "architecture"),
-    ("architecture left out, prior constants", "architecture, datasheet"),
-)
-_PHYSICS = "physics alone"
-
-
-def kind_of(score: Score) -> str:
-    """What a row of the page is about."""
-    if score.table == "gemm":
-        return "products, FP8" if score.dtype.startswith("fp8") else "products, 16 bit"
-    if score.table == "attention":
-        return f"attention, {score.phase_or_op.partition('_')[0]}"
-    if score.table == "conv_kernels":
-        return "convolutions, FP32"
-    if score.table == "kernels":
-        is_product = score.phase_or_op in ("linear", "bmm")
-        return "products, FP32" if is_product else "vectors, softmax, norms, FP32"
-    return "collectives" if score.table == "collectives" else "norms and quantisation, 16 bit"
-
-
-def markdown(
-    lines: Iterable[Line],
-    *,
-    date: str,
-    data: str,
-    commit_id: str,
-    noise: Iterable[tuple[str, str, str, int, float]] = (),
-    included: Iterable[str] = (),
-) -> str:
-    """The page; `noise` are rows of table, GPU, dtype, shapes and mean difference, `included`
-    other sections as they are."""
-    every = list(lines)
-    head = _HEAD.format(date=date or "not stated", data=data, commit=commit_id or "unknown")
-    parts = [*(text.rstrip() + "\n" for text in included), _kernels_section(every, list(noise))]
-    return "\n".join([head, *parts, _LIMITS])
-
-
-def _kernels_section(
-    lines: Sequence[Line], noise: Sequence[tuple[str, str, str, int, float]]
-) -> str:
-    kinds = sorted({kind_of(line.scores["all"]) for line in lines})
-    titles = [title for _, title in _SPLITS]
-    rows = [
-        f"| single kernels | {' | '.join(titles)} | physics alone | in 80 % |",
-        "|---|" + "---:|" * (len(titles) + 2),
-    ]
-    for kind in kinds:
-        own = [line for line in lines if kind_of(line.scores["all"]) == kind]
-        cells = [_cell([line for line in own if line.split == split]) for split, _ in _SPLITS]
-        rows.append(f"| {kind} | {' | '.join(cells)} | {_physics(own)} | {_inside(own)} |")
-    text = _KERNELS + "\n".join(rows) + "\n"
-    if noise:
-        apart = ", ".join(
-            f"{table} {median(part for name, _, _, _, part in noise if name == table):.0%}"
-            for table in sorted({name for name, *_ in noise})
-        )
-        text += f"\nTwo measurements of one shape by other sources differ by: {apart} (median).\n"
-    return text
-
-
-def _cell(lines: Sequence[Line]) -> str:
-    """The median over GPUs and operations, and the worst."""
-    if not lines:
-        return ""
-    errors = [line.scores["all"].mape for line in lines]
-    worst = max(lines, key=lambda line: line.scores["all"].mape).scores["all"]
-    return f"{median(errors) * 100:.1f} ({worst.mape * 100:.0f} {worst.gpu})"
-
-
-def _physics(lines: Sequence[Line]) -> str:
-    """Without networks, on held-out shapes or where there is none."""
-    found = [line.physics for line in lines if line.split in (_SPLITS[0][0], _PHYSICS)]
-    return f"{median(found) * 100:.1f}" if found else ""
-
-
-def _inside(lines: Sequence[Line]) -> str:
-    seen = [line.scores["all"].within_interval for line in lines if line.split == _SPLITS[0][0]]
-    unseen = [line.scores["all"].within_interval for line in lines if "prior" in line.split]
-    return " / ".join(f"{median(part) * 100:.0f}" for part in (seen, unseen) if part)
-
-
-_HEAD = """# How accurate the forecasts are
-
-Written on {date}, commit {commit}, data {data}, by `scripts/accuracy`; do not edit. Errors are
-absolute percentage errors, in percent. Every score behind the medians stands in
-[accuracy.csv](accuracy.csv), of whole programs in [programs.csv](programs.csv) and
-[compiled_programs.csv](compiled_programs.csv).
-"""
-
-_KERNELS = """## Single kernels
-
-Mean error by GPU and operation: the median over them, in brackets the worst. *Shapes*: every tenth
-shape was kept out of training on every GPU. *GPU*, *architecture*: no network saw it; its own
-constants (product and bandwidth utilization, floor) as a short microbenchmark gives them, or as the
-*datasheet* and the power limit alone let one expect. *Physics alone*: without networks. *In 80 %*:
-share of rows inside the interval, on seen GPUs / on GPUs and architectures left out.
-
-"""
-
-_LIMITS = """## What is physics, and what this does not say
-
-- Trained on tables: products x W^T in 16 bit and FP8, FP32 products, softmax and layer norm, plain
-  FP32 convolutions, attention forward of serving libraries, NCCL on NVLink switches. All else is
-  physics, whose constants were chosen on the even half of the programs above and single public
-  profiles, and judged on the odd half: gradients in 16 bit, TF32, backward attention, PyTorch's own
-  elementwise, norm, reduction, gather, pooling and scan kernels, convolutions on tensor cores.
-- The host is a distribution: a factor of 2.5 lies between a server of one's own and a shared one.
-- Tables are short bursts; training runs sustained, where products are 10-16 % slower, a separate
-  factor of the GPU. Cards of 70-75 W (P4, T4) differ by 1.2-5 times with their temperature.
-- Over PCIe, bridges and networks, hosts differ by 10 times: physics with a wide interval answers.
-"""
+def _between_sources(folders: Sequence[Path]) -> str:
+    """How far two sources' measurements of one shape lie apart: the median by table."""
+    found = {}
+    for name in sorted(TABLES):
+        apart = [row[-1] for folder in folders for row in disagreement(folder, name)]
+        if apart:
+            found[name] = f"{name} {100 * median(apart):.0f} %"
+    return ", ".join(found.values())
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Write ACCURACY.md and accuracy.csv.")
+    parser = argparse.ArgumentParser(description="Write accuracy.csv.")
     parser.add_argument("--data", required=True, type=Path, nargs="+")
-    parser.add_argument("--include", type=Path, nargs="*", default=[], help="sections to add")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seen", action="store_true", help="leave no GPU out: a few minutes")
     parser.add_argument("--weights", type=Path, default=Path(__file__).parents[1] / "weights")
@@ -360,7 +250,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     options = _options(arguments)
     lines: list[Line] = []
-    noise: list[tuple[str, str, str, int, float]] = []
     for folder in options.data:
         lines += measure(
             folder,
@@ -368,17 +257,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             leave_out=not options.seen,
             progress=lambda text: print(text, file=sys.stderr, flush=True),
         )
-        noise += [(name, *row) for name in TABLES for row in disagreement(folder, name)]
-    text = markdown(
-        lines,
-        date=options.date,
-        data=", ".join(data_hash(folder, sorted(TABLES)) for folder in options.data),
-        commit_id=commit(),
-        noise=noise,
-        included=[path.read_text(encoding="utf-8") for path in options.include],
-    )
-    write_atomically(options.out, text.encode())
-    write_atomically(options.out.with_name("accuracy.csv"), csv_text(lines).encode())
+    stamp = {
+        "commit": commit() or "unknown",
+        "data": ", ".join(data_hash(folder, sorted(TABLES)) for folder in options.data),
+        "date": options.date or "not stated",
+        "between_sources": _between_sources(options.data),
+    }
+    write_atomically(options.out, csv_text(lines).encode())
+    write_atomically(options.out.with_suffix(".json"), f"{json.dumps(stamp)}\n".encode())
     return 0
 
 

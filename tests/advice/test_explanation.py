@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -62,3 +64,36 @@ def test_each_class_of_kernels_can_be_explained() -> None:
     assert "forward convolution of 8 x 64 maps of 56 x 56 to 64 channels, filter 3 x 3" in text
     assert "forward attention of 2 x 8 heads, 128 queries on 128 keys of 64, causal" in text
     assert "all_reduce of 6.1 MiB among 8 ranks" in text
+
+
+def test_measured_rows_stand_beside_what_they_are_nearest_to(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="reading tables needs the extra [data]")
+    (tmp_path / "gemm.csv").write_text(
+        "gpu,dtype,m,n,k,latency_us\nH100,bf16,2048,4096,4096,100\nH100,bf16,64,64,64,3\n"
+        "T4,bf16,2048,512,4096,9\n",
+        encoding="utf-8",
+    )
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.ones(2048, 4096, device="cuda", dtype=torch.bfloat16)
+        x @ torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16).T
+        torch.ones(8, device="cuda")
+
+    text = forecast.explain("*", measured=tmp_path)
+
+    assert "near    the same: product of [2048 x 4096] by [4096 x 4096], nt, bfloat16" in text
+    assert "measured 100.0 µs, forecast " in text
+    assert "no measured row of H100-SXM5-80GB is of this class" in text
+
+
+def test_a_convolution_names_its_algorithm_and_the_units_that_the_gpu_has() -> None:
+    def told(gpu: str) -> str:
+        with neusight.forecast_on(gpu) as forecast, torch.no_grad():
+            x = torch.ones(8, 64, 56, 56, device="cuda")
+            nn.functional.conv2d(x, torch.ones(64, 64, 3, 3, device="cuda"), padding=1)
+            nn.functional.conv2d(x, torch.ones(64, 1, 3, 3, device="cuda"), groups=64)
+        return forecast.explain("conv")
+
+    assert "how     Winograd in fp32 on ordinary cores" in told("V100")
+    assert "how     implicit product in tf32 on tensor cores" in told("A100")
+    assert "how     direct, a group a channel" in told("V100")
+    assert "tf32" not in told("V100").replace("tf32f32", "")

@@ -113,7 +113,7 @@ def test_a_model_that_generates_has_columns_of_its_own() -> None:
 
     header, first, _ = sweep_table(Sweep("batch", ("1", "2")), points).splitlines()[1:4]
     assert "ms to first token  ms a token" in header
-    assert "1.00        0.50" in first
+    assert "1.00      0.5000" in first
     one_without = [points[0], replace(points[1], ttft_us=None, tpot_us=None)]
     assert "token" not in sweep_table(Sweep("batch", ("1", "2")), one_without).replace(
         "tokens/s", ""

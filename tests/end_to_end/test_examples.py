@@ -67,6 +67,16 @@ def test_generated_text_has_a_first_token_and_more(tmp_path: Path) -> None:
     assert found["kv_bytes_per_token"] == 2 * 2 * 8 * 128 * 2
 
 
+@pytest.mark.parametrize("script", ["serve_own_model.py", "serve_llama.py"])
+def test_a_model_is_served(script: str, tmp_path: Path) -> None:
+    run("-m", "neusight", "serve", str(EXAMPLES / script), "--gpu", "H100", "--requests", "20",
+        "--output", "8", "--json", "o.json", cwd=tmp_path)  # fmt: skip
+
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert document["points"][0]["num_requests"] == 20
+    assert document["servers"][0]["unmatched_kernels"] == []
+
+
 @pytest.mark.slow
 def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
     def steady(mode: str) -> dict[str, Any]:

@@ -61,7 +61,7 @@ FOLDERS = ("folder_by_python", "folder_by_program")
 #: What changes of what stood there.
 CHANGED = {
     "view": set(),
-    "fallback": {"mode_by_program.txt", "folder_by_program", "descriptor.txt"},
+    "fallback": {"descriptor.txt"},
     "block": {
         "program.txt", "library.txt", "mode_by_program.txt", "folder_by_program", "descriptor.txt",
     },
@@ -69,7 +69,7 @@ CHANGED = {
 #: What the script does not see of what it did.
 NOT_SEEN = {
     "view": {"new.txt is really there"},
-    "fallback": {"program.txt", "library.txt"},
+    "fallback": set(),
     "block": set(),
 }
 

@@ -206,24 +206,22 @@ def test_so_it_is_for_other_programs_and_libraries(mode: str, tmp_path: Path) ->
             for line in done.stdout.splitlines() if line[:1].isdigit()}  # fmt: skip
     names = list(ways)
     after = standing(tmp_path / "way")
-    changed = {path.partition("/")[0] for path in before if after.pop(path, None) != before[path]}
     assert done.returncode == 0, done.stderr
     assert {name: expected[n] for n, name in enumerate(names) if "refused" in expected[n]} == {}
-    assert after == {}
-    assert {names[int(folder.removeprefix("way-"))] for folder in changed} == (
-        set() if mode == "view" else OF_ATTRIBUTES
-    )
+    assert after == before
     different = {names[n]: (seen[n], expected[n]) for n in expected if seen[n] != expected[n]}
     if mode == "view":
         assert different == {}
     else:
-        assert len(different) <= MOST_REFUSED, different
+        assert different.keys() <= NOT_READ_BACK, different
 
 
-#: Of OTHERS, those that Landlock does not stop: they change what a file may and its times.
-OF_ATTRIBUTES = {"chmod", "chmod of a folder", "touch -d", "chmod(2) by C"}
-#: Of OTHERS, those that read back something else where the overlay is all there is.
-MOST_REFUSED = 50
+#: Of OTHERS, those that read back something else in the overlay: mode and times of a folder that
+#: existed stay, other programs list what really stands, and a socket needs a place that is its own.
+NOT_READ_BACK = {
+    "chmod of a folder", "chmod of a folder by Python", "touch of a folder", "a socket",
+    "a program reads what was removed", "setxattr", "a file without a name, linked",
+}  # fmt: skip
 
 
 def _is_possible(code: str) -> bool:

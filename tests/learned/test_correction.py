@@ -17,6 +17,7 @@ from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, ConvolutionSize
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
+    Adjustment,
     architecture_of,
     family_of,
     knowledge_of,
@@ -24,6 +25,8 @@ from neusight.predictors.learned.correction import (
     shipped,
 )
 from neusight.predictors.learned.features import BLOCK_SCALED
+from neusight.predictors.physics.convolution import with_issue_of_convolutions
+from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
 from places import ROOT
 
@@ -260,3 +263,38 @@ def test_an_fp8_product_with_one_scale_is_not_taken_for_a_serving_kernel() -> No
 
     assert family_of(by_row, find_gpu("H100")) == "gemm_fp8"
     assert family_of(replace(by_row, name=TENSOR_SCALED), find_gpu("H100")) is None
+
+
+def priced_on(name: str, *, sustained: bool) -> tuple[Adjustment, PhysicalTime]:
+    size = ConvolutionSize(16, 64, 64, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
+    kernel, gpu = Kernel.convolution(size, dtype="float32"), find_gpu(name)
+    timings = Tiled(sustained=sustained, correction=None).timings([kernel], gpu)
+    [adjustment] = shipped(sustained=sustained).factors([kernel], gpu, timings)
+    assert adjustment is not None
+    return adjustment, timings[0]
+
+
+def test_a_busy_card_of_rdna_2_is_not_at_the_clocks_of_the_database() -> None:
+    """data/miopen_conv: 0.87 ms for a batch of 64, at a fifth of what longer calls reach."""
+    cold, _ = priced_on("RX 6800 XT", sustained=False)
+    warm, _ = priced_on("RX 6800 XT", sustained=True)
+
+    assert warm.factor < 0.7 * cold.factor
+    assert (warm.trained, cold.trained) == (False, True)
+    assert warm.spread > 0.5
+
+
+def test_cards_of_data_centres_keep_their_rows_in_a_burst_and_sustained() -> None:
+    burst, physical = priced_on("MI210", sustained=False)
+    sustained, _ = priced_on("MI210", sustained=True)
+
+    assert (burst.trained, sustained.trained) == (True, True)
+    assert sustained.factor == pytest.approx(burst.factor, rel=0.2)
+    assert physical.time_us > 0
+
+
+def test_convolutions_fill_one_issue_slot_of_rdna_3() -> None:
+    gpu = find_gpu("RX 7600")
+
+    assert with_issue_of_convolutions(gpu).peak_tflops["fp32"] == gpu.peak_tflops["fp32"] / 2
+    assert with_issue_of_convolutions(find_gpu("RX 6800")) == find_gpu("RX 6800")

@@ -214,3 +214,15 @@ def test_only_torchs_own_short_kernels_are_bounded() -> None:
     gpu = find_gpu("RTX A6000")
     for other in (kernel, replace(longer, layout="contiguous")):
         assert attention_timing(other, gpu, sustained=False).at_most_us == math.inf
+
+
+def test_the_first_flash_attention_in_triton_takes_as_much_longer_as_its_successor_says() -> None:
+    shape = ("A100", 1, 16, 32_768, 32_768, 128, True)
+
+    ratios = [
+        timing_of("flash_attention_triton", *shape, backward)[1].time_us
+        / timing_of("flash_attention", *shape, backward)[1].time_us
+        for backward in (False, True)
+    ]
+
+    assert ratios == [pytest.approx(1.4, rel=0.02), pytest.approx(1.8, rel=0.02)]

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, Layout, Variant
+from neusight.predictors.kernel import (
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    Layout,
+    Pass,
+    Variant,
+)
 from neusight.predictors.physics.convolution import convolution_timings, implicit_gemm
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.registry import predict
@@ -268,3 +275,74 @@ def test_gradients_take_longer_than_products_on_amd(
     both = [time_us(one, dtype="bfloat16", name="MI300X") for one in (size, weight)]
 
     assert sum(both) / 2 == pytest.approx(measured_us, rel=0.2)
+
+
+@pytest.mark.parametrize(("name", "reaches"), [("RTX 3090", True), ("A40", False)])
+def test_a_large_convolution_reaches_the_peak_of_units_at_half_rate(
+    name: str, *, reaches: bool
+) -> None:
+    size = ConvolutionSize(256, 256, 256, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
+    kernel = Kernel.convolution(size, dtype="float16")
+
+    share = flop_roofline_us(kernel, find_gpu(name)) / time_us(size, name=name)
+
+    assert (share > 0.95) is reaches
+
+
+REFUSED = ConvolutionSize(8, 30, 64, 2, (16, 16), (16, 16), (3, 3), (1, 1), "forward")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (REFUSED._replace(groups=7), "in_channels is 30, which 7 groups do not divide"),
+        (REFUSED._replace(groups=3), "out_channels is 64, which 3 groups do not divide"),
+        (REFUSED._replace(groups=0), "which 0 groups do not divide"),
+        (REFUSED._replace(output=(-2, 16)), "output edge is -2; a size cannot be negative"),
+        (REFUSED._replace(in_channels=-2), "in_channels is -2; a size cannot be negative"),
+    ],
+)
+def test_a_convolution_that_torch_refuses_is_refused(size: ConvolutionSize, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Kernel.convolution(size, dtype="float16")
+
+
+ODD_SIZES = {
+    "an empty result": ConvolutionSize(8, 16, 16, 1, (4, 4), (0, 0), (7, 7), (1, 1), "forward"),
+    "no images": ConvolutionSize(0, 16, 16, 1, (4, 4), (4, 4), (3, 3), (1, 1), "forward"),
+    "no channels": ConvolutionSize(8, 0, 16, 1, (4, 4), (4, 4), (3, 3), (1, 1), "forward"),
+    "a pixel": ConvolutionSize(1, 1, 1, 1, (1, 1), (1, 1), (1, 1), (1, 1), "forward"),
+    "one channel": ConvolutionSize(8, 1, 1, 1, (224, 224), (224, 224), (3, 3), (1, 1), "forward"),
+    "a filter larger than the map": ConvolutionSize(
+        8, 16, 16, 1, (4, 4), (1, 1), (31, 31), (1, 1), "forward"
+    ),
+    "10^10 elements": ConvolutionSize(
+        10**4, 10**3, 10**3, 1, (10**3, 1), (10**3, 1), (3, 3), (1, 1), "forward"
+    ),
+    "a point of a volume": ConvolutionSize(
+        1, 1, 1, 1, (1, 1, 1), (1, 1, 1), (3, 3, 3), (1, 1, 1), "forward"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["V100", "T4", "GTX 1080 Ti", "A100", "H100", "MI300X", "RX 6800"])
+@pytest.mark.parametrize("what", ODD_SIZES)
+def test_odd_convolutions_have_a_price_in_every_pass_and_layout(what: str, name: str) -> None:
+    directions: tuple[Pass, ...] = ("forward", "data_gradient", "weight_gradient")
+    layouts: tuple[Layout, ...] = ("contiguous", "channels_last")
+    variants: tuple[Variant, ...] = ("", "fastest")
+    kernels = [
+        Kernel.convolution(
+            ODD_SIZES[what]._replace(direction=direction),
+            dtype=dtype,
+            layout=layout,
+            variant=variant,
+        )
+        for direction in directions
+        for layout in layouts
+        for dtype in ("float32", "float16", "bfloat16")
+        for variant in variants
+    ]
+
+    for estimate in predict(kernels, find_gpu(name)):
+        assert 0.0 < estimate.low_us <= estimate.latency_us <= estimate.high_us < math.inf

@@ -11,11 +11,17 @@ import pytest
 
 from neusight.integrations.cli.main import main
 from neusight.predictors import GPU, Estimate, Kernel, Tiled, predict
-from neusight.predictors.errors import NeusightError, RegistrationError, UnknownPredictorError
+from neusight.predictors.errors import (
+    NeusightError,
+    OptionError,
+    RegistrationError,
+    UnknownPredictorError,
+)
 from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import (
     _factories,
     find_predictor,
+    predictor_at,
     predictor_names,
     register_predictor,
     require_predictor,
@@ -218,3 +224,14 @@ def test_importing_predictors_loads_neither_torch_nor_numpy() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_clock_is_the_default_predictor_at_it_and_nothing_to_others() -> None:
+    assert [predictor_at(clock) for clock in ("burst", "sustained", None)] == [
+        "tiled_burst",
+        "tiled",
+        None,
+    ]
+    assert predictor_at("burst", "tiled") == "tiled_burst"
+    with pytest.raises(OptionError, match="--clock burst means nothing to predictor 'roofline'"):
+        predictor_at("burst", "roofline")

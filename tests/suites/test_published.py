@@ -77,3 +77,11 @@ def test_every_published_row_of_one_gpu_is_run_or_left_out() -> None:
 
     assert len(suite.cases) + len(suite.left_out) == 116
     assert not [item for item in suite.left_out if "nobody wrote" in item.reason]
+
+
+def test_mixed_inference_of_deep_learning_examples_is_nhwc_as_its_training(tmp_path: Path) -> None:
+    mixed = LATENCY.replace("fp32", "amp-fp16").replace("dle-inf-a", "dle-inf-b")
+
+    plain, half = published_suite(published_folder(tmp_path, [LATENCY, mixed])).cases
+
+    assert (plain.program.channels_last, half.program.channels_last) == (False, True)

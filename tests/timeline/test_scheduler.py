@@ -542,3 +542,31 @@ def test_the_host_brings_pageable_memory_to_the_gpu_itself(
     assert (launch.end_ns == copy.end_ns) is waits
     assert launch.duration_ns == (505_000 if waits else 3_000)
     assert timeline.steps[0].host_ns == (516_000 if waits else 14_000)
+
+
+# -- steps of a loop that goes on -----------------------------------------------------------------
+
+
+def _of_steps(*steps: Step) -> Timeline:
+    return schedule(Recording(steps, gpu="H100", torch_version="2"), price, ROUND)
+
+
+def test_steps_queued_behind_a_long_one_take_what_they_take_in_a_longer_loop() -> None:
+    prompt = Step("eval", (op("kernel_900"),))
+    token = Step("eval", (op("kernel_5"), op("kernel_6")))
+
+    few = _of_steps(prompt, replace(token, count=5))
+    many = _of_steps(prompt, replace(token, count=500))
+
+    assert [step.latency_ns for step in few.steps[1:]] == [26_000] * 3
+    assert many.steps[-1].latency_ns == 26_000
+    assert few.end_ns == few.steps[-1].done_ns < 26_000 * 6 + 900_000
+
+
+def test_steps_of_unlike_kinds_that_keep_the_gpu_busy_add_up_to_its_time() -> None:
+    heavy = Step("eval", (op("kernel_500"),))
+    light = Step("eval", (op("kernel_5"), op("kernel_6")))
+
+    timeline = _of_steps(*(heavy, light) * 5)
+
+    assert sum(step.latency_ns for step in timeline.steps) == timeline.end_ns

@@ -29,10 +29,11 @@ from neusight.integrations.cli.arguments import (
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
-from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS, STATED
+from neusight.integrations.program.options import DEFAULT_STEPS, STATED
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.terminal_text import fitted
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
 
@@ -69,7 +70,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    check.add_argument("--host", choices=HOSTS, help="cost of the host")
+    check.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     add_rank_arguments(check)
     add_file_arguments(check)

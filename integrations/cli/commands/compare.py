@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
-from neusight.integrations.program.options import DEFAULT_STEPS, HOSTS
+from neusight.integrations.program.options import DEFAULT_STEPS
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from neusight.predictors.terminal_text import fitted
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -57,7 +58,10 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
                          "program")  # fmt: skip
     compare.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     compare.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    compare.add_argument("--host", choices=HOSTS, help="cost of the host")
+    compare.add_argument("--torch", metavar="VERSION",
+                         help="price the kernels of that version of torch, as 2.4 (default: that "
+                         "of each recording)")  # fmt: skip
+    compare.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     compare.add_argument("--json", metavar="FILE", help="write all figures there")
     compare.add_argument("--markdown", metavar="FILE", help="write the tables there")
     compare.add_argument("--html", metavar="FILE",
@@ -188,9 +192,13 @@ def _require_recording(first: str, second: str) -> None:
 
 def _loaded(path: str, options: argparse.Namespace) -> Forecast:
     from neusight.forecast import Forecast
+    from neusight.integrations.program.options import ProgramOptions
 
+    checked = ProgramOptions(torch=options.torch, host=options.host)
     found = Forecast.load(path)
-    stated = {name: getattr(options, name) for name in ("predictor", "host")}
+    if checked.torch is not None:
+        found = found.as_torch(checked.torch)
+    stated = {"predictor": options.predictor, "host": checked.host_beside_torch}
     if options.gpu is None and not any(stated.values()):
         return found
     return found.on(options.gpu or found.gpu, **stated)
@@ -237,5 +245,5 @@ def _program_options(options: argparse.Namespace) -> Any:
         quiet=True, with_stack=True, samples=options.samples, tokens=options.tokens
     )
     return stated_options(
-        {name: getattr(options, name) for name in ("host", "predictor", "steps")}, others
+        {name: getattr(options, name) for name in ("host", "predictor", "steps", "torch")}, others
     )

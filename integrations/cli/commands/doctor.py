@@ -130,6 +130,31 @@ def _torch(name: str) -> Finding:
     return Finding(name, "ok", f"{version}, {done.stdout.strip()}, passes as CUDA (self-check)")
 
 
+#: Prints a line for each private name that is missing: its name, what needs it, and what follows.
+_MISSING_NAMES = (
+    "from neusight.compatibility.torch_internals import FEATURES, missing, table\n"
+    "print(len({row.name for row in table()}))\n"
+    "for row in missing(): print(row.name, row.feature, FEATURES[row.feature], sep='\\t')\n"
+)
+
+
+def _torch_names(name: str) -> Finding:
+    done = _python_says(_MISSING_NAMES, CUDA_VISIBLE_DEVICES="")
+    if done.returncode:
+        return Finding(name, "problem", "not looked up", _last_line(done.stderr))
+    count, *lines = done.stdout.splitlines()
+    if not lines:
+        return Finding(name, "ok", f"all {count} private names of torch that neusight uses found")
+    absent = [line.split("\t") for line in lines]
+    opens = all(feature != "opening" for _, feature, _ in absent)
+    return Finding(
+        name,
+        "absent" if opens else "problem",
+        f"{len(absent)} of {count} private names of torch that neusight uses are missing",
+        "; ".join(f"{item} ({feature}: {what})" for item, feature, what in absent),
+    )
+
+
 def _neusight(name: str) -> Finding:
     from neusight._version import __version__
 
@@ -251,6 +276,7 @@ _EXAMINATIONS: dict[str, Callable[[str], Finding]] = {
     "Python": _python,
     "platform": _platform,
     "torch": _torch,
+    "torch names": _torch_names,
     "neusight": _neusight,
     "predictor": _predictor,
     "disk": _space,

@@ -16,9 +16,16 @@ from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
+)
+from neusight.integrations.cli.commands.layouts import (
+    add_model_arguments,
+    plan_layouts,
+    token_count,
 )
 from neusight.integrations.cli.files import tell_problems, tried, write_json
 from neusight.integrations.cli.launchers import Launched, launched
@@ -30,8 +37,6 @@ from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
-    HOSTS,
-    STATED,
     checked_calibration,
     read_ranks,
     stated_options,
@@ -43,6 +48,7 @@ from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
+from neusight.timeline.host import HOST_HELP
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
@@ -82,6 +88,7 @@ def add_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--quiet", action="store_true", help="say nothing until the end")
     _add_pricing(plan)
     add_file_arguments(plan)
+    add_model_arguments(plan)
 
 
 def _add_pricing(plan: argparse.ArgumentParser) -> None:
@@ -90,14 +97,15 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--samples", type=int, metavar="N",
                       help="samples that enter a step of each rank, instead of those found in "
                       "the program")  # fmt: skip
-    plan.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    plan.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    plan.add_argument("--tokens", metavar="N",
+                      help="the same for tokens; with --model those of all ranks")  # fmt: skip
+    add_predictor_arguments(plan)
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     plan.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    plan.add_argument("--host", choices=HOSTS, help="cost of the host")
+    plan.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
                       help="end a loop that waits for an invented value after N ops")  # fmt: skip
 
@@ -124,6 +132,10 @@ def progress_line(done: int, total: int, found: list[PlanPoint], *, elapsed_s: f
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Forecasts every candidate, ranks them; the exit code."""
+    if options.model is not None:
+        if program is not None:
+            raise OptionError("give a script or --model, not both")
+        return plan_layouts(options, _gpu_names(options))
     planned = _planned(options, program)
     raises_from_here()
     points: dict[int, list[PlanPoint]] = {}
@@ -229,12 +241,12 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         quiet=True,
         max_ops=options.max_ops,
         samples=options.samples,
-        tokens=options.tokens,
+        tokens=None if options.tokens is None else token_count(options.tokens),
         topology=options.topology,
         network_gbps=options.network_gbps,
         wait_s=options.wait,
     )
-    program_options = stated_options({name: getattr(options, name) for name in STATED}, others)
+    program_options = stated_options(stated_of_pricing(options), others)
     gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
     prices = parse_prices(options.price)

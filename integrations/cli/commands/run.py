@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import (
     add_file_arguments,
+    add_predictor_arguments,
     add_rank_arguments,
     file_options,
     rank_options,
+    stated_of_pricing,
 )
 from neusight.integrations.cli.files import (
     tell_problems,
@@ -41,8 +43,6 @@ from neusight.integrations.program.forecasting import ProgramForecast, forecast_
 from neusight.integrations.program.options import (
     DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
-    HOSTS,
-    STATED,
     ProgramOptions,
     checked_calibration,
     read_ranks,
@@ -56,9 +56,11 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.integrations.cli.sweep import Sweep, SweepPoint
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "RunRequest", "add_arguments", "run"]
 
@@ -89,15 +91,13 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      help="samples that enter a step of each rank, instead of those found in "
                      "the program")  # fmt: skip
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    run.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
+    add_predictor_arguments(run)
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
-    run.add_argument("--host", choices=HOSTS,
-                     help="cost of the host (default: what machines with that GPU usually have); "
-                     "profiled: slowed by a profiler")  # fmt: skip
+    run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
                      help="judge if it fits into that much (all that the GPU has), and tell what "
                      "would make it fit")  # fmt: skip
@@ -121,6 +121,9 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
                      help="tell what stands behind the prices of its kernels: launch, bound, "
                      "origin")  # fmt: skip
+    run.add_argument("--measured", metavar="DIR",
+                     help="with --explain: a folder of measured kernels, as `neusight measure` "
+                     "writes one, whose nearest rows are shown beside them")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class RunRequest:
     html: str | None
     save: str | None
     explain: tuple[str, ...]
+    measured: str | None
     command: str
     date: str
 
@@ -206,6 +210,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         html=options.html,
         save=options.save,
         explain=tuple(options.explain),
+        measured=options.measured,
         command=command,
         date=_date(options.html),
     )
@@ -223,6 +228,8 @@ def _date(html: str | None) -> str:
 def _require_sense(request: RunRequest) -> None:
     """Raises what would be raised after minutes of recording: for a limit of memory, a calibration,
     a topology or a price that means nothing."""
+    if request.measured is not None and not request.explain:
+        raise OptionError("--measured shows rows beside what --explain names: say --explain too")
     if request.max_memory is not None:
         limit_of(request.max_memory)
     checked_calibration(request.options, request.gpus)
@@ -258,7 +265,7 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         topology=options.topology,
         network_gbps=options.network_gbps,
     )
-    return stated_options({name: getattr(options, name) for name in STATED}, others)
+    return stated_options(stated_of_pricing(options), others)
 
 
 def _own_words(request: RunRequest) -> list[str]:
@@ -277,7 +284,6 @@ def _sweep(request: RunRequest, text: str) -> int:
         "trace": request.trace,
         "chakra": request.chakra,
         "save": request.save,
-        "html": request.html,
         "keep-writes": request.options.keep_writes,
         "try": request.tries,
         "explain": request.explain,
@@ -300,8 +306,24 @@ def _sweep(request: RunRequest, text: str) -> int:
         problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
         if not problems:
             print(f"\nwritten to {path}")
+    problems += _write_sweep_page(request, sweep, points) if request.html else []
     tell_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
+
+
+def _write_sweep_page(request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]) -> list[str]:
+    """Writes the curves; what could not be written."""
+    from neusight.integrations.cli.sweep_page import write_sweep_page
+
+    path = request.html
+    assert path is not None
+    problems = tried(
+        lambda: write_sweep_page(path, sweep, points, command=request.command, date=request.date),
+        path,
+    )
+    if not problems:
+        print(f"\nreport: {path}")
+    return problems
 
 
 def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:
@@ -370,7 +392,8 @@ def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
     for what in request.explain:
         for forecast in forecasts:
             try:
-                print(f"\n{printable_text(forecast.explain(what))}")
+                text = forecast.explain(what, measured=request.measured)
+                print(f"\n{printable_text(text)}")
             except ValueError as error:
                 missing[f"--explain: {error}"] = None
     return list(missing)

@@ -10,8 +10,9 @@ the ratio, 5.8 as here; others 10.2, 12.6 and 9.3.
 
 One that keeps its implementation is carried by Habitat's wave scaling too: where the two disagree,
 the interval holds both. Our figure is nearer over shapes of data/paper_fp32 that were measured on
-V100 and on A100, P100, P4 and T4, which our prices were fitted on (benchmarks/carrying.csv). With
-Habitat as predictor, wave scaling gives the figure, as that system has it.
+V100 and on A100, P100, P4 and T4, which our prices were fitted on
+(benchmarks/results/carrying.csv). With Habitat as predictor, wave scaling gives the figure, as that
+system has it.
 
 Between vendors a kernel takes what is forecast, as libraries and compilers are others: 128
 operators measured on H100 and on MI300X are carried by the ratio with a median error of 25 % either

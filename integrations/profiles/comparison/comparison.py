@@ -12,13 +12,10 @@ from neusight.integrations.profiles.comparison.doubts import (
     differences_by_class,
     notes_of,
 )
-from neusight.integrations.profiles.comparison.figures import StepFigures, figures_of, step_of
+from neusight.integrations.profiles.comparison.figures import figures_of, step_of
+from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.integrations.profiles.comparison.rows import (
-    ComparisonRow,
-    OperatorRow,
-    StepRow,
     class_rows,
-    error_of,
     operator_rows,
     rows_of,
     score_of,
@@ -46,45 +43,8 @@ _ROWS_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A forecast laid beside a profile; `table()` prints it, `to_json()` holds all of it.
-
-    `matched_share` is the part of the measured kernel time whose kernels have a partner of the
-    same class and problem size in the forecast; `class_share` asks for the class alone,
-    `name_share` for the same operator name as well. `score` is 1 where every row's time is right:
-    1 less the rows' absolute errors over the sum of the larger times. `warnings` tell where the two
-    are not the same program, so that the errors mean nothing.
-    """
-
-    measured: StepFigures
-    forecast: StepFigures
-    classes: tuple[ComparisonRow, ...]
-    rows: tuple[ComparisonRow, ...]
-    unmatched_measured: tuple[ComparisonRow, ...]
-    unmatched_forecast: tuple[ComparisonRow, ...]
-    matched_share: float
-    class_share: float
-    name_share: float
-    score: float
-    notes: tuple[str, ...]
-    steps: tuple[StepRow, ...] = ()
-    operators: tuple[OperatorRow, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def kernel_time_error(self) -> float:
-        """Forecast kernel time per step over the measured one, less one."""
-        return error_of(self.forecast.kernel_us, self.measured.kernel_us) or 0.0
-
-    @property
-    def step_time_error(self) -> float:
-        """Forecast step time over the measured one, less one."""
-        return error_of(self.forecast.step_us, self.measured.step_us) or 0.0
-
-    @property
-    def same_bound(self) -> bool:
-        """Whether both call the step host-bound, or both do not."""
-        return self.measured.bound == self.forecast.bound
+class Comparison(ComparedFigures):
+    """A forecast laid beside a profile; `table()` prints it, `to_json()` holds all of it."""
 
     def table(self, row_limit: int = _ROWS_SHOWN) -> str:
         """The comparison in text: totals, kernel classes, the largest operators, what is left."""

@@ -6,17 +6,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from math import prod
 from statistics import median
-from typing import TYPE_CHECKING
 
-from neusight.integrations.profiles.comparison.figures import NS_PER_US
-from neusight.integrations.profiles.comparison.tables import time_words
+from neusight.integrations.profiles.comparison.figures import NS_PER_US, step_time_text
 from neusight.integrations.profiles.comparison.work import Work
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.predictors.errors import UnknownGPUError
 from neusight.predictors.kernel import KernelClass
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "differences",
@@ -101,8 +96,8 @@ def notes_of(ours: Profile, theirs: Profile, measured: list[Work]) -> list[str]:
     loader_us = median(step.loader_ns for step in theirs.steps) / NS_PER_US
     if loader_us and not any(step.loader_ns for step in ours.steps):
         notes.append(
-            f"the measured program spends {time_words(loader_us)} a step in its DataLoader; the "
-            "forecast knows of none"
+            f"the measured program spends {step_time_text(loader_us)} a step in its DataLoader; "
+            "the forecast knows of none"
         )
     unknown = sum(work.num_kernels for work in measured if work.kind is KernelClass.UNKNOWN)
     if unknown:

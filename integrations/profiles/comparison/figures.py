@@ -7,6 +7,7 @@ from statistics import median
 
 from neusight.integrations.profiles.reading.profile import Profile, ProfileStep
 from neusight.predictors.errors import TraceError
+from neusight.predictors.words import time_text
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "microseconds",
     "step_figures",
     "step_of",
+    "step_time_text",
 ]
 
 #: Without launch calls, a gap longer than this is the host's fault (gaps between queued kernels
@@ -50,6 +52,11 @@ class StepFigures:
 def step_figures(profile: Profile) -> StepFigures:
     """A profile's step in figures; TraceError where it holds no kernels."""
     return figures_of(profile, step_of(profile))
+
+
+def step_time_text(microseconds: float) -> str:
+    """A time as the tables of a comparison show it."""
+    return time_text(microseconds, decimals=3)
 
 
 def figures_of(profile: Profile, step: ProfileStep) -> StepFigures:

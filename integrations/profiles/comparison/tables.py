@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from neusight.integrations.profiles.comparison.figures import step_time_text
+from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.integrations.profiles.comparison.rows import (
     ComparisonRow,
     OperatorRow,
@@ -12,10 +13,7 @@ from neusight.integrations.profiles.comparison.rows import (
     error_of,
 )
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import aligned, bytes_text, percent_text, time_text
-
-if TYPE_CHECKING:
-    from neusight.integrations.profiles.comparison.comparison import Comparison
+from neusight.predictors.words import aligned, bytes_text, percent_text
 
 __all__ = [
     "Format",
@@ -24,7 +22,6 @@ __all__ = [
     "plain",
     "sections",
     "summary_markdown",
-    "time_words",
 ]
 
 _UNMATCHED_SHOWN = 8
@@ -36,7 +33,7 @@ Table = list[tuple[str, ...]]
 Format = Callable[[str, Table], str]
 
 
-def sections(comparison: Comparison, limit: int, show: Format) -> list[str]:
+def sections(comparison: ComparedFigures, limit: int, show: Format) -> list[str]:
     """The comparison's tables, each as `show` puts it; of long ones `limit` rows."""
     rows = comparison.rows
     shown = []
@@ -73,7 +70,7 @@ def _unmatched(title: str, rows: Sequence[ComparisonRow], show: Format) -> list[
     return [show(f"{title}: {total_us:,.1f} µs", table)]
 
 
-def _totals(comparison: Comparison) -> Table:
+def _totals(comparison: ComparedFigures) -> Table:
     measured, forecast = comparison.measured, comparison.forecast
     table: Table = [
         ("", "measured", "forecast", "error"),
@@ -134,7 +131,7 @@ def _step_table(rows: Sequence[StepRow]) -> Table:
             (
                 row.measured_name,
                 row.forecast_name,
-                *("" if time is None else time_words(time) for time in times),
+                *("" if time is None else step_time_text(time) for time in times),
                 *(
                     "" if count is None else str(count)
                     for count in (row.measured_kernels, row.forecast_kernels)
@@ -160,7 +157,7 @@ def _operator_table(rows: Sequence[OperatorRow]) -> Table:
     return table
 
 
-def _total_row(comparison: Comparison) -> tuple[str, ...]:
+def _total_row(comparison: ComparedFigures) -> tuple[str, ...]:
     measured, forecast = comparison.measured, comparison.forecast
     return (
         measured.gpu,
@@ -173,7 +170,7 @@ def _total_row(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
+def summary_markdown(comparisons: Mapping[str, ComparedFigures]) -> str:
     """Several comparisons by name as Markdown: a table of their totals, one of kernel classes."""
     totals: Table = [
         ("profile", "GPU", "kernel time", "forecast", "error", "step", "forecast", "error",
@@ -199,16 +196,15 @@ def summary_markdown(comparisons: Mapping[str, Comparison]) -> str:
 
 
 def _compared(measured_us: float, forecast_us: float) -> tuple[str, str, str]:
-    return time_words(measured_us), time_words(forecast_us), _percent(forecast_us, measured_us)
+    return (
+        step_time_text(measured_us),
+        step_time_text(forecast_us),
+        _percent(forecast_us, measured_us),
+    )
 
 
 def _percent(forecast: float, measured: float) -> str:
     return percent_text(error_of(forecast, measured))
-
-
-def time_words(microseconds: float) -> str:
-    """A time as the tables show it."""
-    return time_text(microseconds, decimals=3)
 
 
 #: Columns of words, to the left.

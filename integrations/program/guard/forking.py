@@ -9,6 +9,7 @@ import signal
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 
 from neusight.exit_codes import ExitCode
 from neusight.interrupts import RELAY
@@ -18,6 +19,7 @@ __all__ = [
     "fork",
     "ignore_interrupts",
     "leave_exit_to_parent",
+    "refusal_of",
     "words_of_end",
 ]
 
@@ -36,6 +38,23 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def refusal_of(action: Callable[[], object]) -> str:
+    """Why the kernel refuses something, tried in a process of its own; empty where it does not."""
+    reading, writing = os.pipe()
+    child = fork()
+    if child == 0:
+        try:
+            action()
+        except OSError as error:
+            os.write(writing, (error.strerror or str(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as file:
+        return file.read().decode()
 
 
 def end_with_parent(parent: int) -> None:

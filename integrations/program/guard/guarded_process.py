@@ -1,9 +1,8 @@
 """Records a program in a process of its own, which the kernel keeps away from the user's files.
 
 The script runs in a forked child with a copy-on-write view of the file system. Where the kernel
-refuses that, the child may write only where no user's files are, and what the overlay has to do at
-real paths, this process does for it while it waits. This process alone prices, prints and writes
-what the user asked for.
+refuses that, the child may write only where no user's files are, and this process makes new files
+for it while it waits. This process alone prices, prints and writes what the user asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -29,10 +29,12 @@ from neusight.integrations.program.guard.forking import (
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
+    refusal_of,
     words_of_end,
 )
 from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
 from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.supervisor import Supervisor, why_unsupervised
 from neusight.integrations.program.guard.view import enter_view
 from neusight.integrations.program.guard.writable_folders import (
     allowed_folders,
@@ -48,7 +50,6 @@ from neusight.interrupts import (
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
-    from neusight.fake_cuda.store.hands import HandsServer
     from neusight.fake_cuda.store.store import Store
 
 __all__ = [
@@ -71,6 +72,7 @@ _ENDING_SIGNALS = ENDING_SIGNALS[1:]
 FILES_VARIABLE = "NEUSIGHT_FILES"
 _VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
 _NO_VIEW = "no copy-on-write view"
+_UNSUPERVISED = "guarded by the overlay alone: the kernel lets no process supervise another"
 #: Where shared memory is: a store lies there where the temporary folder cannot be an upper layer,
 #: as on a container's own overlay.
 _MEMORY = "/dev/shm"
@@ -80,6 +82,8 @@ _ANSWER = "answer"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 #: Said where a limit on files (ulimit -f) or a full disk stops it.
 _TOO_LARGE = "what was recorded could not be written to the temporary folder"
+#: Milliseconds after which a call that waits for another process is tried again.
+_AGAIN_MS = 10
 #: Folder in the store that the script takes for the system's temporary one.
 _TEMPORARY = "tmp"
 #: Bytes of its path at most: 107, less "/pymp-12345678/listener-12345678" of multiprocessing.
@@ -95,12 +99,13 @@ class Terminated(BaseException):
 @dataclass(frozen=True)
 class Ended(Generic[T]):
     """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`;
-    `files` says what it wrote in a view of its own."""
+    `files` says what it wrote in a view of its own, `refused` what it was kept from without one."""
 
     answer: T | None
     failure: str = ""
     exit_code: int = 0
     files: str = ""
+    refused: str = ""
 
 
 def is_guarded(*, is_command_line: bool, allow_writes: bool) -> bool:
@@ -162,8 +167,8 @@ def _in_guarded_process(
                     return _ended(status, store, keep)
         with _store(None, keep) as store:
             allowed = allowed_folders(words, caches)
-            status = _run_in_overlay(work, store.folder, allowed, interrupt)
-            return _ended(status, store, None)
+            status, refused = _run_in_overlay(work, store.folder, allowed, interrupt)
+            return _ended(status, store, None, refused)
 
 
 @contextmanager
@@ -181,19 +186,21 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
 
 
-def _ended(status: int, store: Store, keep: str | None) -> Ended[Any]:
+def _ended(status: int, store: Store, keep: str | None, refused: str = "") -> Ended[Any]:
     """What came of a process; what it wrote in a view of its own goes to `keep`."""
     layers = Layers(store.folder)
     answer, files = _taken(store.folder), layers.summary_line()
     if keep is not None:
         store.not_kept += layers.keep(keep)
-    if answer is None:
-        return Ended(None, *words_of_end(os.waitstatus_to_exitcode(status)), files)
     if isinstance(answer, BaseException):
         raise answer
+    ended = Ended[Any](None, files=files, refused=refused)
+    if answer is None:
+        failure, exit_code = words_of_end(os.waitstatus_to_exitcode(status))
+        return replace(ended, failure=failure, exit_code=exit_code)
     if isinstance(answer, str):
-        return Ended(None, answer, ExitCode.JUDGED, files)
-    return Ended(answer[0], files=files)
+        return replace(ended, failure=answer, exit_code=ExitCode.JUDGED)
+    return replace(ended, answer=answer[0])
 
 
 def files_words(mode: str, *, is_guarded: bool) -> str:
@@ -201,8 +208,11 @@ def files_words(mode: str, *, is_guarded: bool) -> str:
     a value of the recording's option."""
     if mode == "view":
         return _VIEW_WORDS
-    why = why_no_view() if is_guarded else ""
-    return f"{guard_words(is_guarded=is_guarded)}{f'; {_NO_VIEW}: {why}' if why else ''}"
+    if not is_guarded:
+        return guard_words(is_guarded=False)
+    why, refusal = why_no_view(), why_unsupervised()
+    words = f"{_UNSUPERVISED}: {refusal}" if is_available() and refusal else guard_words()
+    return f"{words}; {_NO_VIEW}: {why}" if why else words
 
 
 def why_no_view() -> str:
@@ -212,14 +222,7 @@ def why_no_view() -> str:
     refusals = []
     for parent in _PARENTS:
         with _store(parent, None) as store:
-            refusal = _Refusal()
-            child = fork()
-            if child == 0:
-                with suppress(BaseException):
-                    refusal.enter_view(store.folder, [])
-                os._exit(0)
-            refusals.append(refusal.text())
-            os.waitpid(child, 0)
+            refusals.append(refusal_of(partial(enter_view, store.folder, [])))
         if not refusals[-1]:
             return ""
     return refusals[0]
@@ -265,25 +268,23 @@ class _Refusal:
 
 def _run_in_overlay(
     work: Callable[[Store], object], folder: str, allowed: list[str], interrupt: Any
-) -> int:
-    """Status of the process: the overlay stands before its files, and the kernel behind it."""
-    from neusight.fake_cuda.store.hands import HandsServer
-    from neusight.fake_cuda.store.store import Store
+) -> tuple[int, str]:
+    """Status of the process, and what it was kept from: the overlay stands before its files, and
+    the kernel behind it."""
+    from neusight.fake_cuda.store.store import SUPERVISED, Store
 
-    server = HandsServer(folder)
-    try:
-        with _temporary_folder(folder) as temporary:
+    with _temporary_folder(folder) as temporary:
+        supervisor = Supervisor(folder, [temporary, *allowed])
+        Path(folder, SUPERVISED).touch()
 
-            def run() -> None:
-                server.close()
-                tempfile.tempdir = os.environ["TMPDIR"] = temporary
-                if is_available():
-                    restrict_writes([folder, *allowed])
-                _answer(lambda: work(Store(folder)), folder)
+        def run() -> None:
+            tempfile.tempdir = os.environ["TMPDIR"] = temporary
+            if is_available() and supervisor.begin():
+                restrict_writes([folder, *allowed])
+            _answer(lambda: work(Store(folder)), folder)
 
-            return _run_child(run, interrupt, server)
-    finally:
-        server.close()
+        status = _run_child(run, interrupt, supervisor)
+        return status, supervisor.summary_line()
 
 
 @contextmanager
@@ -347,8 +348,10 @@ def _taken(folder: str) -> Any:
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def _run_child(work: Callable[[], None], interrupt: Any, server: HandsServer | None = None) -> int:
-    """Forks, does the child's work at real paths until it has ended; its status."""
+def _run_child(
+    work: Callable[[], None], interrupt: Any, supervisor: Supervisor | None = None
+) -> int:
+    """Forks, and supervises the child until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     with _signals_left_to_child() as signals:
@@ -363,8 +366,8 @@ def _run_child(work: Callable[[], None], interrupt: Any, server: HandsServer | N
         try:
             signals.send_what_came()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if server is not None:
-                _serve_until_end(server, child)
+            if supervisor is not None:
+                _serve_until_end(supervisor, child)
             _, status = os.waitpid(child, 0)
         finally:
             signals.child = 0
@@ -376,22 +379,26 @@ def _run_child(work: Callable[[], None], interrupt: Any, server: HandsServer | N
     return status
 
 
-def _serve_until_end(server: HandsServer, child: int) -> None:
-    ended = os.pidfd_open(child)
+def _serve_until_end(supervisor: Supervisor, child: int) -> None:
+    poll, ended = select.poll(), os.pidfd_open(child)
     try:
+        poll.register(ended, select.POLLIN)
+        waiting = supervisor.descriptor()
+        if waiting is not None:
+            poll.register(waiting, select.POLLIN)
         while True:
-            waiting = {one.fileno(): one for one in server.sockets}
-            poll = select.poll()
-            for number in (ended, *waiting):
-                poll.register(number, select.POLLIN)
-            ready = [number for number, _ in poll.poll()]
-            for number in ready:
-                if number != ended:
-                    server.serve(waiting[number])
-            if ready == [ended]:
-                return
+            events = poll.poll(_AGAIN_MS if supervisor.has_waiting else None)
+            supervisor.serve_waiting()
+            for number, event in events:
+                if number == ended:
+                    return
+                if event & select.POLLIN:
+                    supervisor.serve()
+                else:  # all processes that it held for have ended
+                    poll.unregister(number)
     finally:
         os.close(ended)
+        supervisor.close()
 
 
 @dataclass

@@ -16,11 +16,13 @@ __all__ = ["sam_step", "timm_step", "vision_step"]
 
 
 def timm_step(program: CaseProgram) -> Step:
-    """A model of timm, by its name there."""
+    """A model of timm, by its name there. Both sources, timm's benchmark.py and the main.py of
+    DeepLearningExamples, let cuDNN find its fastest kernels."""
     try:
         timm: Any = import_module("timm")
     except ImportError as error:
         raise CannotBuild("timm is not installed: pip install timm") from error
+    torch.backends.cudnn.benchmark = True
     model = timm.create_model(program.model).cuda()
     layout = torch.channels_last if program.channels_last else torch.contiguous_format
     model = model.to(memory_format=layout)

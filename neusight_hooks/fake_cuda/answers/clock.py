@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
 from neusight.recording.tape import (
+    SingleEntry,
     TapedAlloc,
     TapedCalls,
     TapedFree,
     TapedInput,
     TapedOp,
-    TapeEntry,
 )
 from neusight.timeline.scheduler import Scheduler
 
@@ -47,7 +47,7 @@ class LiveClock:
         self._scheduler = Scheduler(price, host)
         recorder.tape.followers.append(self._follow)
 
-    def _follow(self, fresh: Sequence[TapeEntry]) -> None:
+    def _follow(self, fresh: Sequence[SingleEntry]) -> None:
         self._scheduler.feed(
             self._as_entry(taped)
             for taped in fresh

@@ -15,7 +15,7 @@ from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snaps
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces
 from neusight.recording.call_stack import call_site
 from neusight.recording.recording import EmptyCache, Mark
-from neusight.recording.tape import TapedAlloc, TapedFree, TapedOp, TapeEntry
+from neusight.recording.tape import SingleEntry, TapedAlloc, TapedFree, TapedOp
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
@@ -189,7 +189,7 @@ class LiveMemory:
         for text in ignored:
             self._recorder.warn_once(f"{ALLOCATOR_OPTION}: {text}")
 
-    def _follow(self, fresh: Sequence[TapeEntry]) -> None:
+    def _follow(self, fresh: Sequence[SingleEntry]) -> None:
         placement = self._placement
         for entry in fresh:
             if isinstance(entry, TapedOp):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from neusight.compatibility.torch_internals import missing
 from neusight.fake_cuda.answers.overrides import answer_attention_question
 from neusight.fake_cuda.compiling.cache.entries import Entries
 from neusight.fake_cuda.compiling.cache.graph_cache import cache_folder, install_graph_cache
@@ -20,7 +21,6 @@ from neusight.fake_cuda.compiling.choices.tuning import install_tuning
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
-from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.rules.fallback import install_fallback
 from neusight.fake_cuda.compiling.rules.flex_attention import install_flex_attention
 from neusight.fake_cuda.compiling.rules.self_check import compile_failure
@@ -141,10 +141,11 @@ class _Compiler:
     def _set_up(self) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's own modules, while they are imported
-            moved = moved_names()
-        if moved:
+            absent = missing("compiling")
+        if absent:
             self._recorder.warn_once(
-                f"torch.compile is forecast as eager: torch {torch.__version__} moved {moved[0]}"
+                f"torch.compile is forecast as eager: torch {torch.__version__} has no "
+                f"{absent[0].name}"
             )
             return False
         failure = compile_failure()

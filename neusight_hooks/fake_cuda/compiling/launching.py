@@ -49,6 +49,12 @@ class KernelLauncher:
         if known is None:
             with torch._C._DisableTorchDispatch():
                 known = self._known[key] = KnownOp(_signature(self.kernel, args, attention))
+        watch = self._recorder.repeats.watch
+        if watch is not None:
+            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+            buffers = zip(self.kernel.buffers, tensors, strict=False)
+            written = [tensor for buffer, tensor in buffers if buffer.is_written]
+            watch.see_kernel(written, has_mask=attention is not None)
         self._recorder.record_op(known)
 
 

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
@@ -29,10 +29,11 @@ class Overlay:
     Each raises OSError as the function of `os` does, with the path as it was given.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, left_alone: Iterable[str] | None = None) -> None:
         self.store = store
         self.true = store.true
-        self._left_alone = (*_SYSTEM, *cache_folders(), store.folder)
+        chosen = cache_folders() if left_alone is None else left_alone
+        self._left_alone = (*_SYSTEM, store.folder, *chosen)
         self._began_in = self.true.getcwd()
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._is_closed = False
@@ -124,7 +125,8 @@ class Overlay:
         place = self.store.locate(visible)
         if place is None:
             raise missing(path)
-        return place.path
+        moved = not place.is_private and place.path != visible
+        return self.store.outside(place.path) if moved else place.path
 
     def names_in(self, path: Any) -> list[Any] | None:
         """What is visible in a folder, None while all is as it stands."""
@@ -139,10 +141,6 @@ class Overlay:
     def exists(self, path: Any) -> bool:
         """Whether the script sees anything at a path."""
         return self.store.lstat(self.visible(path)) is not None
-
-    def is_folder_of(self, path: Any) -> bool:
-        """Whether a file may stand at a path: its folder is there."""
-        return self.store.is_folder(os.path.dirname(self.visible(path)))
 
     # -- opening ----------------------------------------------------------------------------------
 
@@ -179,7 +177,7 @@ class Overlay:
         if flags & os.O_CREAT and flags & os.O_EXCL:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
         if not place.is_private and self.store.is_made(place.path):
-            return self.store.hands.open(place.path, flags, mode)
+            return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
         where = self.store.private(visible, empty=bool(flags & os.O_TRUNC))
         return self.true.open(where, flags, mode)  # type: ignore[no-any-return]
 
@@ -191,7 +189,7 @@ class Overlay:
                 place = Place(self.store.private(visible), True)
             return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
         with self.store.making(visible):
-            return self.store.hands.open(visible, flags, mode)
+            return self.true.open(visible, flags, mode)  # type: ignore[no-any-return]
 
     def _require_folder_of(self, visible: str) -> None:
         if not self.store.is_folder(os.path.dirname(visible)):
@@ -212,27 +210,26 @@ class Overlay:
             return missing(visible)
         return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), visible)
 
-    def writer_place(self, path: Any, *, empty: bool = True) -> tuple[str, Callable[[], None]]:
-        """A place for a C library to write instead of `path`, and what to call when it has: then
-        something new really stands at its path."""
+    def writer_place(self, path: Any) -> str:
+        """Where a C library is to write instead of `path`: something new at the path itself."""
         visible = self._visible_to_change(path, follow=True)
         if self.is_left_alone(visible):
-            return os.fsdecode(path), lambda: None
+            return os.fsdecode(path)
         with self._changing(path):
             status, place = self.store.lstat(visible), self.store.locate(visible)
             if status is None:
                 self._require_folder_of(visible)
-            is_new = (
-                place is not None
-                and place.path == visible
-                and (status is None or self.store.is_made(visible))
-            )
-            if not is_new:
-                return self.store.private(visible, empty=empty), lambda: None
-            aside = self.store.new_place(visible)
-            if status is not None and not empty:
-                self._copy(visible, aside, 0o666)
-        return aside, lambda: self._publish(aside, visible)
+            if place is None or place.path != visible or self.store.stands(visible):
+                return self.store.private(visible, empty=True)
+            if status is None:
+                flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+                os.close(self._create(visible, flags, 0o666))
+        return visible
+
+    def note_written(self, place: str) -> None:
+        """A C library is done with what `writer_place` said: it may have put another file there."""
+        if self.store.is_made(place):
+            self.store.note_made(place, self.true.lstat(place))
 
     def private_place(self, path: Any) -> str:
         """A private copy for a library that keeps the file open, of what is new as well."""
@@ -241,10 +238,6 @@ class Overlay:
             return os.fsdecode(path)
         with self._changing(path):
             return self.store.private(visible)
-
-    def _publish(self, aside: str, visible: str) -> None:
-        if os.path.lexists(aside):
-            self._copy(aside, visible, 0o666)
 
     def _copy(self, source: str, target: str, mode: int) -> None:
         read = self.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -270,7 +263,7 @@ class Overlay:
             status = self._status(visible)
             if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            self._take_away(visible, self.true.unlink, self.store.hands.unlink)
+            self._take_away(visible, self.true.unlink)
         return None
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
@@ -284,16 +277,14 @@ class Overlay:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             if self.store.names_in(visible):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-            self._take_away(visible, self.true.rmdir, self.store.hands.rmdir)
+            self._take_away(visible, self.true.rmdir)
         return None
 
-    def _take_away(
-        self, visible: str, remove: Callable[[str], None], remove_new: Callable[[str], None]
-    ) -> None:
+    def _take_away(self, visible: str, remove: Callable[[str], None]) -> None:
         place = self.store.locate(visible)
         assert place is not None
         if place.path == visible and self.store.is_made(visible):
-            remove_new(visible)
+            remove(visible)
             self.store.note_lost(visible)
             return
         if self.store.is_within(place.path) and not self.store.is_shared(place.path):
@@ -309,11 +300,16 @@ class Overlay:
         if self.is_left_alone(visible):
             return self.true.mkdir(path, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(path):
-            self._make(
-                visible,
-                lambda place: self.true.mkdir(place, mode),
-                lambda: self.store.hands.mkdir(visible, mode),
-            )
+            self._make(visible, lambda place: self.true.mkdir(place, mode))
+        return None
+
+    def mknod(self, path: Any, mode: int = 0o600) -> None:
+        """As os.mknod, of a file or a named pipe."""
+        visible = self._visible_to_change(path)
+        if self.is_left_alone(visible):
+            return self.true.mknod(path, mode)  # type: ignore[no-any-return]
+        with self._changing(path):
+            self._make(visible, lambda place: self.true.mknod(place, mode))
         return None
 
     def symlink(
@@ -329,23 +325,17 @@ class Overlay:
         if self.is_left_alone(visible):
             return self.true.symlink(src, dst, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(dst):
-            self._make(
-                visible,
-                lambda place: self.true.symlink(src, place),
-                lambda: self.store.hands.symlink(os.fsdecode(src), visible),
-            )
+            self._make(visible, lambda place: self.true.symlink(src, place))
         return None
 
-    def _make(
-        self, visible: str, make: Callable[[str], None], make_really: Callable[[], None]
-    ) -> None:
+    def _make(self, visible: str, make: Callable[[str], None]) -> None:
         if self.store.lstat(visible) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
         self._require_folder_of(visible)
         place = self.store.locate(visible)
         if place is not None and place.path == visible:
             with self.store.making(visible):
-                make_really()
+                make(visible)
             return
         if place is not None and place.is_private:
             make(place.path)
@@ -377,7 +367,7 @@ class Overlay:
             if stat.S_ISDIR(status.st_mode):
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), src, None, dst)
             if stat.S_ISLNK(status.st_mode):
-                self.symlink(self.true.readlink(place.path), target)
+                self.symlink(self.true.readlink(self.store.outside(place.path)), target)
                 return
             free = self.store.locate(target)
             if (
@@ -387,7 +377,7 @@ class Overlay:
                 and free.path == target
             ):
                 with self.store.making(target):
-                    self.store.hands.link(source, target)
+                    self.true.link(source, target)
                 return
             name = self.store.new_place(target)
             self.true.link(self.store.private(source), name)
@@ -449,7 +439,7 @@ class Overlay:
         assert place is not None
         is_new = place.path == source and self.store.is_made(source)
         if is_new and self._is_free(target):
-            self.store.hands.rename(source, target)
+            self.true.rename(source, target)
             self.store.note_lost(target)
             self.store.note_moved(source, target)
             if source not in self.store.made:  # part of a new folder
@@ -477,12 +467,12 @@ class Overlay:
         """Moves what is new into the store."""
         free = self.store.new_place(source)
         try:
-            self.store.hands.rename(source, free)
+            self.true.rename(source, free)
         except OSError:  # another disk
             if stat.S_ISDIR(self.true.lstat(source).st_mode):
                 return place  # a folder stays, and is shown at its new path
             self._copy(source, free, stat.S_IMODE(self.true.lstat(source).st_mode))
-            self.store.hands.unlink(source)
+            self.true.unlink(source)
         self.store.note_lost(source)
         return Place(free, True)
 
@@ -502,6 +492,7 @@ class Overlay:
             if self.store.is_made(place.path):
                 return place.path
             if not stat.S_ISREG(status.st_mode):
+                self.store.note_refused(visible)
                 return None
             return self.store.private(visible)
 

@@ -64,7 +64,11 @@ def _while_open(
 
     @functools.wraps(original)
     def either(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
+        while True:
+            try:
+                return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
+            except InterruptedError:  # a call that waited for the supervisor, when a signal came
+                continue
 
     is_builtin = isinstance(original, types.BuiltinFunctionType)
     return as_builtin(original, either) if is_builtin else either

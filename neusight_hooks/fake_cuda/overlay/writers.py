@@ -1,4 +1,4 @@
-"""Libraries that write and read files from C or Rust, by name: they meet the overlay too."""
+"""torch and safetensors, which write and read files from C++ and Rust: the overlay is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.overlay.overlay import Overlay
@@ -47,9 +46,9 @@ def _writing(overlay: Overlay, original: Callable[..., Any], position: int) -> C
     def write(*args: Any, **kwargs: Any) -> Any:
         if not overlay.is_open or len(args) <= position or not _is_path(args[position]):
             return original(*args, **kwargs)
-        place, written = overlay.writer_place(args[position])
+        place = overlay.writer_place(args[position])
         result = original(*args[:position], place, *args[position + 1 :], **kwargs)
-        written()
+        overlay.note_written(place)
         return result
 
     return write
@@ -98,14 +97,9 @@ def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., An
 def _file_writer(overlay: Overlay, original: Any) -> Any:
     class PyTorchFileWriter(original):  # type: ignore[misc]
         def __init__(self, where: Any, *args: Any, **kwargs: Any) -> None:
-            self._written: Callable[[], None] = lambda: None
             if overlay.is_open and _is_path(where):
-                where, self._written = overlay.writer_place(where)
+                where = overlay.writer_place(where)
             super().__init__(where, *args, **kwargs)
-
-        def write_end_of_file(self) -> None:
-            super().write_end_of_file()
-            self._written()
 
     return PyTorchFileWriter
 
@@ -130,110 +124,7 @@ def _patch_safetensors(patches: Patches, overlay: Overlay, module: Any) -> None:
     _replace_kept(patches, "safe_open", opened, _reading(overlay, opened, 0))
 
 
-# -- sqlite --------------------------------------------------------------------------------------
-
-#: What SQLite keeps beside a database that was not closed well, or is open elsewhere.
-_BESIDE_A_DATABASE = ("-wal", "-journal")
-
-
-def _patch_sqlite(patches: Patches, overlay: Overlay, module: Any) -> None:
-    def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
-        if not overlay.is_open or not _is_path(database):
-            return original(database, *args, **kwargs)
-        text = os.fsdecode(database)
-        is_uri = bool(kwargs.get("uri", args[6] if len(args) > 6 else False))
-        if text in ("", ":memory:") or (is_uri and (":memory:" in text or "mode=memory" in text)):
-            return original(database, *args, **kwargs)
-        if not (is_uri and text.startswith("file:")):
-            return original(_database_place(overlay, text), *args, **kwargs)
-        path, mark, query = text.removeprefix("file:").partition("?")
-        place = _database_place(overlay, unquote(path))
-        return original(f"file:{place}{mark}{query}", *args, **kwargs)
-
-    original = module.connect
-    connect = functools.wraps(original)(connect)
-    _replace_kept(patches, "connect", original, connect)
-
-
-def _database_place(overlay: Overlay, path: str) -> str:
-    if not overlay.is_folder_of(path):
-        return path  # SQLite says so itself
-    for ending in _BESIDE_A_DATABASE:
-        if overlay.exists(path + ending):
-            overlay.private_place(path + ending)
-    return overlay.private_place(path)
-
-
-# -- Arrow ---------------------------------------------------------------------------------------
-
-
-def _patch_arrow(patches: Patches, overlay: Overlay, module: Any) -> None:
-    original = module.OSFile
-
-    def open_file(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not overlay.is_open or not _is_path(path):
-            return original(path, mode, *args, **kwargs)
-        if mode in ("r", "rb"):
-            return original(os.fsdecode(overlay.found(path)), mode, *args, **kwargs)
-        binary = mode if "b" in mode else f"{mode}b"
-        return module.PythonFile(open(path, binary), mode=mode.replace("b", ""))
-
-    patches.set(module, "OSFile", open_file)
-
-
-def _patch_parquet(patches: Patches, overlay: Overlay, module: Any) -> None:
-    writer = module.ParquetWriter
-    original, resolve = writer.__init__, module._resolve_filesystem_and_path
-
-    @functools.wraps(original)
-    def __init__(self: Any, where: Any, *args: Any, **kwargs: Any) -> None:
-        named = overlay.is_open and _is_path(where) and _is_on_disk(_filesystem(args, kwargs))
-        opened = open(os.fspath(where), "wb") if named else None  # noqa: SIM115
-        original(self, opened or where, *args, **kwargs)
-        if opened is not None:
-            self.file_handle = opened  # closed with the writer
-
-    @functools.wraps(resolve)
-    def found(where: Any, filesystem: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if overlay.is_open and _is_path(where) and _is_on_disk(filesystem):
-            where = overlay.found(where)
-        return resolve(where, filesystem, *args, **kwargs)
-
-    patches.set(writer, "__init__", __init__)
-    patches.set(module, "_resolve_filesystem_and_path", found)
-
-
-def _filesystem(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # ParquetWriter(where, schema, filesystem=None, …)
-    return args[1] if len(args) > 1 else kwargs.get("filesystem")
-
-
-def _is_on_disk(filesystem: Any) -> bool:
-    return filesystem is None or type(filesystem).__name__ == "LocalFileSystem"
-
-
-def _patch_arrow_function(
-    name: str, position: int, patches: Patches, overlay: Overlay, module: Any
-) -> None:
-    """A function of Arrow that writes one file; it takes an open one as well."""
-    original = getattr(module, name)
-
-    @functools.wraps(original)
-    def write(*args: Any, **kwargs: Any) -> Any:
-        if not overlay.is_open or len(args) <= position or not _is_path(args[position]):
-            return original(*args, **kwargs)
-        with open(os.fspath(args[position]), "wb") as file:
-            return original(*args[:position], file, *args[position + 1 :], **kwargs)
-
-    patches.set(module, name, write)
-
-
 _BY_MODULE: dict[str, Callable[[Patches, Overlay, Any], None]] = {
     "torch": _patch_torch,
     "safetensors": _patch_safetensors,
-    "sqlite3": _patch_sqlite,
-    "pyarrow": _patch_arrow,
-    "pyarrow.parquet.core": _patch_parquet,
-    "pyarrow.feather": functools.partial(_patch_arrow_function, "write_feather", 1),
-    "pyarrow.csv": functools.partial(_patch_arrow_function, "write_csv", 1),
 }

@@ -137,16 +137,17 @@ class Processes:
 
     def _watch(self, folder: RunFolder) -> None:
         """Ends the program, and what it started, once enough is recorded of one of those."""
-        while folder.is_there:
-            _sleep(_WATCH_S)
-            if self.is_stopped or self._is_enough(folder):
-                self.is_stopped = True
-                folder.stop()
-                self.end(EnoughSteps())
+        with contextlib.suppress(FileNotFoundError):  # the folder goes with the session
+            while folder.is_there:
                 _sleep(_WATCH_S)
-                for _, pid in folder.living():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                if self.is_stopped or self._is_enough(folder):
+                    self.is_stopped = True
+                    folder.stop()
+                    self.end(EnoughSteps())
+                    _sleep(_WATCH_S)
+                    for _, pid in folder.living():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
 
     def _is_enough(self, folder: RunFolder) -> bool:
         """Whether the first process that is steady does more than this one, and those that were

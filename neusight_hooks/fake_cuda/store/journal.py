@@ -16,9 +16,13 @@ _NAME, _LOCK = "journal", "lock"
 
 
 class Journal:
-    """A file of JSON lines in a folder; `apply` gets each line, in the same order everywhere."""
+    """A file of JSON lines in a folder; `apply` gets each line, in the same order everywhere. One
+    that never `waits` raises BlockingIOError where another process holds it."""
 
-    def __init__(self, folder: str, apply: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, folder: str, apply: Callable[[dict[str, Any]], None], *, waits: bool = True
+    ) -> None:
+        self._waiting = 0 if waits else fcntl.LOCK_NB
         self._open = os.open  # as it is now: the overlay exchanges it
         self._lock_path = os.path.join(folder, _LOCK)
         self._file = self._open(
@@ -66,13 +70,20 @@ class Journal:
             # Opened anew each time: forked processes share the lock of one descriptor.
             lock = self._open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX | self._waiting)
                 self._depth = 1
+                os.pwrite(lock, b"%10d" % threading.get_native_id(), 0)
                 self.refresh()
                 yield
             finally:
                 self._depth = 0
                 os.close(lock)
+
+    def holder(self) -> int:
+        """The number of the thread that held it last; 0 where none did."""
+        with contextlib.suppress(OSError, ValueError), open(self._lock_path, "rb") as file:
+            return int(file.read())
+        return 0
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

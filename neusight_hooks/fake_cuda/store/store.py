@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from neusight.fake_cuda.store.folder_watch import FolderWatch
-from neusight.fake_cuda.store.hands import Hands, OwnHands, hands_of
 from neusight.fake_cuda.store.journal import Journal
 from neusight.fake_cuda.store.leftovers import (
     BEING_MADE,
@@ -31,12 +30,14 @@ from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.fake_cuda.store.true_functions import functions_beneath
 from neusight.interrupts import signals_held
 
-__all__ = ["Place", "Store", "missing"]
+__all__ = ["SUPERVISED", "Place", "Store", "missing"]
 
 #: Symbolic links followed in one path (MAXSYMLINKS of Linux).
 _MAX_LINKS = 40
 
 _FILES = "files"
+#: File in a store's folder where a supervisor does what processes of the run do to files.
+SUPERVISED = "supervised"
 
 
 class Place(NamedTuple):
@@ -55,13 +56,12 @@ class Store:
     it closes it.
     """
 
-    def __init__(self, folder: str, *, hands: Hands | None = None) -> None:
+    def __init__(self, folder: str, *, waits: bool = True) -> None:
         self.true = functions_beneath()
         self.folder = folder
-        #: Who changes real paths: this process where it may, else the one that made the store.
-        self.hands = hands_of(folder) if hands is None else hands
         with open(os.path.join(folder, OWNER)) as file:
             self._owner = int(file.read())
+        self._is_supervised = os.path.exists(os.path.join(folder, SUPERVISED))
         #: Remembers the folders in which the script changes something, where nothing else guards.
         self.watch: FolderWatch | None = None
         #: What could not be copied to the folder that keeps the run's files, and why.
@@ -70,9 +70,11 @@ class Store:
         self.entries = PathTree[Place | None]()
         #: Visible path -> device and inode of what the run made there.
         self.made = PathTree[tuple[int, int]]()
+        #: Visible paths of folders of which mode and times were to be changed.
+        self.refused: dict[str, None] = {}
         # Several names of one file share its copy: device and inode -> place.
         self._shared: dict[tuple[int, ...], str] = {}
-        self._journal = Journal(folder, self._apply)
+        self._journal = Journal(folder, self._apply, waits=waits)
         self._lock: int | None = None
         self.refresh()
 
@@ -83,7 +85,7 @@ class Store:
             folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
             lock = own(folder)  # first: what has no owner is never removed
             os.mkdir(os.path.join(folder, _FILES))
-            store = cls(folder, hands=OwnHands())
+            store = cls(folder)
             store._lock = lock
             return store
 
@@ -96,6 +98,10 @@ class Store:
     def changing(self) -> contextlib.AbstractContextManager[None]:
         """While open, no other process or thread of the run changes the store."""
         return self._journal.held()
+
+    def is_held_by(self, thread: int) -> bool:
+        """Whether a thread, of whatever process, is the last that was in `changing`."""
+        return self._journal.holder() == thread
 
     def _apply(self, line: dict[str, Any]) -> None:
         if "at" in line:
@@ -112,6 +118,8 @@ class Store:
         elif "lost" in line:
             for path in self.made.at_or_below(line["lost"]):
                 self.made.pop(path)
+        elif "refused" in line:
+            self.refused[line["refused"]] = None
         elif "moved" in line:
             _move(self.entries, line["moved"], line["to"])
         else:
@@ -142,13 +150,21 @@ class Store:
             place = Place(entry.path + path[len(known) :], entry.is_private)
         return place if place.is_private else self._shared_place(place.path) or place
 
+    def outside(self, path: str) -> str:
+        """A path of what really stands at `path`, also where a supervisor answers system calls by
+        what is visible: it leaves /proc alone."""
+        return f"/proc/self/root{path}" if self._is_supervised else path
+
     def _shared_place(self, path: str) -> Place | None:
         if self._shared:
             with contextlib.suppress(OSError):
-                status = self.true.lstat(path)
+                status = self.true.lstat(self.outside(path))
                 place = self._shared.get((status.st_dev, status.st_ino))
                 return None if place is None else Place(place, True)
         return None
+
+    def _looked_at(self, place: Place) -> str:
+        return place.path if place.is_private else self.outside(place.path)
 
     def is_within(self, path: str) -> bool:
         """Whether a path lies in the store itself."""
@@ -172,7 +188,7 @@ class Store:
         if place is None:
             return None
         try:
-            return self.true.lstat(place.path)  # type: ignore[no-any-return]
+            return self.true.lstat(self._looked_at(place))  # type: ignore[no-any-return]
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -210,7 +226,7 @@ class Store:
         if place is None:
             return None
         try:
-            return self.true.readlink(place.path)  # type: ignore[no-any-return]
+            return self.true.readlink(self._looked_at(place))  # type: ignore[no-any-return]
         except OSError:
             return None
 
@@ -219,7 +235,7 @@ class Store:
         place = self.locate(path)
         if place is None:
             raise missing(path)
-        names = dict.fromkeys(self.true.listdir(place.path))
+        names = dict.fromkeys(self.true.listdir(self._looked_at(place)))
         for name in self.entries.names_in(path):
             if self.lstat(os.path.join(path, name)) is None:
                 names.pop(name, None)
@@ -257,7 +273,7 @@ class Store:
 
     def _exists(self, path: str) -> bool:
         try:
-            self.true.lstat(path)
+            self.true.lstat(self.outside(path))
         except OSError:
             return False
         return True
@@ -282,6 +298,11 @@ class Store:
             self.note_lost(path)
             raise
 
+    def note_refused(self, path: str) -> None:
+        """Mode or times of a folder of the user's were to be changed, and stay."""
+        if path not in self.refused:
+            self._journal.write({"refused": path})
+
     def note_made(self, path: str, status: os.stat_result) -> None:
         """The run made what stands at `path`."""
         self._journal.write({"new": path, "dev": status.st_dev, "ino": status.st_ino})
@@ -305,7 +326,7 @@ class Store:
             copy = self.new_place(path)
             inode = None
             if place is not None and self.lstat(path) is not None:
-                status = copy_privately(self.true, path, place.path, copy, empty=empty)
+                status = copy_privately(self.true, path, self._looked_at(place), copy, empty=empty)
                 inode = (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
             self.put(path, Place(copy, True), inode=inode)
             return copy
@@ -332,10 +353,16 @@ class Store:
         if self.made:
             first = _shown(next(iter(self.made)))
             parts.append(f"was new and is removed at the end (first: {first})")
-        if not parts:
+        said = [f"what the script wrote {' or '.join(parts)}"] if parts else []
+        if self.refused:
+            first = _shown(next(iter(self.refused)))
+            said.append(
+                f"changes of the mode or times of your folders were refused (first: {first})"
+            )
+        if not said:
             return ""
         return (
-            f"what the script wrote {' or '.join(parts)}; --keep-writes DIR keeps it, "
+            f"{', '.join(said)}; --keep-writes DIR keeps what was written, "
             "--allow-writes writes where the script says"
         )
 

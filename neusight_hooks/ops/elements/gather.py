@@ -24,7 +24,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.ops.rows.sort import deterministic_order, select_flagged
-from neusight.predictors.kernel import Kernel, KernelClass, Layout
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -47,6 +47,7 @@ def _gather_kernel(
     reads_target: bool = False,
     scatters: bool = False,
     layout: Layout = "scalar",
+    variant: Variant = "",
 ) -> list[Kernel]:
     """A kernel that moves the elements of `moved`, each read and written once, by `indices`."""
     if not moved.numel:
@@ -69,6 +70,7 @@ def _gather_kernel(
             bytes_written=written,
             flops=moved.numel if reads_target else 0,
             layout=layout,
+            variant=variant,
             scatters=scatters,
         )
     ]
@@ -86,6 +88,20 @@ def _layout_of_rows(row: int, dtype: str, torch: tuple[int, int]) -> Layout:
     return "contiguous" if torch >= _WIDE_GATHER and is_aligned else "scalar"
 
 
+#: Indices up to which a thread goes through all of them (indexSelectSmallIndex, Indexing.cu).
+_SMALL_INDEX = 16
+
+
+def _select_rows(
+    name: str, result: TensorSpec, index: TensorSpec, row: int, torch: tuple[int, int]
+) -> list[Kernel]:
+    """Rows of so many elements, one an index."""
+    layout = _layout_of_rows(row, result.dtype, torch)
+    is_small = layout == "scalar" and row > 1 and index.numel <= _SMALL_INDEX
+    variant: Variant = "small_index" if is_small else ""
+    return _gather_kernel(name, result, gpu_tensors((index,)), layout=layout, variant=variant)
+
+
 @register_op("aten::embedding")
 def embedding(
     call: OpSignature, math: MathMode, *, indices: TensorSpec, **others: Argument
@@ -93,8 +109,7 @@ def embedding(
     """A row an index."""
     result = output(call)
     row = result.numel // max(1, indices.numel)
-    layout = _layout_of_rows(row, result.dtype, math.torch)
-    return _gather_kernel("embedding", result, (indices,), layout=layout)
+    return _select_rows("embedding", result, indices, row, math.torch)
 
 
 @register_op("aten::embedding_dense_backward")
@@ -372,8 +387,7 @@ def gather_elements(
     result = output(call)
     selects = kernel_name(call) == "index_select" and dim == 0
     row = result.numel // max(1, index.numel) if selects else 1
-    layout = _layout_of_rows(row, result.dtype, math.torch)
-    return _gather_kernel(kernel_name(call), result, gpu_tensors((index,)), layout=layout)
+    return _select_rows(kernel_name(call), result, index, row, math.torch)
 
 
 @register_op("aten::scatter", "aten::scatter_add", "aten::scatter_reduce")

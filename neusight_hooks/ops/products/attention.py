@@ -202,6 +202,7 @@ def sdpa_flash_backward(
     "aten::_flash_attention_forward",
     "aten::_flash_attention_forward_no_dropout_inplace",
     "flash_attn_3::forward",
+    "flash_attn::triton_forward",
 )
 def flash_forward(
     call: OpSignature,
@@ -215,13 +216,15 @@ def flash_forward(
     window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 (or -3) forward on [batch, sequence, heads, head_dim]."""
+    """FlashAttention-2 (-3, or the first in Triton) on [batch, sequence, heads, head_dim]."""
     whole = _sequence_first(query, key, value, cum_seq_q)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
     return _forward(problem, _flash(call), causal=causal)
 
 
-@register_op("aten::_flash_attention_backward", "flash_attn_3::backward")
+@register_op(
+    "aten::_flash_attention_backward", "flash_attn_3::backward", "flash_attn::triton_backward"
+)
 def flash_backward(
     call: OpSignature,
     math: MathMode,
@@ -234,13 +237,15 @@ def flash_backward(
     window_size_left: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 (or -3) backward on [batch, sequence, heads, head_dim]."""
+    """Its backward."""
     whole = _sequence_first(query, key, value, cum_seq_q)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
     return _backward(problem, _flash(call), causal=causal, sums_groups=True)
 
 
 def _flash(call: OpSignature) -> Variant:
+    if call.op.startswith("flash_attn::triton_"):
+        return "flash_attention_triton"
     return "flash_attention_3" if call.op.startswith("flash_attn_3::") else "flash_attention"
 
 

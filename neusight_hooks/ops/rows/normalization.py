@@ -18,6 +18,11 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
+from neusight.ops.rows.rms_norm import (
+    FUSED_RMS_NORM_SINCE,
+    separate_rms_norm,
+    separate_rms_norm_backward,
+)
 from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
@@ -70,11 +75,14 @@ def layer_norm(
     *,
     input: TensorSpec,
     normalized_shape: tuple[int, ...],
+    weight: TensorSpec | None = None,
     **others: Argument,
 ) -> list[Kernel]:
     """One kernel that also writes the statistics of each row."""
     kind = _kind_of(call)
     rows, width = _rows_and_width(input, normalized_shape)
+    if kind == "rms_norm" and math.torch < FUSED_RMS_NORM_SINCE:
+        return separate_rms_norm(input, weight, rows, width)
     return _norm_kernel(kind, read_tensors(call), written_tensors(call), rows, width, variant=kind)
 
 
@@ -97,6 +105,8 @@ def layer_norm_backward(
     rows, width = _rows_and_width(input, normalized_shape)
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     wants_bias = wants_bias and kind == "layer_norm"
+    if kind == "rms_norm" and math.torch < FUSED_RMS_NORM_SINCE:
+        return separate_rms_norm_backward(input, weight, rows, width, wants_weight=wants_weight)
     reads = (grad_out, input, mean, rstd)
     kernels: list[Kernel] = []
     if wants_input:
@@ -286,9 +296,14 @@ def cudnn_batch_norm(
     vectors = gpu_tensors((weight, bias, running_mean, running_var))
     written = (output(call), *vectors[2:], *written_tensors(call)[1:3])
     width = input.numel // max(1, channels)
-    return _norm_kernel(
-        "batch_norm", (input, *vectors), written, channels, width, variant="batch_norm"
-    )
+    read = (input, *vectors)
+    kernels = _norm_kernel("batch_norm", read, written, channels, width, variant="batch_norm")
+    return _in_layout_of(input, kernels)
+
+
+def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
+    """The same kernels, whose channels are columns where they lie side by side in memory."""
+    return [replace(kernel, along_columns=source.is_channels_last) for kernel in kernels]
 
 
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
@@ -307,7 +322,8 @@ def cudnn_batch_norm_backward(
     channels = _channels(input)
     reads = (input, grad_output, weight, save_mean, save_var)
     width = input.numel // max(1, channels)
-    return _gradients("batch_norm", reads, (input, weight, weight), channels, width)
+    writes = (input, weight, weight)
+    return _in_layout_of(input, _gradients("batch_norm", reads, writes, channels, width))
 
 
 @register_op(
@@ -408,7 +424,8 @@ def _joint_gradients(
     statistics = (vector(channels, "float32", source.device),) * 2
     writes = (source, *columns) if wants_input else columns
     reads = (grad, source, weight, *statistics)
-    return _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    kernels = _gradients("batch_norm", reads, writes, channels, source.numel // channels)
+    return [replace(kernel, variant="batch_norm_gradients") for kernel in kernels]
 
 
 def _gradient_sums(

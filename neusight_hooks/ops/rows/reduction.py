@@ -82,9 +82,17 @@ def reduce_elements(
     """One kernel."""
     name = kernel_name(call)
     kernels = reduce_kernel(_SAME_KERNEL.get(name, name), (self,), written_tensors(call))
+    if name in _PLACES or (name in _EXTREMA and len(written_tensors(call)) > 1):
+        kernels = [replace(kernel, variant="with_index") for kernel in kernels]
     if _keeps_innermost(self, dim):
         return [replace(kernel, along_columns=True) for kernel in kernels]
     return kernels
+
+
+#: Ops that find where the largest or smallest element of a row is, alone, or beside it where they
+#: return both.
+_PLACES = ("argmax", "argmin")
+_EXTREMA = ("max", "min")
 
 
 def _keeps_innermost(source: TensorSpec, dims: tuple[int, ...]) -> bool:

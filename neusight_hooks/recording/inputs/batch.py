@@ -29,7 +29,8 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool, rolls_out: bool =
     samples, since siblings see the same ones. In inference, the largest call; where tokens are
     decoded, one token for each call and sequence. Where an iteration `rolls_out`: what the calls
     without gradients before its first update were given, which the updates use again and again.
-    What is computed from the output of another call of the step does not enter it. What loaders
+    What is computed from the output of another call of the step does not enter it. Without calls,
+    the first product of each pass counts. What loaders
     yield goes before, but for batches that only calls without a backward pass follow.
 
     >>> batch_of_step([], trains=True)
@@ -39,7 +40,8 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool, rolls_out: bool =
     if not found:
         return Batch()
     learns = trains and any(type(entry) is TapedOp and entry.node for entry in taped)
-    calls = [item for item in found if item.taped.source == "input"]
+    inputs = [item for item in found if item.taped.source == "input"]
+    calls = [item for item in inputs if not item.taped.is_product] or inputs
     seen = _rolled_out(calls) if rolls_out else Batch()
     if seen.samples is not None:
         return seen
@@ -113,7 +115,8 @@ def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
     if learns:
         return _largest([_together(_passes(items), "into") for items in by_owner.values()])
     decoding = [items for items in by_owner.values() if any(i.taped.is_decode for i in items)]
-    return _largest([_inferred(items) for items in decoding or by_owner.values()])
+    prompts = [item for item in calls if item.taped.is_prompt]
+    return _largest([_inferred([*prompts, *items]) for items in decoding or by_owner.values()])
 
 
 def _without_computed(calls: Sequence[_CountedInput]) -> list[_CountedInput]:

@@ -15,13 +15,24 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.inputs.sizes import size_of, size_of_loaded, tensors_in
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape, TapedInput
+from neusight.recording.tape import Tape, TapedInput, TapedOp
 from neusight.recording.tensor import ForecastTensor
 
 __all__ = ["StepInputs"]
 
 #: Calls that a backward pass may still come to, and calls whose outputs are known as such.
 _MAX_RECENT = 256
+
+#: Ops by which data meet what is trained in a program of plain functions, each with the place of
+#: the data among its arguments.
+_PRODUCTS = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+    "aten::convolution": 0,
+    "aten::embedding": 1,
+}
 
 #: Autograd nodes looked at to find which call an input was computed from.
 _MAX_NODES = 32
@@ -46,6 +57,8 @@ class StepInputs:
         self._last_inference: TapedInput | None = None
         #: What the last op in backward was about: its pass, and the numbers of its call.
         self._last_use = (-1, 0, 0)
+        #: Whether a product was seen since the last backward pass.
+        self._has_product = False
         self._batch_first: weakref.WeakKeyDictionary[torch.nn.Module, bool] = (
             weakref.WeakKeyDictionary()
         )
@@ -122,10 +135,33 @@ class StepInputs:
         is_other = before is not None and before.owner != call.owner
         if before is not None and is_other and not before.is_decode:
             if call.is_function or before.is_function:
+                before.is_prompt = _goes_on(before, call)
                 last = last or before  # one function reads the prompt, another one decodes
             else:
                 call.follows_encoder = True
         call.is_decode = _goes_on(last, call)
+
+    def multiplied(self, op: TapedOp, args: Sequence[Any]) -> None:
+        """An op that autograd follows ran outside of modules: the first product of a pass says what
+        enters a program of plain functions, if one factor is data and another one is trained."""
+        place = _PRODUCTS.get(op.signature.op)
+        if place is None or self._has_product or self._open is not None or op.sequence_nr is None:
+            return
+        self._has_product = True
+        data, *others = args[place], *args[:place], *args[place + 1 :]
+        is_trained = any(isinstance(t, torch.Tensor) and t.requires_grad for t in others)
+        if data.requires_grad or not is_trained:
+            return
+        size = size_of([_unfolded(data)])
+        if size is not None:
+            name, line = f"torch.{op.signature.op.rpartition('::')[2]}", program_line()
+            call = TapedInput(
+                "input", ("product", line), name, line, *size, is_product=True,
+                tensor=self._identity(data), first_sequence=op.sequence_nr,
+                last_sequence=op.sequence_nr + 1,
+            )  # fmt: skip
+            self._recent.append(call)
+            self._tape.add(call)
 
     def call_ends(self, output: Any) -> None:
         """The outermost module or function that was called returned."""
@@ -142,6 +178,7 @@ class StepInputs:
 
     def used_in_backward(self, sequence_nr: int) -> None:
         """An op of a backward pass belongs to what autograd gave this number in the forward."""
+        self._has_product = False
         backward, first, last = self._last_use
         task = _graph_task()
         if task == backward and first <= sequence_nr < last:
@@ -194,6 +231,14 @@ class StepInputs:
                 return found
             nodes.extend(following for following, _ in node.next_functions if following)
         return None
+
+
+def _unfolded(data: torch.Tensor) -> torch.Tensor:
+    """What a product was given: torch.matmul folds all dimensions but the last."""
+    whole = data._base
+    if whole is None or whole.numel() != data.numel() or whole.shape[-1] != data.shape[-1]:
+        return data
+    return whole
 
 
 def _goes_on(last: TapedInput | None, call: TapedInput) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
@@ -53,6 +54,10 @@ _LEAST_REPEATS = 4
 #: (about a second) after which one such call beyond the first is enough.
 _MAX_OPS_OF_METHOD = 1_000_000
 _OPS_OF_LONG_METHOD = 50_000
+
+#: Updates by one of several optimizers, each right after one call in evaluation mode, after which
+#: such a call is taken for a part of their cycle: an agent acts, and they learn from what it saw.
+_CALLS_BEFORE_UPDATES = 3
 
 #: Calls without gradients before an update that may be of a teacher; more are of a rollout.
 _FEW_CALLS = 4
@@ -106,6 +111,11 @@ class StepCutter:
         self._rolled_out = 0
         self._most_rolled_out = 0
         self._call_start = 0
+        # Calls in evaluation mode since an optimizer stepped; how many updates in a row had one
+        # before them, by optimizer; whether such calls are part of a cycle.
+        self._evaluated = 0
+        self._evaluated_before: Counter[int] = Counter()
+        self._acts = False
         self._names = TurnNames()
         self._repeats = ""
         # Ends of forward passes that may turn out to be inference.
@@ -256,6 +266,17 @@ class StepCutter:
         return any(rolled_out for _, rolled_out in turns)
 
     @property
+    def _is_on_policy(self) -> bool:
+        """Whether a step is one rollout and the updates that use it, by the same optimizers again
+        and again or after many calls. Targets that other networks compute come before more updates
+        than the first, or each optimizer steps once."""
+        turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
+        num_rollouts = sum(rolled_out for _, rolled_out in turns)
+        uses_again = len({turn for turn, _ in turns}) < len(turns)
+        is_long = self._most_rolled_out > _FEW_CALLS
+        return num_rollouts > 0 and (is_long or (num_rollouts == 1 and uses_again))
+
+    @property
     def _may_train(self) -> bool:
         return self._has_optimizer or self._num_rounds > 0 or self.backward_seen
 
@@ -308,7 +329,8 @@ class StepCutter:
             return self._num_rounds > 0 and module.training
         trains = self._optimizers.train(module)
         rolls_out = self._rolled_out > 0 or self._draws_since(self._call_start)
-        if not module.training and trains and not rolls_out:
+        if not module.training and trains and not (rolls_out or self._acts):
+            self._evaluated += 1
             return False
         if self._rolled_out or trains:
             self._rolled_out += 1
@@ -324,10 +346,21 @@ class StepCutter:
         if self._is_deaf:
             return
         self._before_first_forward = False
+        self._count_evaluated(turn)
         self._most_rolled_out = max(self._most_rolled_out, self._rolled_out)
         rolled_out, self._rolled_out = self._rolled_out > 0, 0
         may_decide = not self._optimizers.any_waits
         self._take(self._updates, (turn, rolled_out), self._tape.position(), may_decide=may_decide)
+
+    def _count_evaluated(self, turn: int) -> None:
+        """An optimizer has stepped, after some calls in evaluation mode."""
+        before, evaluated = self._evaluated_before, self._evaluated
+        self._evaluated = 0
+        before[turn] = before[turn] + 1 if evaluated == 1 else 0
+        is_one_of_several = self._optimizers.num_known > 1
+        if not self._acts and is_one_of_several and before[turn] == _CALLS_BEFORE_UPDATES:
+            self._acts = True
+            self._folded.count_as_setup()  # the calls cut what is one cycle
 
     def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
         found = turns.take(token, end, may_decide=may_decide)
@@ -359,6 +392,12 @@ class StepCutter:
             works = is_round or _has_forward(self._tape.entries) or not self.steps
             self._close(kind=None if works else "setup")
         self._folded.correct_kinds(self.writer.late_kinds)
+
+    @property
+    def may_skip_calls(self) -> bool:
+        """Whether equal calls say nothing new: nothing has trained, and the script ends early."""
+        trains = self._optimizers.num_stepped > 0 or self._num_rounds > 0 or self.backward_seen
+        return self._steady_steps is not None and not (trains or self._is_deaf)
 
     @property
     def step_is(self) -> str:
@@ -440,9 +479,7 @@ class StepCutter:
         self.backward_seen = False
         if any(type(entry) not in (TapedCalls, TapedInput) for entry in taped):
             kind = kind or _kind_of(taped)
-            is_long = len(self._updates.pattern) > 1 or self._most_rolled_out > _FEW_CALLS
-            is_iteration = self._rolls_out and is_long
-            batch = batch_of_step(taped, trains=kind == "train", rolls_out=is_iteration)
+            batch = batch_of_step(taped, trains=kind == "train", rolls_out=self._is_on_policy)
             entries = self.writer.write(taped)
             step = Step(kind, entries, batch=batch, operators=self.writer.operators)
             is_repeated = self._folded.add(step)

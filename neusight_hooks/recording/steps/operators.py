@@ -16,12 +16,15 @@ class OperatorTree:
     count from `base`."""
 
     def __init__(self, base: int | None) -> None:
+        #: How many entries of the step were written before those that positions count from.
+        self.start = 0
         self._base = base
         self._found: list[Operator] = []
         self._open: list[int] = []  # positions of those that have not ended
 
     def read(self, tokens: Sequence[CallToken | None], position: int) -> None:
-        """These begin and end before the entry at `position`."""
+        """These begin and end before the entry at `position`, counted from `start`."""
+        position += self.start
         for token in tokens:
             if token is not None:
                 number = token.sequence_nr

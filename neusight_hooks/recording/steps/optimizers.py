@@ -68,6 +68,16 @@ class Optimizers:
         return any(optimizer not in self._stepped for optimizer in self._known)
 
     @property
+    def num_known(self) -> int:
+        """How many are there that were made inside the block or stepped in it."""
+        return len(self._known | self._stepped)
+
+    @property
+    def num_stepped(self) -> int:
+        """How many of those that still are there have stepped."""
+        return len(self._stepped)
+
+    @property
     def any_train(self) -> bool:
         """Whether any ever had parameters."""
         return bool(self._trained)

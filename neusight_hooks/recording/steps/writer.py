@@ -22,7 +22,10 @@ from neusight.recording.recording import (
 from neusight.recording.steps.operators import OperatorTree
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    RepeatedCall,
+    SingleEntry,
     TapedAlloc,
+    TapedCall,
     TapedCalls,
     TapedFree,
     TapedInput,
@@ -53,6 +56,8 @@ class StepWriter:
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
+        #: Calls that repeat, as they are written behind so many allocations.
+        self._repeated: dict[tuple[RepeatedCall, int], list[Entry]] = {}
         self._last: list[TapeEntry] = []
         self._last_freed: dict[int, Home] = {}
         self._last_event = 0
@@ -64,9 +69,50 @@ class StepWriter:
         first_event = self._last_event
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
-        freed: list[Free] = []
+        plain: list[SingleEntry] = []
         operators = OperatorTree(base)
         ordinal = 0
+        for entry in taped:
+            if not isinstance(entry, TapedCall):
+                plain.append(entry)
+                continue
+            operators.start = len(entries)
+            found, ordinal = self._written(plain, base, first_event, ordinal, operators)
+            called, ordinal = self._repeat(entry, ordinal)
+            entries += found + called
+            plain = []
+        operators.start = len(entries)
+        found, _ = self._written(plain, base, first_event, ordinal, operators)
+        entries += found
+        self.index += 1
+        self.operators = operators.close(len(entries))
+        return tuple(entries)
+
+    def _repeat(self, call: TapedCall, ordinal: int) -> tuple[list[Entry], int]:
+        """The entries of a call that repeats another one, behind `ordinal` allocations."""
+        key = (call.repeated, ordinal)
+        known = self._repeated.get(key)
+        if known is None:
+            entries = call.expanded()
+            known, _ = self._written(
+                entries, _first_sequence(entries), 0, ordinal, OperatorTree(None)
+            )
+            self._repeated[key] = known
+        for place, number in zip(call.repeated.ordinals, call.numbers, strict=True):
+            self._homes[number] = (self.index, ordinal + place)
+        return known, ordinal + call.repeated.num_allocs
+
+    def _written(
+        self,
+        taped: Sequence[SingleEntry],
+        base: int | None,
+        first_event: int,
+        ordinal: int,
+        operators: OperatorTree,
+    ) -> tuple[list[Entry], int]:
+        """Entries, and how many allocations of the step there are behind them."""
+        entries: list[Entry] = []
+        freed: list[Free] = []
         for entry in taped:
             kind = type(entry)
             if freed and kind is not TapedFree:
@@ -92,9 +138,7 @@ class StepWriter:
                 goes_on = entry.is_decode and not entry.follows_encoder
                 entries.append(ModelInput(entry.samples or 0, length, goes_on))
         freed.sort(key=_storage_of)
-        self.index += 1
-        self.operators = operators.close(len(entries))
-        return (*entries, *freed)
+        return [*entries, *freed], ordinal
 
     def take_back(self) -> list[TapeEntry]:
         """The last step is none: its entries as they were taped."""

@@ -31,6 +31,11 @@ class Invention:
         self.sites: set[str] = set()
         self._reads: Counter[str] = Counter()
 
+    @property
+    def num_reads(self) -> int:
+        """How often a number was invented, and at how many lines."""
+        return self._reads.total() + len(self.sites)
+
     def report(self) -> None:
         """The program reads one here."""
         self.sites.add(call_site())

@@ -3,13 +3,14 @@ same, and its rotary embedding, norms and loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neusight.stand_ins.own_op import names, noted
+from neusight.stand_ins.own_op import differentiable, make_op, names, noted
 from neusight.stand_ins.shared.flash_rows import (
     DropoutAddNorm,
     RmsNorm,
@@ -467,6 +468,82 @@ class RotaryEmbedding(nn.Module):
         return known
 
 
+# -- the first FlashAttention in Triton -----------------------------------------------------------
+
+
+def _triton_outputs(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    """The result, and a statistic of each row and head."""
+    rows = (query.shape[0], query.shape[2], query.shape[1])
+    return torch.empty_like(query), query.new_empty(rows, dtype=torch.float32)
+
+
+_triton_forward = make_op(
+    "flash_attn::triton_forward(Tensor query, Tensor key, Tensor value, Tensor? bias, "
+    "bool is_causal) -> (Tensor, Tensor)",
+    _triton_outputs,
+)
+_triton_gradients = make_op(
+    "flash_attn::triton_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
+    "Tensor out, Tensor logsumexp, Tensor? bias, bool is_causal) -> (Tensor, Tensor, Tensor)",
+    lambda grad_out, query, key, value, *others: tuple(map(torch.empty_like, (query, key, value))),
+)
+
+
+def _triton_backward(
+    saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any
+) -> Any:
+    query, key, value, out, statistics, bias = saved
+    gradients = _triton_gradients(grad, query, key, value, out, statistics, bias, given[4])
+    return *gradients, None, None
+
+
+differentiable(
+    _triton_forward,
+    _triton_backward,
+    saves=lambda inputs, output: (*inputs[:3], *output, inputs[3]),
+)
+
+
+@noted("flash_attn", "flash_attn_triton.flash_attn_func")
+def _triton_attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+) -> Tensor:
+    """Attention of [batch, sequence, heads, width] by the kernels in Triton."""
+    refuse_what_cuda_refuses(q)
+    out: Tensor = _triton_forward(q, k, v, bias, causal)[0]
+    return out
+
+
+@noted("flash_attn", "flash_attn_triton.flash_attn_qkvpacked_func")
+def _triton_attend_qkv(
+    qkv: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+) -> Tensor:
+    """The same of [batch, sequence, 3, heads, width]."""
+    query, key, value = qkv.unbind(2)
+    return _triton_attend(query, key, value, bias, causal, softmax_scale)
+
+
+@noted("flash_attn", "flash_attn_triton.flash_attn_kvpacked_func")
+def _triton_attend_kv(
+    q: Tensor,
+    kv: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+) -> Tensor:
+    """The same of queries and [batch, sequence, 2, heads, width]."""
+    key, value = kv.unbind(2)
+    return _triton_attend(q, key, value, bias, causal, softmax_scale)
+
+
 # -- the loss -------------------------------------------------------------------------------------
 
 
@@ -523,6 +600,11 @@ MODULES: dict[str, dict[str, Any]] = {
     "flash_attn": _ATTENTION,
     "flash_attn.flash_attn_interface": _ATTENTION,
     "flash_attn.bert_padding": _PADDING,
+    "flash_attn.flash_attn_triton": names(
+        flash_attn_func=_triton_attend,
+        flash_attn_kvpacked_func=_triton_attend_kv,
+        flash_attn_qkvpacked_func=_triton_attend_qkv,
+    ),
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _ROTARY,
     "flash_attn.losses": {},

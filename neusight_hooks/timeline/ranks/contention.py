@@ -1,16 +1,24 @@
-"""Kernels that run beside collectives take longer: a second pass over a schedule."""
+"""Kernels that run beside collectives take longer, and collectives that share a link: a second pass
+over a schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.physics.communication.contention import (
     Contention,
     contention_of,
     slowdown,
 )
+from neusight.predictors.physics.communication.sharing import (
+    BOTH_WAYS,
+    Flow,
+    link_demands,
+    shared_times_ns,
+)
+from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
 from neusight.recording.recording import Recording
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
@@ -21,6 +29,10 @@ from neusight.timeline.steps import schedule
 __all__ = ["schedule_beside", "schedule_together_beside", "stretches"]
 
 _NS_PER_US = 1000.0
+
+#: Ops that use one direction of a link.
+_SENDS = frozenset({"c10d::send", "_c10d_functional::isend"})
+_RECEIVES = frozenset({"c10d::recv_", "c10d::recv_any_source_", "_c10d_functional::irecv"})
 
 
 def schedule_beside(recording: Recording, price: Pricing, host: HostProfile, gpu: GPU) -> Timeline:
@@ -42,15 +54,28 @@ def schedule_together_beside(
 
 
 def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
-    """How much longer each kernel takes for the collectives that run beside it, ns.
+    """How much longer each kernel takes for the collectives that run beside it, ns, and for the
+    slowest of the hosts that wait for each other in them.
 
-    While they overlap, it gets on slower; over a collective's time all kernels beside it together
-    lose what that takes from them. So a part of t that overlaps costs t · (1 - 1 / slowdown) more.
+    Collectives share the links between GPUs. Of other kernels, while they overlap with one, it gets
+    on slower; over a collective's time all kernels beside it together lose what that takes from
+    them. So a part of t that overlaps costs t · (1 - 1 / slowdown) more.
     """
     found = [0] * len(kernels)
-    beside = sorted(_occupations(kernels, gpu), key=lambda span: span[0])
-    if not beside:
+    collectives = [
+        number
+        for number, span in enumerate(kernels)
+        if span.kernel.kernel_class is KernelClass.COLLECTIVE
+    ]
+    if not collectives:
         return found
+    kernels = list(kernels)
+    flows = [_flow(kernels[number], gpu) for number in collectives]
+    for number, flow, time_ns in zip(collectives, flows, shared_times_ns(flows), strict=True):
+        found[number] = time_ns - flow.alone_ns
+        longer_ns = kernels[number].duration_ns + found[number]
+        kernels[number] = kernels[number]._replace(duration_ns=longer_ns)
+    beside = sorted(_occupations(kernels, gpu), key=lambda span: span[0])
     active: list[tuple[int, int, int, Contention]] = []
     coming = iter(beside)
     following = next(coming, None)
@@ -60,8 +85,30 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
             active.append(following)
             following = next(coming, None)
         active = [other for other in active if other[1] > span.start_ns]
-        found[number] = round(sum(_cost_ns(span, other) for other in active))
+        found[number] += round(sum(_cost_ns(span, other) for other in active))
+    _add_slowest(found, kernels, {kernels[number].kernel for number in collectives}, gpu)
     return found
+
+
+def _add_slowest(
+    found: list[int], kernels: Sequence[KernelSpan], collectives: Set[Kernel], gpu: GPU
+) -> None:
+    """Lets all kernels but the collectives take as long as on the slowest of the hosts."""
+    share = slowest_share(max(num_hosts(collective, gpu) for collective in collectives))
+    if not share:
+        return
+    for number, span in enumerate(kernels):
+        if span.kernel.kernel_class is not KernelClass.COLLECTIVE:
+            found[number] += round(span.duration_ns * share)
+
+
+def _flow(span: KernelSpan, gpu: GPU) -> Flow:
+    """The collective's transfer, from when all its ranks have come."""
+    moving_ns = span.duration_ns - span.waited_ns
+    op = span.call.signature.op
+    ways = BOTH_WAYS[:1] if op in _SENDS else BOTH_WAYS[1:] if op in _RECEIVES else BOTH_WAYS
+    demands = link_demands(span.kernel, moving_ns / _NS_PER_US, gpu, ways)
+    return Flow(span.end_ns - moving_ns, moving_ns, span.stream, demands)
 
 
 def _occupations(kernels: Sequence[KernelSpan], gpu: GPU) -> list[tuple[int, int, int, Contention]]:

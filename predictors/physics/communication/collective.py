@@ -12,6 +12,7 @@ from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
+from neusight.predictors.physics.communication.channels import CHANNEL_THREADS, num_channels
 from neusight.predictors.physics.communication.measured import (
     curve_of,
     measured_spread,
@@ -23,7 +24,7 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
 
-__all__ = ["collective_timing", "inside_gbps", "physical_us"]
+__all__ = ["channels_of", "collective_timing", "inside_gbps", "physical_us"]
 
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
@@ -95,7 +96,7 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     curve = curve_of(kernel.name, size, place, system)
     if curve is None:
         time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
-        if kernel.name == "all_reduce" and DTYPE_BYTES[kernel.dtype] >= _NVLS_ITEM_BYTES:
+        if _is_added_up(kernel):
             at_most_us = _in_switches_us(size, gpu, place)
     else:
         time_us = measured_us(
@@ -105,8 +106,9 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         )
         spread = measured_spread(curve, size.num_bytes)
     launch = geometry_of(
-        KernelClass.COLLECTIVE, gpu, num_ctas=_NCCL_CHANNELS, threads_per_cta=_NCCL_THREADS
-    )
+        KernelClass.COLLECTIVE, gpu,
+        num_ctas=channels_of(kernel, gpu), threads_per_cta=CHANNEL_THREADS,
+    )  # fmt: skip
     return PhysicalTime(
         time_us=time_us,
         bound="communication",
@@ -116,6 +118,26 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         num_waves=launch.num_waves,
         at_most_us=at_most_us,
     )
+
+
+def channels_of(kernel: Kernel, gpu: GPU) -> int:
+    """How many channels, and so SMs, the kernel of a collective holds.
+
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> [channels_of(Kernel.collective(name, 2**28, 8), find_gpu("H100"))
+    ...  for name in ("all_gather", "all_reduce")]
+    [24, 16]
+    """
+    size = kernel.size
+    assert isinstance(size, CollectiveSize)
+    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    in_switches = _is_added_up(kernel) and math.isfinite(_in_switches_us(size, gpu, place))
+    return num_channels(kernel.name, size, gpu, place, adds_in_switches=in_switches)
+
+
+def _is_added_up(kernel: Kernel) -> bool:
+    """Whether it is of a kind that switches can add up."""
+    return kernel.name == "all_reduce" and DTYPE_BYTES[kernel.dtype] >= _NVLS_ITEM_BYTES
 
 
 def physical_us(name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement) -> float:
@@ -194,8 +216,3 @@ def _growth(world_size: int) -> float:
     if world_size > _FLOOR_RANKS:
         growth *= 1.0 + 0.25 * math.log2(world_size / _FLOOR_RANKS)
     return growth
-
-
-#: CTAs and threads of an NCCL kernel on NVLink (NCCL 2.2x defaults).
-_NCCL_CHANNELS = 24
-_NCCL_THREADS = 512

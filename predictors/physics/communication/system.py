@@ -24,22 +24,26 @@ _AMPERE = (8, 0)
 #: Half width of the 80 % interval between nodes where nobody said which network there is.
 _UNSTATED_SPREAD = 0.9
 
-#: Over PCIe, fitted on every other size of data/modern's nccl-tests of L40S (2, 4 and 8 GPUs; 37 %
-#: off before, 13 % on the sizes left out): what a collective costs at least, and each step of it;
-#: the share of the link that two GPUs reach directly; and what each of 4 and of 8 reaches through
-#: the host's memory, 1e9 bytes per second over PCIe 4 x16 (8 lie on two sockets).
+#: What a collective over PCIe costs at least, and each step of it, µs: fitted on every other size
+#: of data/modern's nccl-tests of L40S (2, 4 and 8 GPUs; 13 % on the sizes left out).
 PCIE_BASE_US = 6.5
 PCIE_STEP_US = 0.9
-_PCIE_PAIR_SHARE = 0.6
-_HOST_GBPS = 4.75
-_SOCKETS_GBPS = 1.23
-_HOST_RANKS = 4
-_PCIE4_GBPS = 32.0
+#: The share of its PCIe link that a rank reaches in a host that nobody measured, through bridges or
+#: the host's memory: 5.9 of 16e9 bytes per second on M40 (data/deepbench), whether 2, 4 or 8 GPUs
+#: take part. GTX TITAN X and P100 in other hosts come out 0 to 6 % off with it; TITAN X Pascal
+#: reaches 0.76, 0.70 and 0.55, and eight L40S on two sockets 0.04 (topology pcie-l40s).
+_PCIE_SHARE = 0.37
 #: Servers whose GPUs are bridged in pairs reach each other directly over PCIe too: the share of the
 #: link of four A100 (data/modern, vidur; H100's come out 3 to 6 % off with it).
 _BRIDGED_SHARE = 0.72
 #: PCIe 3.0 x16, one direction, where a GPU names no link at all.
 _DEFAULT_PCIE_GBPS = 16.0
+#: PCIe up to 3.0, whose hosts have one network card, of 56 Gb/s (FDR InfiniBand), and the share of
+#: it that 16 and 32 M40 reach (data/deepbench; GTX TITAN X the same, P100 0.45, TITAN X Pascal
+#: 0.77).
+_OLDER_PCIE_GBPS = 16.0
+_OLDER_CARD_GBPS = 7.0
+_OLDER_CARD_SHARE = 0.58
 #: Half width of the 80 % interval over PCIe where the box is not known: hosts differ by 10 times.
 _PCIE_SPREAD = 0.6
 
@@ -58,10 +62,17 @@ def system_of(gpu: GPU) -> Topology:
 def _reference_of(gpu: GPU) -> Topology:
     known = reference_by_name(gpu.model)
     base = known or Topology(f"usual of {gpu.name}", _GPUS_PER_NODE, _inside(gpu))
-    cards = base.gpus_per_node
-    card_gbps = _AMPERE_CARD_GBPS if gpu.compute_capability == _AMPERE else _CARD_GBPS
-    network = base.network or Level("network", card_gbps, nics_per_node=cards)
+    network = base.network or _usual_network(gpu, base)
     return base.with_network(replace(network, spread=_UNSTATED_SPREAD))
+
+
+def _usual_network(gpu: GPU, base: Topology) -> Level:
+    """A card a GPU; in hosts of PCIe 3 alone, one."""
+    level, pcie = base.inside[-1], gpu.pcie_gbps or _DEFAULT_PCIE_GBPS
+    if level.kind == "pcie" and len(base.inside) == 1 and pcie <= _OLDER_PCIE_GBPS:
+        return Level("network", _OLDER_CARD_GBPS, nics_per_node=1, share=_OLDER_CARD_SHARE)
+    card_gbps = _AMPERE_CARD_GBPS if gpu.compute_capability == _AMPERE else _CARD_GBPS
+    return Level("network", card_gbps, nics_per_node=base.gpus_per_node)
 
 
 def is_bridged(gpu: GPU) -> bool:
@@ -77,14 +88,7 @@ def _inside(gpu: GPU) -> tuple[Level, ...]:
         return bridge, _over_pcie(pcie, _GPUS_PER_NODE, _BRIDGED_SHARE)
     if gpu.link_gbps and "PCIe" not in gpu.link_kind:
         return (Level("switch", gpu.link_gbps, ranks=_GPUS_PER_NODE),)
-    newer = pcie / _PCIE4_GBPS
-    staged = (
-        _over_pcie(_HOST_GBPS * newer, _HOST_RANKS, 1.0),
-        _over_pcie(_SOCKETS_GBPS * newer, _GPUS_PER_NODE, 1.0),
-    )
-    if "GeForce" in gpu.driver_name:  # its driver has no direct transfers
-        return staged
-    return _over_pcie(pcie, 2, _PCIE_PAIR_SHARE), *staged
+    return (_over_pcie(pcie, _GPUS_PER_NODE, _PCIE_SHARE),)
 
 
 def _over_pcie(gbps: float, ranks: int, share: float) -> Level:

@@ -119,11 +119,14 @@ _COUNTED_FLOOR = 1.1
 _COUNTED = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm_sums"})
 
 #: Batch norm goes through its input twice, forward and backward (backward is the whole of its two
-#: inputs), a CTA a channel. Its statistics alone, and the sums of its gradient, take one pass.
-#: Bandwidth: 0.87 with many channels (V100, a public ResNet-50 profile), 0.55 with 128 (H100).
-#: Bytes a clock of the one CTA, both passes: 16 and 32 channels 8.4-9.4 on H100, 6.8 on A100
-#: (data/kernelbench 52 and 73, judged on 72 and level 3's 13).
-BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_sums": 0.0}
+#: inputs), a CTA a channel; `rows.py` says when it does not. Its statistics alone, and the sums of
+#: its gradient, take one pass.
+#: Bandwidth of cuDNN's kernels, which take all three: 0.83 to 0.87 of the peak with many channels
+#: (a public profile of ResNet-50's training on V100), as a stream; of the others 0.55 with 128
+#: (H100). Bytes a clock of the one CTA, both passes: 16 and 32 channels 8.4-9.4 on H100, 6.8 on
+#: A100 (data/kernelbench 52 and 73, judged on 72 and level 3's 13).
+BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_gradients": 1.0, "batch_norm_sums": 0.0}
+_BATCH_NORM_DRAM_SHARES = {("nvidia", "batch_norm"): 0.97}
 _BATCH_NORM_DRAM_SHARE = 0.65
 _BATCH_NORM_ROW_BYTES = 8.5
 
@@ -138,7 +141,7 @@ _NORM_BACKWARD_READS = 0.35
 
 def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     """The family of a memory-bound kernel, by its class, what it does, its width and layout."""
-    kind = _kind_of_contiguous(kernel)
+    kind = _kind_of_contiguous(kernel, vendor)
     if vendor == "amd" and kernel.name in _TRANSPOSES:
         return _AMD_TRANSPOSE
     if vendor == "amd" and kind == _STREAM and DTYPE_BYTES[kernel.dtype] <= 2:
@@ -161,7 +164,7 @@ def _is_special(kernel: Kernel) -> bool:
     return kernel.name in _BULK or kernel.name == SERIAL_SUM or kernel.scatters or kernel.selects
 
 
-def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
+def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.name in _TRANSPOSES:
@@ -180,7 +183,7 @@ def _kind_of_contiguous(kernel: Kernel) -> MemoryKind:
     if is_wide_softmax(kernel):
         return kind._replace(issue_bytes=_WIDE_SOFTMAX_ISSUE)
     if kernel.kernel_class is KernelClass.NORMALIZATION:
-        return _kind_of_norm(kernel, kind)
+        return _kind_of_norm(kernel, kind, vendor)
     return kind
 
 
@@ -191,7 +194,7 @@ def is_wide_softmax(kernel: Kernel) -> bool:
     return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
 
 
-def _kind_of_norm(kernel: Kernel, kind: MemoryKind) -> MemoryKind:
+def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     if kernel.variant in _COUNTED and not (kernel.is_backward or kernel.along_columns):
         kind = kind._replace(floor_factor=_COUNTED_FLOOR)
     if kernel.along_columns:
@@ -203,7 +206,9 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind) -> MemoryKind:
         tensors = 2.0 if kernel.is_backward else 1.0
         return kind._replace(
             extra_reads=again,
-            dram_share=_BATCH_NORM_DRAM_SHARE,
+            dram_share=_BATCH_NORM_DRAM_SHARES.get(
+                (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
+            ),
             row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES / tensors,
         )
     return kind

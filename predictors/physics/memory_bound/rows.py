@@ -14,7 +14,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     is_wide_softmax,
 )
 
-__all__ = ["missed_again", "reads_again", "row_us"]
+__all__ = ["is_cudnn_batch_norm", "missed_again", "reads_again", "row_us"]
 
 
 class RowCta(NamedTuple):
@@ -69,6 +69,12 @@ _MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
 #: take four times the steps: 7.3 to 396 µs, 3 to 16 % off so.
 _AMD_BATCH_NORM_GRADIENT = RowCta(1024, 0.0, 1024.0, 1400.0)
 
+#: The same kernel on NVIDIA: 512 threads, an element each, two passes of `_MOMENTS`' latency each.
+#: Not read off, but held against the steps of VGG with and without batch norm in FP16
+#: (data/torchvision_cnn): on V100, 2060, TITAN RTX and 2080 Ti its share of the step was a quarter
+#: to a third too short.
+_BATCH_NORM_GRADIENT = RowCta(512, 0.0, 512.0, 1900.0)
+
 #: Share of the L2 that the rows in work take when half of what is read again comes from DRAM, and
 #: how sharply: A100 keeps rows of 64 KiB and loses those of 128 (data/fused_ops_baselines), V100
 #: loses half at 20 KiB (data/paper_fp32).
@@ -88,6 +94,20 @@ _PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
 _NORM_HALF_WIDTH = 1200.0
 
 
+#: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
+#: into a CTA's static shared memory (bn_fw_tr_1C11_singleread: 25 KB forward and 13 KB backward,
+#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs
+#: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
+#: channels.
+_SINGLE_READ_BYTES = 48 * 1024
+_CHANNEL_CLOCKS = 1800.0
+_CHANNELS_AT_ONCE = 2
+
+#: As NHWC all SMs share all channels (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) and keep what fits into
+#: their shared memory, this share of it, for the second pass. A prior.
+_KEPT_SHARE = 0.75
+
+
 def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """How often the input is read again, as far as caches do not answer."""
     size = kernel.size
@@ -96,11 +116,28 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if is_wide_softmax(kernel):
         passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
         return passes * _missed_share(kernel, size, gpu)
+    if is_cudnn_batch_norm(kernel, gpu):
+        return kind.extra_reads * _read_twice(kernel, size, gpu)
     is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
     if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
         squares = float(size.width) * size.width
         return kind.extra_reads * squares / (squares + _NORM_HALF_WIDTH * _NORM_HALF_WIDTH)
     return kind.extra_reads
+
+
+def is_cudnn_batch_norm(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether one kernel of cuDNN's normalizes a batch, or gives all gradients of that."""
+    return kernel.variant == "batch_norm" and gpu.vendor == "nvidia"
+
+
+def _read_twice(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The share of its input that a batch norm of cuDNN reads a second time."""
+    tensors = 2 if kernel.is_backward else 1
+    channel_bytes = tensors * size.width * DTYPE_BYTES[kernel.dtype]
+    if not kernel.along_columns:
+        return float(channel_bytes > _SINGLE_READ_BYTES)
+    kept = _KEPT_SHARE * gpu.num_sms * gpu.shared_memory_per_sm_bytes
+    return max(0.0, 1.0 - kept / max(1, channel_bytes * size.rows))
 
 
 def _missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
@@ -133,11 +170,21 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     cta = _cta_of(kernel, size, gpu)
     if cta is not None:
         return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
+    if is_cudnn_batch_norm(kernel, gpu) and kind.row_bytes:
+        return _batch_norm_clocks(kernel, size, kind, gpu) * 1e6 / gpu.clock_hz
     if not kind.row_bytes:
         return _clocks_of_variant(kernel, size, gpu) * 1e6 / gpu.clock_hz
     row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
     rounds = max(1.0, size.rows / gpu.num_sms)
     return rounds * row * 1e6 / (kind.row_bytes * gpu.clock_hz)
+
+
+def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GPU) -> float:
+    """The channels of an SM one after the other, or so many at once."""
+    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
+    rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
+    return fixed + rounds * row / kind.row_bytes
 
 
 #: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16
@@ -174,10 +221,63 @@ def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
     return clocks * (_AMD_POOL if gpu.vendor == "amd" else 1.0)
 
 
+#: Clocks of an index that a thread looks up after another, in a gather of few rows: the latencies
+#: of index and row. RTX A6000 950; H100, not used, 1130 (data/llm_layers, embedding of 1 to 16
+#: tokens, torch 2.6).
+_INDEX_CLOCKS = 950.0
+
+#: Threads of a CTA that reduces rows, its rows at most (a warp each), loads of a thread at a time
+#: (Reduce.cuh: MAX_NUM_THREADS, vt0). With more values than so many times its rows, a thread shares
+#: them with those of other rows, or CTAs with each other.
+_REDUCTION_THREADS = 512
+_REDUCTION_ROWS = 16
+_REDUCTION_LOADS = 4
+_VALUES_PER_ROW = 16
+#: Clocks of such a step out of the L2. The mean in an RMS norm of 4 to 16 rows of 4096 takes 330 on
+#: RTX A6000, whose shortest kernels are priced a little too long, and 440 on H100, which was not
+#: used (data/llm_layers).
+_REDUCTION_CLOCKS = 300.0
+
+
+def _reduction_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The steps of a thread where few CTAs reduce long rows, in waves (setReduceConfig)."""
+    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    values = min(size.width * rows / _REDUCTION_THREADS, rows * _VALUES_PER_ROW)
+    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
+    waves = max(1.0, size.rows / rows / at_once)
+    return waves * math.ceil(values / _REDUCTION_LOADS) * _REDUCTION_CLOCKS
+
+
+#: Clocks that a thread takes for each value whose place it keeps too, one after the other, and the
+#: rows of a CTA where neighbours are not of one row. Argmax of 16 x 256 x 256 along the middle
+#: (data/kernelbench 51) adds 9.4 µs to the sum on H100 SXM, 9 to 10 on A100, 1.5 on L40S, whose
+#: host hides it, 30 on T4; judged on max, argmin and min (49, 52, 53).
+_INDEXED_CLOCKS = 1100.0
+_INDEXED_COLUMNS = 32
+_MOST_VALUES = 256
+
+
+def _indexed_clocks(kernel: Kernel, size: RowsSize) -> float:
+    """What the threads of a CTA take that keep the place of each value; full SMs hide it."""
+    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    if kernel.along_columns:
+        rows = _INDEXED_COLUMNS
+    values = min(size.width * rows / _REDUCTION_THREADS, _MOST_VALUES)
+    return values * _INDEXED_CLOCKS
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
         return _scan_clocks(size, gpu)
+    if kernel.variant == "small_index":
+        return (size.rows - 1) * _INDEX_CLOCKS
+    if kernel.variant == "with_index":
+        return _indexed_clocks(kernel, size)
+    if kernel.kernel_class is KernelClass.REDUCTION and not (
+        kernel.variant or kernel.along_columns
+    ):
+        return _reduction_clocks(size, gpu)
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
@@ -203,13 +303,20 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
     if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.along_columns:
         return None
     if kernel.is_backward:
-        is_own = is_amd and kernel.variant == "batch_norm" and DTYPE_BYTES[kernel.dtype] <= 2
-        return _AMD_BATCH_NORM_GRADIENT if is_own else None
+        return _gradient_cta(kernel, is_amd=is_amd)
     if kernel.variant in ("layer_norm", "rms_norm"):
         return _amd_layer_norm(size) if is_amd else _LAYER_NORM
     if kernel.variant in ("group_norm", "batch_norm_sums"):
         return _MOMENTS_OF_A_WARP if size.width < _MOMENTS.step else _MOMENTS
     return None
+
+
+def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
+    if not is_amd:
+        return _BATCH_NORM_GRADIENT if kernel.variant == "batch_norm_gradients" else None
+    is_batch_norm = kernel.variant in ("batch_norm", "batch_norm_gradients")
+    is_own = is_batch_norm and DTYPE_BYTES[kernel.dtype] <= 2
+    return _AMD_BATCH_NORM_GRADIENT if is_own else None
 
 
 def _slower(cta: RowCta, factor: float) -> RowCta:

@@ -163,6 +163,8 @@ DTYPES = {
     "fp8_dynamic": "float8_e4m3fn",
     "fp8_block128": "float8_e4m3fn",
     "int8": "int8",
+    "fp16_tensor_core": "float16",
+    "fp16_storage_fp32_math": "float16",
 }
 
 #: Sources whose rows come from long profiler loops: on one GPU and shape they are as fast as burst

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel, KernelClass, Variant
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.predictors.learned.features import BLOCK_SCALED, BY_ROW
 from neusight.predictors.training.dataset import Bools, Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
@@ -54,18 +54,50 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
             table="gemm",
             dtype=dtype,
             phase_or_op="gemm",
-            launches=[
-                _gemm_launches(*sizes, dtype=name, is_block_scaled=dtype == "fp8_block128")
-                for sizes in _tuples(rows, ("m", "n", "k"))
-            ],
+            launches=_products(rows, dtype, name),
             latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
             shape=shape_numbers(rows["m"], rows["n"], rows["k"]),
+            sustained=_TRANSPOSED[0] in rows.columns,  # hundreds of calls in a row
             parts_us=rows["act_quant_us"].to_numpy(dtype=np.float64)
             if is_fp8 and "act_quant_us" in rows.columns
             else None,
             is_model_shape=_is_aligned(rows),
         )
         yield from by_regime(group, regimes(rows))
+
+
+def _products(rows: DataFrame, dtype: str, name: str) -> list[Launches]:
+    """What each row launches."""
+    if _TRANSPOSED[0] in rows.columns:
+        return [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
+    is_block_scaled = dtype == "fp8_block128"
+    return [
+        _gemm_launches(*sizes, dtype=name, is_block_scaled=is_block_scaled)
+        for sizes in _tuples(rows, ("m", "n", "k"))
+    ]
+
+
+#: What tables of BLAS calls say besides the sizes.
+_TRANSPOSED = ("a_transposed", "b_transposed")
+_BLAS = ("m", "n", "k", *_TRANSPOSED)
+
+
+def _column_major(
+    m: int, n: int, k: int, is_a_turned: bool, is_b_turned: bool, *, dtype: str
+) -> Kernel:
+    """The product of a BLAS call, C[m, n] = op(A) op(B) in columns: row by row it is that of
+    op(B)ᵀ and op(A)ᵀ, whose rows are the columns of B and A."""
+    layout: Layout = _ROW_MAJOR[bool(is_b_turned), bool(is_a_turned)]
+    return Kernel.gemm(n, m, k, dtype=dtype, layout=layout)
+
+
+#: Layouts in rows, by whether BLAS was given its second and its first operand turned.
+_ROW_MAJOR: dict[tuple[bool, bool], Layout] = {
+    (False, False): "nn",
+    (False, True): "nt",
+    (True, False): "tn",
+    (True, True): "tt",
+}
 
 
 def _gemm_launches(m: int, n: int, k: int, *, dtype: str, is_block_scaled: bool) -> Launches:

@@ -229,3 +229,25 @@ def test_prices_are_explained_after_the_summary(
     assert (known, unknown) == (0, 2)
     assert "addmm on H100-SXM5-80GB: 1 kernel of " in out
     assert "no module, op or kernel of the step has 'conv'" in capsys.readouterr().err
+
+
+def test_the_clock_that_is_asked_for_is_stated_and_priced(tmp_path: Path) -> None:
+    (tmp_path / "product.py").write_text(
+        "import torch\nw = torch.ones(8192, 8192, device='cuda', dtype=torch.bfloat16)\nw @ w\n"
+    )
+
+    def lines(*words: str) -> tuple[str, float]:
+        done = run_python(
+            *("-m", "neusight", "run", "--gpu", "H100", *words, "--json", "found.json"),
+            "product.py",
+            cwd=tmp_path,
+        )
+        latency = json.loads((tmp_path / "found.json").read_text())["step_latency_us"]["median"]
+        return done.stdout, latency
+
+    default, burst = lines(), lines("--clock", "burst")
+
+    assert ", sustained clocks\n" in default[0]
+    assert ", burst clocks\n" in burst[0]
+    assert burst[1] < 0.95 * default[1]
+    assert lines("--clock", "sustained") == default

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ import torch
 from compiled_net import Net, infer, ops, steady, torch_compile
 
 import neusight
-from neusight.fake_cuda.compiling import compiler, needed_names
+from neusight.compatibility.torch_internals import TorchInternal, table
+from neusight.fake_cuda.compiling import compiler
 from neusight.fake_cuda.compiling.compiler import inductor_answer
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
@@ -101,11 +101,13 @@ def test_fusion_depends_on_architecture_and_size() -> None:
 
 def needed() -> dict[str, object]:
     return {
-        f"{module}.{name}": attrgetter(name)(import_module(module))
-        for module, names in needed_names.NEEDED_NAMES.items()
-        for name in names
-        # A method that is made anew at each look, and what torch counts in.
-        if not name.endswith(("_type_dispatch", "counters", "graph_break_reasons"))
+        row.name: resolve_name(row.name)
+        for row in table()
+        if row.feature == "compiling"
+        and row.name.startswith(("torch._dynamo.", "torch._functorch.", "torch._inductor."))
+        and row.check == "attribute"
+        # A method that is made again at each look, and what torch counts in.
+        and not row.name.endswith(("_type_dispatch", "counters", "graph_break_reasons"))
     }
 
 
@@ -209,7 +211,8 @@ def test_a_backend_that_nobody_knows_is_torchs_to_refuse() -> None:
 
 
 def test_where_torch_has_moved_a_name_the_program_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "moved_names", lambda: ["torch._inductor.gone"])
+    gone = TorchInternal("torch._inductor.gone", "neusight", "compiling", "attribute")
+    monkeypatch.setattr(compiler, "missing", lambda feature: [gone])
 
     with neusight.forecast_on("H100") as forecast:
         net = Net().cuda().eval()
@@ -225,7 +228,7 @@ def test_where_torch_has_moved_a_name_the_program_is_eager(monkeypatch: pytest.M
 
     assert same
     assert [text for text in forecast.warnings if "torch.compile" in text] == [
-        f"torch.compile is forecast as eager: torch {torch.__version__} moved torch._inductor.gone"
+        f"torch.compile is forecast as eager: torch {torch.__version__} has no torch._inductor.gone"
     ]
 
 

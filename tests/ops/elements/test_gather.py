@@ -31,6 +31,16 @@ def test_rows_are_gathered_by_wide_loads_since_torch_2_8() -> None:
     assert layout(511, (2, 8)) == "scalar"  # no multiple of 16 bytes
 
 
+def test_before_torch_2_8_a_thread_looks_up_all_of_up_to_16_indices() -> None:
+    def variant(count: int, torch: tuple[int, int]) -> str:
+        signature = call("embedding", spec(count, 512), weight=spec(100, 512),
+                         indices=spec(count, dtype="int64"))  # fmt: skip
+        return kernels(signature, MathMode(torch=torch))[0].variant
+
+    assert [variant(count, (2, 6)) for count in (16, 17)] == ["small_index", ""]
+    assert variant(16, (2, 8)) == ""
+
+
 def embedding_backward(count: int) -> list[str]:
     return names(
         call(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from neusight.predictors.kernel import Kernel
+from neusight.recording.recording import MathMode
 from op_calls import call, kernels, names, spec
 
 
@@ -198,3 +201,24 @@ def test_a_group_norm_without_an_image_needs_no_factors() -> None:
     moments, norm = kernels(signature)
     assert (moments.name, norm.name) == ("group_norm_moments", "group_norm")
     assert norm.bytes_read == rows.num_bytes + 2 * channels.num_bytes + 2 * 4 * 8 * 16
+
+
+def test_before_torch_had_an_rms_norm_it_took_many_passes_in_fp32() -> None:
+    """bf16: copy 2+4 bytes of each element, square 8, mean 4, product 8, copy 4+2, weight 4."""
+    x, column = spec(128, 4096, dtype="bfloat16"), spec(4096, dtype="bfloat16")
+    forward = call("_fused_rms_norm", x, input_=x, normalized_shape=(4096,), weight=column)
+    backward = call(
+        "_fused_rms_norm_backward", x, column, grad_out=x, input_=x, normalized_shape=(4096,),
+        weight=column, output_mask=(True, True),
+    )  # fmt: skip
+
+    before, since = (
+        [kernels(forward, MathMode(torch=torch)), kernels(backward, MathMode(torch=torch))]
+        for torch in ((2, 6), (2, 9))
+    )
+
+    assert [len(found) for found in since] == [1, 2]
+    assert len(before[0]) == 8
+    moved = sum(kernel.num_bytes for kernel in before[0])
+    assert moved == pytest.approx(36 * x.numel, rel=0.01)
+    assert sum(k.num_bytes for k in before[1]) > 5 * sum(k.num_bytes for k in since[1])

@@ -18,6 +18,18 @@ def test_a_reduction_has_a_row_a_result() -> None:
     assert (along.along_columns, across.along_columns) == (False, True)
 
 
+def test_a_maximum_with_its_place_is_told_from_one_without() -> None:
+    place = spec(64, dtype="int64")
+    both = kernels(call("max", spec(64), place, overload="dim", self=spec(64, 32), dim=1))[0]
+    alone = kernels(call("argmin", place, self=spec(64, 32), dim=1))[0]
+    value = kernels(call("amax", spec(64), self=spec(64, 32), dim=(1,)))[0]
+    whole = kernels(call("max", spec(dtype="int64"), self=spec(64, dtype="int64")))[0]
+
+    variants = [kernel.variant for kernel in (both, alone, value)]
+    assert variants == ["with_index", "with_index", ""]
+    assert whole.variant == ""
+
+
 def test_a_loss_reads_one_score_a_target() -> None:
     (kernel,) = kernels(
         call(

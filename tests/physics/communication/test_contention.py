@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.physics.communication.collective import channels_of
 from neusight.predictors.physics.communication.contention import (
     Contention,
     contention_of,
@@ -23,10 +24,10 @@ GEMM = Kernel.gemm(4096, 4096, 4096)
 
 
 def test_channels_hold_sms_and_the_bytes_pass_the_dram_twice() -> None:
-    """20 of 132 SMs; 7/4 GiB in 10 ms are 188 GB/s of the link and twice that of the DRAM."""
+    """16 of 132 SMs, for the switches add up; 1.75 GiB in 10 ms, twice, of the DRAM."""
     left = contention_of(REDUCE, 10_000.0, H100)
 
-    assert left.sms_left == pytest.approx(112 / 132)
+    assert left.sms_left == pytest.approx(116 / 132)
     bandwidth = H100.bandwidth_gbps * H100.bandwidth_utilization
     assert left.bandwidth_left == pytest.approx(1 - 2 * 1.75 * 2**30 / 1e7 / bandwidth)
 
@@ -69,3 +70,21 @@ def test_nothing_is_slowed_more_than_twice(
     left = contention_of(Kernel.collective("all_gather", 2**28, world), time_us, gpu)
 
     assert 1.0 <= slowdown(GEMM, bound, left) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "collective", "channels"),
+    [
+        ("A100", Kernel.collective("all_gather", 2**30, 8), 24),
+        ("V100", Kernel.collective("all_gather", 2**30, 8), 12),
+        ("H100", Kernel.collective("all_gather", 2**30, 8), 24),
+        ("H100", Kernel.collective("all_reduce", 2**30, 8), 16),
+        ("H100", Kernel.collective("all_gather", 2**16, 8), 2),
+        ("H100", Kernel.collective("all_gather", 2**30, 16, num_nodes=2), 16),
+        ("H100", Kernel.collective("send_recv", 2**30, 2, num_nodes=2), 2),
+    ],
+)
+def test_channels_are_those_of_links_and_cards_and_fewer_for_few_bytes(
+    gpu: str, collective: Kernel, channels: int
+) -> None:
+    assert channels_of(collective, find_gpu(gpu)) == channels

@@ -46,10 +46,19 @@ def test_an_unstated_network_has_a_wider_interval() -> None:
     [
         ("H800-SXM5-80GB", ["switch"]),
         ("A100-PCIE-80GB", ["switch", "pcie"]),
-        ("T4", ["pcie", "pcie", "pcie"]),
-        ("RTX-4090", ["pcie", "pcie"]),
+        ("L40S", ["pcie", "pcie", "pcie"]),
+        ("T4", ["pcie"]),
+        ("RTX-4090", ["pcie"]),
         ("MI300X", ["mesh"]),
     ],
 )
 def test_what_a_gpu_has_says_what_joins_it(name: str, kinds: list[str]) -> None:
     assert [level.kind for level in system_of(find_gpu(name)).inside] == kinds
+
+
+def test_hosts_of_pcie_3_have_one_network_card_and_others_one_a_gpu() -> None:
+    older, newer = (system_of(find_gpu(name)).network for name in ("P100", "L4"))
+
+    assert older is not None
+    assert newer is not None
+    assert (older.nics_per_node, newer.nics_per_node) == (1, 8)

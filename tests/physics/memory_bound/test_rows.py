@@ -155,3 +155,39 @@ def test_a_batch_norms_gradient_on_amd_goes_by_the_steps_of_a_channel(
     forecast_us = memory_bound_timing(kernel, find_gpu("MI300X")).time_us
 
     assert forecast_us == pytest.approx(measured_us, rel=0.17)
+
+
+def rows_us(kernel_class: KernelClass, rows: int, width: int, variant: Variant = "") -> float:
+    kernel = Kernel.rows(
+        kernel_class, "mean", rows, width, dtype="float32", variant=variant, layout="scalar",
+        bytes_read=4 * rows * width, bytes_written=4 * rows,
+    )  # fmt: skip
+    return memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+
+def test_sixteen_rows_share_a_cta_whose_threads_then_take_more_of_each() -> None:
+    """data/llm_layers, RMS norm of 1 and 16 rows of 4096: 27.0 - 17.5 us on H100, of which the mean
+    takes most."""
+    one, sixteen, sixty_four = (rows_us(KernelClass.REDUCTION, rows, 4096) for rows in (1, 16, 64))
+
+    assert 3.5 < sixteen - one < 9.5
+    assert sixty_four == pytest.approx(sixteen, rel=0.05)
+
+
+def test_a_gather_of_few_indices_looks_them_up_one_after_another() -> None:
+    """data/llm_layers, embedding of 9 tokens on H100: 7.9 us."""
+    assert rows_us(KernelClass.GATHER, 9, 4096, "small_index") == pytest.approx(7.9, rel=0.2)
+
+
+def test_finding_the_place_of_a_maximum_takes_a_thread_a_latency_for_each_value() -> None:
+    """data/kernelbench 49 to 53, 16 x 256 x 256 along the middle: 9 us beyond the sum on H100."""
+
+    def found(variant: Variant, rows: int = 4096, width: int = 256) -> float:
+        kernel = Kernel.rows(
+            KernelClass.REDUCTION, "max", rows, width, dtype="float32", variant=variant,
+            along_columns=True, bytes_read=4 * rows * width, bytes_written=12 * rows,
+        )  # fmt: skip
+        return memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+    assert 7 < found("with_index") - found("") < 12
+    assert found("with_index", 2**19, 4096) == pytest.approx(found("", 2**19, 4096), rel=0.05)

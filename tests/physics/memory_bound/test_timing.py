@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
+from neusight.predictors.physics.memory_bound.kinds import kind_of
+from neusight.predictors.physics.memory_bound.rows import reads_again
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
 from neusight.predictors.physics.physical_time import smooth_maximum
 from neusight.predictors.physics.roofline import cold_share, roofline_us
@@ -218,22 +220,71 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
     assert bandwidth(1024) > bandwidth(2048) > 1.5 * bandwidth(16384)
 
 
-def test_a_fused_batch_norm_reads_twice_and_its_statistics_once() -> None:
-    def time_us(variant: Variant) -> float:
-        kernel = Kernel.rows(
-            KernelClass.NORMALIZATION,
-            "batch_norm",
-            2048,
-            2**15,
-            dtype="float32",
-            bytes_read=2**28,
-            bytes_written=0,
-            variant=variant,
-            along_columns=True,  # shared among CTAs, as with neighbouring channels
-        )
-        return memory_bound_timing(kernel, find_gpu("V100")).time_us
+def batch_norm(
+    channels: int, width: int, *, variant: Variant = "batch_norm", is_last: bool = False
+) -> Kernel:
+    return Kernel.rows(
+        KernelClass.NORMALIZATION,
+        "batch_norm",
+        channels,
+        width,
+        dtype="float32",
+        bytes_read=4 * channels * width,
+        bytes_written=4 * channels * width,
+        variant=variant,
+        along_columns=is_last,
+    )
 
-    assert time_us("batch_norm") == pytest.approx(2 * time_us("batch_norm_sums"), rel=0.05)
+
+@pytest.mark.parametrize(("width", "again"), [(6272, 0.0), (25088, 1.0)])
+def test_a_batch_norm_reads_a_channel_once_where_shared_memory_holds_it(
+    width: int, again: float
+) -> None:
+    kernel = batch_norm(1024, width)
+
+    assert reads_again(kernel, kind_of(kernel), find_gpu("V100")) == again
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "measured_us"),
+    [
+        (64, 32 * 112 * 112, 450.0),
+        (256, 32 * 56 * 56, 402.0),
+        (512, 32 * 28 * 28, 210.0),
+        (2048, 32 * 7 * 7, 56.0),
+    ],
+)
+def test_batch_norm_takes_what_a_profile_of_resnet_50_on_v100_shows(
+    channels: int, width: int, measured_us: float
+) -> None:
+    kernel = batch_norm(channels, width)
+
+    assert memory_bound_timing(kernel, find_gpu("V100")).time_us == pytest.approx(
+        measured_us, rel=0.1
+    )
+
+
+def test_all_sms_share_the_few_channels_of_a_batch_norm_on_nhwc_images() -> None:
+    gpu = find_gpu("V100")
+    apart = memory_bound_timing(batch_norm(16, 2**20), gpu)
+    shared = memory_bound_timing(batch_norm(16, 2**20, is_last=True), gpu)
+
+    assert shared.time_us < 0.5 * apart.time_us
+
+
+def test_torchs_own_gradient_of_a_batch_norm_takes_as_long_in_16_bits_as_in_32() -> None:
+    gpu = find_gpu("V100")
+    wide = replace(batch_norm(64, 2**20, variant="batch_norm_gradients"), is_backward=True)
+    short = replace(
+        wide,
+        dtype="float16",
+        bytes_read=wide.bytes_read // 2,
+        bytes_written=wide.bytes_written // 2,
+    )
+
+    assert memory_bound_timing(short, gpu).time_us == pytest.approx(
+        memory_bound_timing(wide, gpu).time_us, rel=0.1
+    )
 
 
 def test_what_a_kernel_does_tells_its_price_and_its_name_does_not() -> None:

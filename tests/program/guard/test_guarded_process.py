@@ -174,31 +174,49 @@ def test_a_script_that_closes_every_descriptor_still_tells(home: Path, either: s
     assert in_guarded_process(work, WORDS).answer == "told"
 
 
-def test_nothing_is_written_but_where_nothing_is_a_users(
+def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
     home: Path, overlay: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "given").mkdir()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # it holds the working directory
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "given"))  # an argument lies in it
-    places = {"home": home, "given": tmp_path / "given", "temporary": tmp_path / "tmp"}
+    places = {"home": home, "given": tmp_path / "given", "hub": tmp_path / "hub"}
 
-    def work(store: Any) -> list[str]:
-        free = {"store": Path(store.folder), "own": Path(tempfile.gettempdir())}
-        written = []
-        for name, folder in {**places, **free, "hub": tmp_path / "hub"}.items():
-            with contextlib.suppress(PermissionError):
-                (folder / "file").write_text("x")
-                written.append(name)
-        subprocess.run(["rm", "-f", "mine.txt"], stderr=subprocess.DEVNULL)
+    def work(store: Any) -> str:
+        for folder in (*places.values(), Path(store.folder), Path(tempfile.gettempdir())):
+            (folder / "file").write_text("x")
+        for line in ("echo x >> mine.txt", "chmod 600 mine.txt", "mv mine.txt yours.txt"):
+            subprocess.run(line, shell=True, check=True)
         Path("/dev/null").write_text("x")
-        return written
+        return Path("yours.txt").read_text()
 
     ended = in_guarded_process(work, ("train.py", str(tmp_path / "given" / "set")))
 
-    assert ended.answer == ["temporary", "store", "own", "hub"]
+    assert (ended.answer, ended.refused) == ("minex\n", "")
     assert (home / "mine.txt").read_text() == "mine"
-    assert (tmp_path / "hub" / "file").exists()
+    assert {name for name, folder in places.items() if (folder / "file").exists()} == {"hub"}
+
+
+def test_what_is_refused_is_listed_with_its_program(home: Path, overlay: None) -> None:
+    def work(store: Any) -> list[str]:
+        lines = ("chmod 700 folder", "touch folder")
+        done = [subprocess.run(line.split(), stderr=subprocess.DEVNULL) for line in lines]
+        with contextlib.suppress(PermissionError):
+            os.setxattr("mine.txt", "user.key", b"value")
+        return [str(one.returncode) for one in done]
+
+    (home / "folder").mkdir()
+    before = (home / "folder").stat()
+
+    ended = in_guarded_process(work, WORDS)
+
+    assert ended.answer == ["1", "1"]
+    assert (home / "folder").stat() == before
+    assert ended.refused == (
+        "refused, to keep your files as they are: changes by chmod (folder), "
+        "touch (folder), the script (mine.txt); --allow-writes lets them"
+    )
 
 
 def test_caches_that_stay_empty_are_not_left_behind(
@@ -211,21 +229,19 @@ def test_caches_that_stay_empty_are_not_left_behind(
     assert not (tmp_path / "a").exists()
 
 
-def test_new_files_are_made_by_the_process_beside(home: Path, overlay: None) -> None:
+def test_what_any_program_makes_is_there_meanwhile_and_is_kept_where_asked(
+    home: Path, overlay: None
+) -> None:
     def work(store: Any) -> str:
-        path = str(home / "new.txt")
-        descriptor = store.hands.open(path, os.O_WRONLY | os.O_CREAT)
-        store.note_made(path, os.fstat(descriptor))
-        os.write(descriptor, b"words")
-        os.close(descriptor)
-        return Path(path).read_text()
+        subprocess.run("mkdir a; echo words > a/new.txt; mv a b", shell=True, check=True)
+        return Path("b/new.txt").read_text()
 
     kept = home.parent / "kept"
 
-    assert in_guarded_process(work, WORDS, keep=str(kept)).answer == "words"
+    assert in_guarded_process(work, WORDS, keep=str(kept)).answer == "words\n"
 
-    assert not (home / "new.txt").exists()
-    assert (kept / "new.txt").read_text() == "words"
+    assert [path.name for path in home.iterdir()] == ["mine.txt"]
+    assert (kept / "b" / "new.txt").read_text() == "words\n"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +305,6 @@ def neusight(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 MANY = """
 import atexit, ctypes, json, os, subprocess, sys, tempfile, threading
-import _sqlite3
 import neusight, torch
 from neusight.predictors import Kernel
 from torch.utils.data import DataLoader
@@ -333,14 +348,14 @@ def main():
     stopped("shell", lambda: os.system("echo x >> mine.txt"))
     stopped("C open", lambda: libc.open(b"mine.txt", os.O_WRONLY | os.O_TRUNC) < 0)
     stopped("C unlink", lambda: libc.unlink(b"mine.txt") < 0)
-    stopped("C rename", lambda: libc.rename(b"mine.txt", b"yours.txt") < 0)
-    stopped("sqlite", lambda: _sqlite3.connect("data.db").execute("insert into t values (2)"))
+    stopped("C rename", lambda: libc.rename(b"data.db", b"yours.db") < 0)
+    stopped("attributes", lambda: os.setxattr("mine.txt", "user.key", b"value"))
     try:
         from pyarrow import fs
     except ImportError:
-        said["arrow"] = "stopped"
+        said["arrow"] = "done"
     else:
-        stopped("arrow", lambda: fs.LocalFileSystem().open_output_stream("mine.txt"))
+        stopped("arrow", lambda: fs.LocalFileSystem().open_output_stream("mine.txt").close())
     with tempfile.NamedTemporaryFile() as file:
         said["temporary"] = subprocess.run(["touch", file.name]).returncode
     for context in ("fork", "spawn"):
@@ -361,7 +376,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(
+def test_a_script_does_as_ever_and_nothing_that_stood_there_changes(
     home: Path, overlay: None
 ) -> None:
     import sqlite3
@@ -384,8 +399,8 @@ def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(
     assert json.loads(after.pop("o.json"))["unmapped"] == []
     assert after == before
     assert json.loads((home / "kept" / "said.json").read_text()) == {
-        **dict.fromkeys(("rm", "shell", "C open", "C unlink", "C rename", "sqlite", "arrow"),
-                        "stopped"),
+        **dict.fromkeys(("rm", "shell", "C open", "C unlink", "C rename", "arrow"), "done"),
+        "attributes": "stopped",
         "asked": "Ada", "name": "__main__", "arguments": ["--lr", "1"], "temporary": 0,
         "fork": 18.0, "spawn": 18.0, "product": 300.0, "thread": 3.0,
     }  # fmt: skip
@@ -393,18 +408,18 @@ def test_a_script_does_as_ever_and_what_goes_past_the_overlay_is_stopped(
 
 
 def test_an_error_that_the_guard_made_says_so(home: Path, overlay: None) -> None:
-    pytest.importorskip("pyarrow")
     (home / "train.py").write_text(
-        "import torch\nfrom pyarrow import fs\ntorch.ones(3, device='cuda') + 1\n"
-        "fs.LocalFileSystem().open_output_stream('mine.txt')\n"
+        "import ctypes, torch\ntorch.ones(3, device='cuda') + 1\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "if libc.setxattr(b'mine.txt', b'user.k', b'v', 1, 0):\n"
+        "    raise OSError(ctypes.get_errno(), 'no attributes')\n"
     )
 
     done = neusight("run", "--gpu", "H100", "train.py")
 
     assert done.returncode == 3
-    assert "train.py:4 wrote to mine.txt past neusight's overlay" in done.stderr
-    assert "--allow-writes lets it" in done.stderr
-    assert (home / "mine.txt").read_text() == "mine"
+    assert "changes by the script (mine.txt); --allow-writes lets them" in done.stderr
+    assert os.listxattr(home / "mine.txt") == []
 
 
 def test_check_is_guarded_and_writes_its_baseline(home: Path, either: str) -> None:

@@ -523,6 +523,81 @@ def test_recomputation_does_not_count_twice() -> None:
     assert batch_of(program).tokens == 64
 
 
+@pytest.mark.parametrize("data", [lambda: torch.randn(4, 8), lambda: torch.randn(4, 20, 8)])
+def test_plain_functions_have_the_data_that_their_first_product_joins(
+    data: Callable[[], torch.Tensor],
+) -> None:
+    def program() -> Callable[[], object]:
+        first, last = (torch.randn(8, 8, device="cuda", requires_grad=True) for _ in range(2))
+        optimizer = torch.optim.SGD([first, last], lr=0.1)
+
+        def step() -> None:
+            for _ in range(2):
+                (torch.relu(data().cuda() @ first) @ last).mean().backward()
+            optimizer.step()
+
+        return step
+
+    found = batch_of(program)
+
+    assert (found.samples, found.tokens) == (8, None)
+    assert found.known_by.startswith("2 times input [4 x ")
+
+
+def test_token_ids_that_plain_functions_look_up_are_samples_and_tokens() -> None:
+    def program() -> Callable[[], object]:
+        table = torch.randn(100, 8, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([table], lr=0.1)
+
+        def step() -> None:
+            nn.functional.embedding(ids(4, 16), table).mean().backward()
+            optimizer.step()
+
+        return step
+
+    found = batch_of(program)
+
+    assert (found.samples, found.tokens) == (4, 64)
+
+
+def test_a_product_of_what_is_trained_alone_tells_nothing() -> None:
+    def program() -> Callable[[], object]:
+        users, items = (torch.randn(30, 4, device="cuda", requires_grad=True) for _ in range(2))
+        optimizer = torch.optim.SGD([users, items], lr=0.1)
+        ratings = torch.randn(30, 30, device="cuda")
+
+        def step() -> None:
+            (users @ items.T @ ratings).mean().backward()
+            optimizer.step()
+
+        return step
+
+    assert batch_of(program) == Batch()
+
+
+def test_targets_of_other_networks_are_no_rollout() -> None:
+    """As soft actor-critic does: two updates of a critic, each after calls without gradients."""
+
+    def program() -> Callable[[], object]:
+        actor, critic, target = (nn.Linear(8, 8).cuda() for _ in range(3))
+        of_critic, of_actor = sgd(critic), sgd(actor)
+
+        def step() -> None:
+            actor(torch.randn(1, 8).cuda()).cpu()
+            for _ in range(2):
+                seen = torch.randn(64, 8).cuda()
+                with torch.no_grad():
+                    wanted = target(actor(seen))
+                (critic(seen) - wanted).pow(2).mean().backward()
+                of_critic.step()
+            critic(actor(seen)).mean().backward()
+            of_actor.step()
+
+        return step
+
+    assert batch_of(program).samples == 128
+
+
 def test_a_product_outside_of_modules_tells_nothing() -> None:
     def program() -> Callable[[], object]:
         weight = torch.randn(8, 8).cuda()
@@ -566,6 +641,28 @@ def test_a_decode_loop_counts_the_tokens_that_it_generates(is_one_step: bool, to
     found = forecast.verdict.batch
 
     assert (found.samples, found.tokens) == (4, tokens)
+
+
+def test_the_prompt_gives_a_token_where_another_function_decodes() -> None:
+    def program() -> Callable[[], object]:
+        model = Language().cuda()
+        decode = torch.compile(lambda tokens: model(tokens))
+
+        def step() -> None:
+            with torch.no_grad():
+                model(ids(2, 9))
+                for _ in range(3):
+                    decode(ids(2, 1))
+
+        return step
+
+    with neusight.forecast_on("H100") as forecast:
+        step = program()
+        for _ in range(NUM_STEPS):
+            step()
+            forecast.step()
+
+    assert forecast.verdict.batch.tokens == 2 * 4
 
 
 def test_decoding_without_a_cache_counts_one_token_a_call() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -402,6 +403,54 @@ def reinforce(num_iterations: int, updates: int = 16) -> Callable[[object], None
                 optimizer.zero_grad()
 
     return train
+
+
+def test_an_agent_that_acts_in_evaluation_mode_between_updates_does_not_cut_their_cycle() -> None:
+    """As TD3 does: the actor is updated after every second update of the critic."""
+
+    def train(_: object) -> None:
+        actor, critic = model(), model()
+        of_actor = torch.optim.Adam(actor.parameters())
+        of_critic = torch.optim.Adam(critic.parameters())
+        for number in range(40):
+            actor.eval()
+            with torch.no_grad():
+                actor(inputs()[:1]).cpu()
+            actor.train()
+            critic(inputs()).sum().backward()
+            of_critic.step()
+            if number % 2:
+                critic(actor(inputs())).sum().backward()
+                of_actor.step()
+
+    forecast = forecast_of(train)
+
+    trained = [step for step in forecast.recording.steps if step.kind == "train"]
+    assert 18 <= sum(step.count for step in trained) <= 20
+    most = max(trained, key=lambda step: step.count)
+    calls = [entry.signature.op for entry in most.entries if isinstance(entry, OpCall)]
+    assert calls.count("aten::_foreach_lerp_") == 3
+    assert forecast.verdict.batch.samples == 8
+
+
+def test_a_validation_of_one_batch_after_each_update_stays_apart() -> None:
+    def train(_: object) -> None:
+        net = model()
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(12):
+            net.train()(inputs()).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                net.eval()(inputs())
+
+    assert dict(count_by_kind(forecast_of(train))) == {"setup": 1, "train": 12, "eval": 12}
+
+
+def count_by_kind(forecast: neusight.Forecast) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for step in forecast.recording.steps:
+        found[step.kind] += step.count
+    return found
 
 
 def test_a_rollout_and_the_updates_after_it_are_one_step() -> None:

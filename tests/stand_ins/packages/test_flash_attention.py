@@ -34,6 +34,15 @@ def packed(*middle: int) -> torch.Tensor:
 
 CASES: dict[str, Case] = {
     "flash_attn_func": lambda: flash("flash_attn_func", *qkv()),
+    "flash_attn_triton.flash_attn_func": lambda: flash(
+        "flash_attn_triton.flash_attn_func", *qkv(), None, True
+    ),
+    "flash_attn_triton.flash_attn_qkvpacked_func": lambda: flash(
+        "flash_attn_triton.flash_attn_qkvpacked_func", cuda(2, 256, 3, 4, 64), causal=True
+    ),
+    "flash_attn_triton.flash_attn_kvpacked_func": lambda: flash(
+        "flash_attn_triton.flash_attn_kvpacked_func", qkv()[0], cuda(2, 256, 2, 4, 64)
+    ),
     "flash_attn_func, causal, 2 key heads": lambda: flash(
         "flash_attn_func", *qkv(4, 2), causal=True
     ),

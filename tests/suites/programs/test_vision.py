@@ -28,6 +28,24 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         timm_step(CaseProgram("timm", "resnet18", "inf", 1, 32))
 
 
+def test_cudnn_is_let_find_its_fastest_kernels_for_models_of_timm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+    from types import ModuleType
+
+    timm = ModuleType("timm")
+    vars(timm).update(create_model=lambda name: nn.Conv2d(3, 8, 3))
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+
+    with neusight.forecast_on("V100") as found:
+        timm_step(CaseProgram("timm", "any", "inf", 2, 16))()
+
+    (convolution,) = [kernel for kernel, _ in found.kernels if "conv" in kernel.name]
+    assert convolution.variant == "fastest"
+
+
 @pytest.mark.parametrize("mode", ["inf", "train"])
 def test_a_model_of_transformers_infers_and_trains(
     mode: str, monkeypatch: pytest.MonkeyPatch

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.program.options import ProgramOptions
 from neusight.predictors.errors import OptionError
-from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names, require_predictor
+from neusight.predictors.registry import (
+    DEFAULT_PREDICTOR,
+    predictor_at,
+    predictor_names,
+    require_predictor,
+)
 from neusight.predictors.terminal_text import fitted, printable, printable_lines
+from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.integrations.suites.evaluation import SuiteReport
@@ -41,11 +48,20 @@ def add_arguments(evaluate: argparse.ArgumentParser) -> None:
                           "no measurements of others along")  # fmt: skip
     evaluate.add_argument("--predictor", action="append", metavar="NAME",
                           help="who prices, also several (tiled; of suites all)")  # fmt: skip
+    evaluate.add_argument("--clock", choices=("burst", "sustained"),
+                          help="clocks of the GPU in whole programs (rows of tables say their "
+                          "own)")  # fmt: skip
     evaluate.add_argument("--json", metavar="FILE", help="write all scores there")
     evaluate.add_argument("--sizes", action="store_true", help="show every size class")
-    suites = evaluate.add_argument_group("whole programs that others measured")
+    _add_suites(evaluate.add_argument_group("whole programs that others measured"))
+
+
+def _add_suites(suites: argparse._ArgumentGroup) -> None:
     suites.add_argument("--suite", metavar="NAME", help=f"run their cases: {', '.join(_SUITES)}")
     suites.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
+    suites.add_argument("--torch", metavar="VERSION", help="price the kernels of that version of "
+                        "torch, as 2.4 (default: the one that each case ran)")  # fmt: skip
+    suites.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     suites.add_argument("--csv", metavar="FILE", help="write the error of every case there")
     suites.add_argument("--markdown", metavar="FILE", help="write the tables there")
     suites.add_argument("--recordings", metavar="DIR", help="keep what was recorded, and price it "
@@ -60,9 +76,11 @@ def run(options: argparse.Namespace) -> int:
     _require_data(options)
     if options.suite is not None:
         return _run_suite(options)
-    for option in ("only", "csv", "markdown", "recordings"):
+    for option in ("only", "torch", "host", "csv", "markdown", "recordings"):
         if getattr(options, option):
             raise OptionError(f"--{option} is for cases: name them with --suite NAME.")
+    if options.clock is not None:
+        raise OptionError("--clock is for cases (--suite NAME): rows of tables say their own.")
     names = options.predictor or [DEFAULT_PREDICTOR]
     for name in names:
         require_predictor(name)
@@ -104,13 +122,15 @@ def _run_suite(options: argparse.Namespace) -> int:
     from neusight.integrations.suites.evaluation import evaluate_suite
     from neusight.integrations.suites.tables import left_out_lines, text_table
 
-    names = options.predictor or predictor_names()
+    ProgramOptions(torch=options.torch, host=options.host)  # refuses what means nothing
     report = evaluate_suite(
         options.suite,
         Path(options.data),
-        list(dict.fromkeys(names)),
+        _suite_predictors(options),
         only=options.only,
         kept=Path(options.recordings) if options.recordings else None,
+        torch=options.torch,
+        host=options.host,
         progress=lambda text: print(printable(text), file=sys.stderr, flush=True),
     )
     for table in report.tables:
@@ -120,6 +140,14 @@ def _run_suite(options: argparse.Namespace) -> int:
     problems = _write_suite(options, report)
     tell_problems(problems)
     return ExitCode.OK if report.results and not problems else ExitCode.WRONG_USE
+
+
+def _suite_predictors(options: argparse.Namespace) -> list[str]:
+    """Who prices the cases, at the clock that was asked for."""
+    if options.clock is None:
+        return list(dict.fromkeys(options.predictor or predictor_names()))
+    names = [predictor_at(options.clock, name) for name in options.predictor or [None]]
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:

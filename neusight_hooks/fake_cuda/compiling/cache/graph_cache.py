@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from neusight.compatibility.torch_internals import missing
 from neusight.fake_cuda.compiling.cache.entries import Entries
 from neusight.fake_cuda.compiling.cache.keys import (
     aliases,
@@ -27,7 +28,6 @@ from neusight.fake_cuda.compiling.cache.keys import (
     settings,
 )
 from neusight.fake_cuda.compiling.choices.tuning import TUNING
-from neusight.fake_cuda.compiling.needed_names import moved_names
 from neusight.fake_cuda.compiling.rules.settings import hold_settings
 from neusight.fake_cuda.compiling.wrappers import Wrappers, read_wrapper
 from neusight.fake_cuda.core import build_key
@@ -40,26 +40,6 @@ __all__ = ["CACHE_VARIABLE", "cache_folder", "install_graph_cache"]
 
 #: With the value 0, graphs are compiled in each process and none is kept.
 CACHE_VARIABLE = "NEUSIGHT_COMPILE_CACHE"
-
-#: What is replaced or called; where one has moved, nothing is kept.
-_NEEDED_NAMES = {
-    "torch._inductor.codecache": (
-        "CacheBase.get_system",
-        "FxGraphCache._save_graph",
-        "FxGraphCache._write_to_local_cache",
-        "FxGraphCachePickler.debug_lines",
-        "GuardedCache.iterate_over_candidates",
-        "compiled_fx_graph_hash",
-        "torch_key",
-    ),
-    "torch._inductor.output_code": ("CompiledFxGraph.write_to_disk",),
-    "torch._functorch._aot_autograd.autograd_cache": (
-        "AOTAutogradCache._write_to_local_cache",
-        "AOTAutogradCachePickler._format_global_for_cache_key",
-        "BypassAOTAutogradCache",
-        "autograd_cache_key",
-    ),
-}
 
 #: The others of torch's caches stay off (rules/settings.py).
 _SETTINGS = {
@@ -87,7 +67,7 @@ def install_graph_cache(
 ) -> None:
     """From here on graphs that were compiled before for GPUs that answer `target`, as `gpu` does,
     are loaded, where `holds` says that what compiling them asked is answered as it was then."""
-    if moved_names(_NEEDED_NAMES):
+    if missing("compile cache"):
         return
     _install_settings(patches)
     _install_entries(patches, entries, holds)

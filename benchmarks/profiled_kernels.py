@@ -1,0 +1,61 @@
+"""Operators of profiled programs against their kernels' durations: data/profiled_kernels.
+
+    python benchmarks/profiled_kernels.py             compares, exit code 1 where a group got worse
+    python benchmarks/profiled_kernels.py --table     all groups, with bias and intervals
+    python benchmarks/profiled_kernels.py --update    stores the scores (ratchet.py)
+
+By class of the operator's longest kernel, and by program. amd.py weighs the same by how often each
+ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import ratchet
+
+from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
+from neusight.predictors.tiled import Tiled
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "profiled_kernels"
+
+
+def rows() -> Iterator[ratchet.Row]:
+    """Each operator beside its price."""
+    if not DATA.exists():
+        return
+    chosen = Tiled(sustained=False)
+    for call in read_profiled(DATA)[0]:
+        yield from _rows_of(call, chosen)
+
+
+def _rows_of(call: ProfiledCall, chosen: Tiled) -> Iterator[ratchet.Row]:
+    estimates = chosen.predict(call.kernels, call.gpu)
+    longest = max(range(len(estimates)), key=lambda index: estimates[index].latency_us)
+    time_us, low_us, high_us = (
+        sum(getattr(item, name) for item in estimates)
+        for name in ("latency_us", "low_us", "high_us")
+    )
+    kernel = call.kernels[longest]
+    for what in (kernel.kernel_class.value, f"program {call.program}"):
+        yield ratchet.Row(
+            what, call.gpu_label, kernel.dtype, error=time_us / call.measured_us - 1.0,
+            is_inside=low_us <= call.measured_us <= high_us,
+        )  # fmt: skip
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    ratchet.add_arguments(parser)
+    options = parser.parse_args()
+    if not DATA.exists():
+        print(f"skipped: there are no measurements at {DATA}")
+        return 0
+    return ratchet.judged("profiled_kernels", rows(), options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

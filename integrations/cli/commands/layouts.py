@@ -1,0 +1,135 @@
+"""`neusight plan --model`: finds how a model's training is best shared by many GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from neusight.exit_codes import ExitCode
+from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE
+from neusight.forecast import forecast_options
+from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.planning.processes import in_processes, num_cores
+from neusight.integrations.program.runner import hide_gpus
+from neusight.integrations.report.side_by_side import parse_prices
+from neusight.interrupts import raises_from_here
+from neusight.predictors.errors import OptionError
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.registry import find_predictor, predictor_at
+
+__all__ = ["add_model_arguments", "plan_layouts", "token_count"]
+
+#: What a host writes of a checkpoint, 1e9 bytes per second: a share of a parallel file system. An
+#: assumption: storage differs by a hundred times.
+_STORAGE_GBPS = 2.0
+
+_SEQUENCE = 4096
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)")
+_FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def add_model_arguments(plan: argparse.ArgumentParser) -> None:
+    """The options of a search for layouts."""
+    found = plan.add_argument_group("a model instead of a script")
+    found.add_argument("--model", metavar="FILE",
+                       help="a config.json of transformers, or file.py:function that returns a "
+                       "model: finds how --world-size ranks share --tokens of a step")  # fmt: skip
+    found.add_argument("--sequence", type=int, default=_SEQUENCE, metavar="N",
+                       help=f"tokens of a sequence ({_SEQUENCE})")  # fmt: skip
+    found.add_argument("--script", metavar="FILE", help="write a script that trains in the best "
+                       "layout there")  # fmt: skip
+    found.add_argument("--storage-gbps", type=float, default=_STORAGE_GBPS, metavar="G",
+                       help="1e9 bytes per second that a host writes of a checkpoint "
+                       f"({_STORAGE_GBPS:g})")  # fmt: skip
+
+
+def token_count(text: str) -> int:
+    """A count of tokens: "4M" is 4 x 2**20; OptionError.
+
+    >>> token_count("4M"), token_count("8k"), token_count("12288")
+    (4194304, 8192, 12288)
+    """
+    found = _COUNT.fullmatch(text.strip())
+    count = float(found[1]) * _FACTORS[found[2].lower()] if found else 0.0
+    if not count or count != int(count):
+        raise OptionError(f"--tokens is {text!r}; it must be a number above 0, like 4M or 1048576")
+    return int(count)
+
+
+def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
+    """Searches, prints what was found and writes what was asked for; the exit code."""
+    hide_gpus()
+    raises_from_here()
+    request_of = _checked(options)
+    from neusight.integrations.layouts.block import model_shape
+    from neusight.integrations.layouts.layout import StepLoad
+    from neusight.integrations.layouts.report import LayoutReport, script_text
+    from neusight.integrations.layouts.search import SearchRequest, find_layouts
+
+    work = StepLoad(request_of, options.sequence)
+    gpus = tuple(find_gpu(name) for name in gpu_names)
+    prices = parse_prices(options.price)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shape = model_shape(options.model)
+        system = forecast_options(gpus[0], topology=options.topology).system
+        per_node = options.gpus_per_node or min(GPUS_PER_NODE, system.gpus_per_node)
+        request = SearchRequest(
+            source=options.model,
+            shape=shape,
+            work=work,
+            gpus=gpus,
+            world_sizes=tuple(_world_sizes(options.world_size)),
+            predictor=find_predictor(predictor_at(options.clock, options.predictor)),
+            gpus_per_node=per_node,
+            storage_gbps=options.storage_gbps,
+            jobs=options.jobs or num_cores(),
+        )
+        found = find_layouts(request, in_processes, tell=_told(options))
+    names = tuple(gpu.name for gpu in gpus)
+    script = options.script if found.prices else None
+    report = LayoutReport(found, shape, work, prices, names, script)
+    print(report.text())
+    problems: list[str] = []
+    if script is not None:
+        text = script_text(options.model, found.prices[0], work, gpus_per_node=per_node)
+        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
+    if options.json:
+        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    tell_problems(problems)
+    if not found.prices:
+        return ExitCode.JUDGED if found.least_needed_bytes else ExitCode.SCRIPT_FAILED
+    return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _checked(options: argparse.Namespace) -> int:
+    """The tokens of a step; OptionError for what means nothing to a search for layouts."""
+    if options.sweep or options.ray or options.rank:
+        raise OptionError("--sweep, --rank and --ray are for a script; --model tries all layouts")
+    if options.world_size is None or options.tokens is None:
+        raise OptionError(
+            "--model wants to know --world-size and the --tokens of a step: "
+            "neusight plan --model config.json --gpu H100 --world-size 64 --tokens 4M"
+        )
+    if options.storage_gbps <= 0.0:
+        raise OptionError(f"--storage-gbps is {options.storage_gbps:g}; it must be above 0")
+    return token_count(options.tokens)
+
+
+def _world_sizes(text: str) -> list[int]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",")))
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise OptionError(f"--world-size is {text!r}; it must be a number, or several: 8,16,32")
+    return [int(word) for word in words]
+
+
+def _told(options: argparse.Namespace) -> Callable[[str], None]:
+    def tell(text: str) -> None:
+        if not options.quiet:
+            print(f"neusight: {text}", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,343 @@
+"""What a layout costs: memory by arithmetic, time from the prices of one block and its neighbours,
+energy, and a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from neusight.integrations.layouts.block import BlockRecord, Part
+from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.physics.communication.contention import contention_of
+from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
+from neusight.predictors.physics.power import energy_j
+from neusight.predictors.predictor import Estimate
+
+__all__ = ["BlockTimes", "LayoutPrice", "LayoutPricer", "least_bytes", "needed_bytes"]
+
+#: Bytes of a parameter that the ranks of a copy share: fp32 value and gradient, Adam's two moments.
+_SHARED_BYTES = 16
+#: Of a gathered parameter (bf16), of its gradient before it is reduced (bf16), and of the fp32 copy
+#: that is reduced or summed up over micro-batches.
+_GATHERED_BYTES, _GRADIENT_BYTES, _REDUCED_BYTES = 2, 2, 4
+#: Blocks whose parameters are gathered at once: the one at work, and the next.
+_GATHERED_BLOCKS = 2
+#: Bytes of fp32 that a fused AdamW moves for each parameter: value, gradient and two moments read,
+#: three written.
+_ADAM_BYTES = 28
+#: What a checkpoint holds of a parameter: fp32 value and two moments.
+_SAVED_BYTES = 12
+
+#: The allocator's blocks and rounding above what is in use, as a share. A prior: torchtitan's
+#: published peaks are 3 to 8 % above what is allocated.
+_RESERVED_MORE = 0.06
+#: The context of CUDA and NCCL's buffers, bytes.
+_CONTEXT_BYTES = 1.5e9
+
+
+def needed_bytes(layout: Layout, shape: ModelShape, record: BlockRecord | None) -> float:
+    """What a rank needs at most; without a record of its block, at least."""
+    blocks = shape.num_blocks / layout.pipeline
+    block = shape.block_parameters / layout.tensor
+    edge = shape.edge_parameters / layout.tensor / (2 if layout.pipeline > 1 else 1)
+    own = blocks * block + edge
+    used = own * _SHARED_BYTES / layout.shard
+    if layout.shard > 1 or layout.replicate > 1:
+        whole = edge + _GATHERED_BLOCKS * block if layout.reshard else own
+        held = own if not layout.reshard else edge + block
+        used += whole * _GATHERED_BYTES + held * (_GRADIENT_BYTES + _REDUCED_BYTES)
+    if record is not None:
+        scale = layout.micro_batch / record.micro_batch
+        alive = _alive(layout)
+        each = record.input_bytes if layout.checkpoint else record.kept_bytes
+        used += alive * blocks * each * scale
+        used += record.kept_bytes * scale if layout.checkpoint else 0.0
+        used += record.edge_bytes * scale
+    return used * (1.0 + _RESERVED_MORE) + _CONTEXT_BYTES
+
+
+def least_bytes(layout: Layout, shape: ModelShape) -> float:
+    """What a rank needs whatever its activations take."""
+    return needed_bytes(layout, shape, None)
+
+
+def _alive(layout: Layout) -> float:
+    """Micro-batches whose activations the first stage holds at once, in stages as long as all of a
+    rank's (1F1B; interleaved: Narayanan et al. 2021, section 2.2)."""
+    if layout.pipeline == 1:
+        return 1.0
+    stages, more = layout.pipeline, 1.0
+    if layout.stages_a_rank > 1:
+        more = 1.0 + (stages - 1) / (stages * layout.stages_a_rank)
+    return min(layout.num_micro_batches, stages) * more
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """µs of a block, and of what comes before the first and after the last, forward and backward;
+    the share of a block's that is collectives of tensor parallelism; FLOPs of a block forward and
+    backward, and of the others."""
+
+    block: tuple[float, float]
+    first: tuple[float, float]
+    last: tuple[float, float]
+    tensor_us: tuple[float, float]
+    block_flops: tuple[float, float]
+    edge_flops: float
+
+
+@dataclass(frozen=True)
+class LayoutPrice:
+    """A layout on a GPU: a step's time with its parts (µs), memory of the rank that needs most,
+    energy, and the time to write a checkpoint."""
+
+    layout: Layout
+    gpu: str
+    step_us: float
+    compute_us: float
+    recomputed_us: float
+    exposed_us: float
+    bubble_us: float
+    optimizer_us: float
+    straggler_us: float
+    mfu: float
+    tokens_per_s: float
+    memory_bytes: float
+    capacity_bytes: float
+    energy_j: float
+    checkpoint_s: float
+
+    @property
+    def watts(self) -> float:
+        """Average of a GPU."""
+        return self.energy_j / self.layout.world_size / (self.step_us * 1e-6)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What the step's time is made of, µs."""
+        return {
+            "compute": self.compute_us - self.recomputed_us,
+            "recomputation": self.recomputed_us,
+            "exposed communication": self.exposed_us,
+            "pipeline bubble": self.bubble_us,
+            "optimizer": self.optimizer_us,
+            "waiting for the slowest host": self.straggler_us,
+        }
+
+    def gpu_hours(self, tokens: float = 1e9) -> float:
+        """GPU-hours for that many tokens."""
+        return tokens / self.tokens_per_s / 3600.0 * self.layout.world_size
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            **asdict(self),
+            "watts": self.watts,
+            "gpu_hours_per_billion_tokens": self.gpu_hours(),
+        }
+
+
+class LayoutPricer:
+    """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        work: StepLoad,
+        gpu: GPU,
+        predict: Callable[[list[Kernel]], list[Estimate]],
+        *,
+        gpus_per_node: int,
+        storage_gbps: float,
+    ) -> None:
+        self.shape, self.work, self.gpu = shape, work, gpu
+        self._predict = predict
+        self._gpus_per_node = gpus_per_node
+        self._storage_gbps = storage_gbps
+        self._collective_us = lru_cache(maxsize=None)(self._priced_collective)
+        self._times: dict[tuple[int, int], BlockTimes] = {}
+
+    @cached_property
+    def capacity_bytes(self) -> float:
+        """The GPU's memory."""
+        return float(self.gpu.memory_bytes)
+
+    def times(self, record: BlockRecord) -> BlockTimes:
+        """The record's kernels, priced."""
+        key = (record.tensor, record.micro_batch)
+        if key not in self._times:
+            self._times[key] = self._priced(record)
+        return self._times[key]
+
+    def _priced(self, record: BlockRecord) -> BlockTimes:
+        estimates = self._predict([kernel for _, _, kernel in record.kernels])
+        sums: dict[tuple[Part, bool], float] = {}
+        flops: dict[tuple[Part, bool], float] = {}
+        tensor = [0.0, 0.0]
+        for (part, backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
+            sums[part, backward] = sums.get((part, backward), 0.0) + estimate.latency_us
+            flops[part, backward] = flops.get((part, backward), 0.0) + kernel.flops
+            if part == "block" and estimate.bound == "communication":
+                tensor[backward] += estimate.latency_us
+        block_us = sums.get(("block", False), 0.0), sums.get(("block", True), 0.0)
+        slower = max(1.0, record.host_us[0] / max(1e-9, sum(block_us)))
+        return BlockTimes(
+            block=(block_us[0] * slower, block_us[1] * slower),
+            first=(sums.get(("first", False), 0.0), sums.get(("first", True), 0.0)),
+            last=(sums.get(("last", False), 0.0), sums.get(("last", True), 0.0)),
+            tensor_us=(tensor[0], tensor[1]),
+            block_flops=(flops.get(("block", False), 0.0), flops.get(("block", True), 0.0)),
+            edge_flops=sum(count for (part, _), count in flops.items() if part != "block"),
+        )
+
+    def price(self, layout: Layout, record: BlockRecord) -> LayoutPrice:
+        """The step of the slowest stage."""
+        times, blocks = self.times(record), self.shape.num_blocks / layout.pipeline
+        forward, backward = times.block
+        again = forward if layout.checkpoint else 0.0
+        edges = self._edges_us(layout, times)
+        own_us = blocks * (forward + backward + again) + edges
+        steps = layout.num_micro_batches
+        hidden_us, exposed_us = self._sharding_us(layout, times, blocks, edges)
+        sends_us = self._sends_us(layout, record)
+        tensor_us = (
+            steps
+            * blocks
+            * (sum(times.tensor_us) + (times.tensor_us[0] if layout.checkpoint else 0.0))
+        )
+        compute_us = steps * own_us - tensor_us + self._stretched_us(layout, hidden_us)
+        exposed_us += tensor_us
+        bubble_us = 0.0
+        if layout.pipeline > 1:
+            idle = (layout.pipeline - 1) / layout.stages_a_rank
+            bubble_us = idle * own_us + 2.0 * (layout.pipeline - 1) * sends_us
+        optimizer_us = self._optimizer_us(layout)
+        busy_us = compute_us + exposed_us + bubble_us + optimizer_us
+        everyone = self._collective("all_reduce", 4, layout.world_size, 1)
+        share = 0.0 if everyone is None else slowest_share(num_hosts(everyone, self.gpu))
+        straggler_us = share * (busy_us - exposed_us)
+        step_us = busy_us + straggler_us
+        return self._found(
+            layout, record, times, step_us,
+            compute_us=compute_us, recomputed_us=steps * blocks * again,
+            exposed_us=exposed_us, bubble_us=bubble_us, optimizer_us=optimizer_us,
+            straggler_us=straggler_us,
+        )  # fmt: skip
+
+    def _found(
+        self,
+        layout: Layout,
+        record: BlockRecord,
+        times: BlockTimes,
+        step_us: float,
+        **parts: float,
+    ) -> LayoutPrice:
+        model_flops = self.shape.num_blocks * sum(times.block_flops) + times.edge_flops
+        again = self.shape.num_blocks * times.block_flops[0] if layout.checkpoint else 0.0
+        # A record is of a rank that splits a block with `tensor` others, for one micro-batch.
+        per_step = layout.num_micro_batches * layout.tensor * layout.shard * layout.replicate
+        peak = self.gpu.peak_flops("bf16", matrix=True) * layout.world_size
+        seconds = step_us * 1e-6
+        flops = per_step * (model_flops + again)
+        busy_s = seconds - (parts["bubble_us"] + parts["exposed_us"]) * 1e-6
+        hosts = max(1, layout.world_size // self._gpus_per_node)
+        saved = self.shape.num_parameters * _SAVED_BYTES
+        return LayoutPrice(
+            layout=layout,
+            gpu=self.gpu.name,
+            step_us=step_us,
+            mfu=per_step * model_flops / (peak * seconds),
+            tokens_per_s=self.work.tokens / seconds,
+            memory_bytes=needed_bytes(layout, self.shape, record),
+            capacity_bytes=self.capacity_bytes,
+            energy_j=layout.world_size
+            * energy_j(flops / layout.world_size, seconds, self.gpu, busy_s=busy_s),
+            checkpoint_s=saved / hosts / (self._storage_gbps * 1e9),
+            **parts,
+        )
+
+    def _edges_us(self, layout: Layout, times: BlockTimes) -> float:
+        """What comes beside the blocks on the stage that has most of it, a micro-batch."""
+        first, last = sum(times.first), sum(times.last)
+        return first + last if layout.pipeline == 1 else max(first, last)
+
+    def _sharding_us(
+        self, layout: Layout, times: BlockTimes, blocks: float, edges_us: float
+    ) -> tuple[float, float]:
+        """What FSDP's collectives take beside compute, and what of them compute does not hide."""
+        forward, backward = times.block
+        backward += forward if layout.checkpoint else 0.0
+        parameters = self.shape.block_parameters // layout.tensor
+        edge = self.shape.edge_parameters // layout.tensor // (2 if layout.pipeline > 1 else 1)
+        gather = self._us("all_gather", parameters * _GATHERED_BYTES, layout.shard, layout.tensor)
+        reduce = self._us(
+            "reduce_scatter", parameters * _REDUCED_BYTES, layout.shard, layout.tensor
+        )
+        edge_us = self._us("all_gather", edge * _GATHERED_BYTES, layout.shard, layout.tensor)
+        edge_us += self._us("reduce_scatter", edge * _REDUCED_BYTES, layout.shard, layout.tensor)
+        times_each = layout.num_micro_batches if layout.reshard else 1
+        in_forward = max(0.0, gather - forward)
+        gathers_again = gather if layout.reshard else 0.0
+        in_backward = max(0.0, gathers_again + reduce - backward)
+        exposed = times_each * (blocks * (in_forward + in_backward) + edge_us)
+        exposed += times_each * (gather + reduce)  # nothing hides the first and the last
+        hidden = times_each * blocks * (gather + gathers_again + reduce) - times_each * blocks * (
+            in_forward + in_backward
+        )
+        if layout.replicate > 1:
+            own = (blocks * parameters + edge) * _REDUCED_BYTES // layout.shard
+            stride = layout.tensor * layout.shard
+            sums = self._us("all_reduce", int(own), layout.replicate, stride)
+            room = blocks * backward
+            exposed += max(0.0, sums - room) + min(sums, room) / max(1.0, blocks)
+            hidden += min(sums, room)
+        return max(0.0, hidden), exposed
+
+    def _stretched_us(self, layout: Layout, hidden_us: float) -> float:
+        """What compute takes longer for the collectives beside it."""
+        beside = self._collective(
+            "all_gather",
+            self.shape.block_parameters // layout.tensor * _GATHERED_BYTES,
+            layout.shard if layout.shard > 1 else layout.replicate,
+            layout.tensor,
+        )
+        if beside is None or not hidden_us:
+            return 0.0
+        left = contention_of(beside, self._collective_us(beside), self.gpu)
+        return hidden_us * (1.0 - left.sms_left)
+
+    def _sends_us(self, layout: Layout, record: BlockRecord) -> float:
+        """One transfer between stages: a micro-batch's activations."""
+        if layout.pipeline == 1:
+            return 0.0
+        stride = layout.tensor * layout.shard * layout.replicate
+        return self._us("send_recv", record.input_bytes, 2, stride)
+
+    def _optimizer_us(self, layout: Layout) -> float:
+        blocks = self.shape.num_blocks / layout.pipeline * self.shape.block_parameters
+        own = (blocks + self.shape.edge_parameters) / layout.tensor / layout.shard
+        return own * _ADAM_BYTES / (self.gpu.bandwidth_gbps * self.gpu.bandwidth_utilization * 1e3)
+
+    # -- collectives
+
+    def _us(self, kind: str, num_bytes: int, ranks: int, stride: int) -> float:
+        found = self._collective(kind, num_bytes, ranks, stride)
+        return 0.0 if found is None else self._collective_us(found)
+
+    def _collective(self, kind: str, num_bytes: int, ranks: int, stride: int) -> Kernel | None:
+        """One of a group whose neighbours lie so many ranks apart; None in a group of one."""
+        if ranks <= 1 or num_bytes < 1:
+            return None
+        step = f"/{stride}" if stride > 1 else ""
+        members = f"0..{(ranks - 1) * stride}{step}"
+        return Kernel.collective(
+            kind, int(num_bytes), ranks, ranks=members, gpus_per_node=self._gpus_per_node
+        )
+
+    def _priced_collective(self, collective: Kernel) -> float:
+        [estimate] = self._predict([collective])
+        return estimate.latency_us

@@ -1,0 +1,326 @@
+"""Trains a language model in one layout over many GPUs: PyTorch's FSDP2, tensor parallelism and
+pipelining. `neusight plan --model` writes it with MODEL and LAYOUT filled in; run it by torchrun.
+
+The data are random tokens: put your own loader into `batches`, and your schedule of learning rates
+beside the optimizer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import checkpoint
+
+#: A config.json of transformers, or "file.py:function" of a function that returns the model.
+MODEL = "config.json"
+#: Ranks by kind of parallelism (data = replicate x shard), and what a rank works on at once.
+LAYOUT: dict[str, Any] = {
+    "replicate": 1, "shard": 1, "tensor": 1, "pipeline": 1, "stages_a_rank": 1,
+    "micro_batch": 1, "num_micro_batches": 1, "checkpoint": False, "reshard": True,
+    "sequence": 4096,
+}  # fmt: skip
+STEPS = 10
+LEARNING_RATE = 1e-4
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def build_model(source: str) -> nn.Module:
+    """The whole model, without values."""
+    with torch.device("meta"):
+        if not source.endswith(".json"):
+            path, _, name = source.rpartition(":")
+            spec = importlib.util.spec_from_file_location("model_to_train", path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            made: nn.Module = getattr(module, name)()
+            return made
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.from_pretrained(source)
+        config.use_cache = False
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+def blocks_name(model: nn.Module) -> str:
+    """The name of the list that holds the blocks: the longest list of equal modules."""
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len({type(child) for child in module}) == 1
+    }
+    if not lists:
+        raise SystemExit("the model has no list of blocks of one class")
+    return max(lists, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
+
+
+class DecoderStage(nn.Module):
+    """Some layers of a decoder of transformers: the first takes token ids, the last gives
+    logits."""
+
+    def __init__(self, model: nn.Module, blocks: range) -> None:
+        super().__init__()
+        decoder: Any = model.get_submodule(blocks_name(model).rpartition(".")[0])
+        last = len(decoder.layers)
+        self.embed_tokens = decoder.embed_tokens if blocks.start == 0 else None
+        self.rotary_emb = decoder.rotary_emb
+        self.layers = nn.ModuleList(decoder.layers[number] for number in blocks)
+        is_last = blocks.stop == last
+        self.norm = decoder.norm if is_last else None
+        self.lm_head = model.get_submodule("lm_head") if is_last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embed_tokens is not None:
+            x = self.embed_tokens(x)
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        angles = self.rotary_emb(x, places)
+        for block in self.layers:
+            found = block(x, position_embeddings=angles, position_ids=places, attention_mask=None)
+            x = found[0] if isinstance(found, tuple) else found
+        if self.norm is not None and self.lm_head is not None:
+            x = self.lm_head(self.norm(x))
+        return x
+
+
+class Whole(nn.Module):
+    """A model of your own, called with token ids."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found = self.model(tokens)
+        logits: Tensor = found.logits if hasattr(found, "logits") else found
+        return logits
+
+
+def is_decoder(model: nn.Module) -> bool:
+    """Whether its layers can be divided among stages."""
+    decoder = model.get_submodule(blocks_name(model).rpartition(".")[0])
+    names = ("embed_tokens", "rotary_emb", "layers", "norm")
+    return all(hasattr(decoder, name) for name in names) and hasattr(model, "lm_head")
+
+
+# -- how the ranks share it ------------------------------------------------------------------------
+
+#: Last words of the linear layers of a block whose inputs are split, not their outputs.
+_ROWWISE = ("o_proj", "out_proj", "down_proj", "wo", "w2", "out", "down", "c_proj", "fc2", "dense")
+_REPLICATED = (Replicate(),)
+
+
+def linear_layers(block: nn.Module) -> dict[str, str]:
+    """ "rowwise" or "colwise" of each linear layer of a block, by name."""
+    return {
+        name: "rowwise" if name.rpartition(".")[2] in _ROWWISE else "colwise"
+        for name, module in block.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+def split_layers(stage: nn.Module, mesh: DeviceMesh) -> None:
+    """Tensor parallelism: each block's inputs whole, its layers by columns and then by rows."""
+    blocks: Any = stage.get_submodule(blocks_name(stage))
+    for block in blocks:
+        plan: dict[str, Any] = {}
+        for name, how in linear_layers(block).items():
+            plan[name] = RowwiseParallel() if how == "rowwise" else ColwiseParallel()
+            owner = name.rpartition(".")[0]
+            if owner and owner not in plan:
+                is_attention = hasattr(block.get_submodule(owner), "is_causal")
+                plan[owner] = (
+                    PrepareModuleInput(
+                        input_kwarg_layouts={"hidden_states": Replicate()},
+                        desired_input_kwarg_layouts={"hidden_states": Replicate()},
+                    )
+                    if is_attention
+                    else PrepareModuleInput(
+                        input_layouts=_REPLICATED, desired_input_layouts=_REPLICATED
+                    )
+                )
+        parallelize_module(block, mesh, plan)
+    if isinstance(stage, DecoderStage):
+        if stage.embed_tokens is not None:
+            parallelize_module(
+                stage, mesh, {"embed_tokens": RowwiseParallel(input_layouts=Replicate())}
+            )
+        if stage.lm_head is not None:
+            how = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+            parallelize_module(stage, mesh, {"lm_head": how})
+
+
+def recompute(stage: nn.Module) -> None:
+    """Keeps the inputs of each block alone, and computes it again in the backward pass."""
+    blocks: Any = stage.get_submodule(blocks_name(stage))
+    for block in blocks:
+        forward = block.forward
+        block.forward = lambda *a, _forward=forward, **k: checkpoint(
+            _forward, *a, use_reentrant=False, **k
+        )
+
+
+def shard(stage: nn.Module, mesh: DeviceMesh, *, reshard: bool) -> None:
+    """FSDP2: fp32 parameters, gradients and states over the ranks of a copy; bf16 compute."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    blocks: Any = stage.get_submodule(blocks_name(stage))
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(stage, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+
+
+def stages_of(model: nn.Module, layout: dict[str, Any], number: int) -> list[nn.Module]:
+    """The stages of rank `number` of a pipeline."""
+    num_stages = layout["pipeline"] * layout["stages_a_rank"]
+    if not is_decoder(model):
+        if num_stages > 1:
+            raise SystemExit("a model of your own cannot be cut into stages here")
+        return [Whole(model)]
+    num_blocks = len(model.get_submodule(blocks_name(model)))  # type: ignore[arg-type]
+    bounds = [num_blocks * stage // num_stages for stage in range(num_stages + 1)]
+    own = range(number, num_stages, layout["pipeline"])
+    return [DecoderStage(model, range(bounds[stage], bounds[stage + 1])) for stage in own]
+
+
+def lay_out(stage: nn.Module, mesh: DeviceMesh) -> None:
+    """Lets the ranks share a stage as LAYOUT says, and gives it values."""
+    if LAYOUT["tensor"] > 1:
+        split_layers(stage, mesh["tensor"])
+    if LAYOUT["checkpoint"]:
+        recompute(stage)
+    copies = mesh["replicate", "shard"] if LAYOUT["replicate"] > 1 else mesh["shard"]
+    shard(stage, copies, reshard=LAYOUT["reshard"])
+    initialize(stage)
+
+
+def initialize(stage: nn.Module) -> None:
+    """Values for a model that was made without any: small ones, as for a new one."""
+    stage.to_empty(device="cuda")
+    for name, weight in stage.named_parameters():
+        with torch.no_grad():
+            nn.init.ones_(weight) if "norm" in name else nn.init.normal_(weight, std=0.02)
+    if isinstance(stage, DecoderStage):
+        angles: Any = stage.rotary_emb
+        stage.rotary_emb = type(angles)(angles.config).to("cuda")
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of the next tokens."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def batches(vocabulary: int, shape: tuple[int, int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of a rank's micro-batches: put your loader here."""
+    while True:
+        tokens = torch.randint(vocabulary, (shape[0], shape[1] + 1)).cuda(non_blocking=True)
+        yield tokens[:, :-1], tokens[:, 1:]
+
+
+def vocabulary_of(stage: nn.Module) -> int:
+    """As many tokens as its embedding has rows."""
+    sizes = [m.num_embeddings for m in stage.modules() if isinstance(m, nn.Embedding)]
+    heads = [m.out_features for m in stage.modules() if isinstance(m, nn.Linear)]
+    return max(sizes) if sizes else max(heads)
+
+
+def main() -> None:
+    """Trains STEPS steps."""
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    sizes = {name: LAYOUT[name] for name in ("pipeline", "replicate", "shard", "tensor")}
+    mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    number = mesh["pipeline"].get_local_rank()
+    model = build_model(MODEL)
+    vocabulary = vocabulary_of(model)
+    stages = stages_of(model, LAYOUT, number)
+    for stage in stages:
+        lay_out(stage, mesh)
+    train_step = _step_of(stages, mesh, vocabulary)
+    parameters = [weight for stage in stages for weight in stage.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+    for step in range(STEPS):
+        loss = train_step()
+        optimizer.step()
+        optimizer.zero_grad()
+        if loss is not None and step % 10 == 9:
+            print(f"rank {dist.get_rank()}, step {step + 1}: loss {loss.item():.3f}")
+    dist.destroy_process_group()
+
+
+def _step_of(stages: list[nn.Module], mesh: DeviceMesh, vocabulary: int) -> Callable[[], Any]:
+    """What a step's forwards and backwards are: in turn, or through a pipeline."""
+    times, rows = LAYOUT["num_micro_batches"], LAYOUT["micro_batch"]
+    if LAYOUT["pipeline"] == 1:
+        source = batches(vocabulary, (rows, LAYOUT["sequence"]))
+        return lambda: _accumulated(stages[0], source, times)
+    number = mesh["pipeline"].get_local_rank()
+    whole = batches(vocabulary, (rows * times, LAYOUT["sequence"]))
+    schedule = _schedule(stages, mesh, number, times)
+    return lambda: _pipelined(schedule, whole, number)
+
+
+def _accumulated(stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int) -> Tensor | None:
+    loss = None
+    for turn in range(times):
+        if not LAYOUT["reshard"]:
+            stage.set_requires_gradient_sync(turn == times - 1)
+            stage.set_reshard_after_backward(turn == times - 1)
+        tokens, targets = next(source)
+        with loss_parallel():
+            loss = loss_of(stage(tokens), targets) / times
+            loss.backward()
+    return loss
+
+
+def _schedule(stages: list[nn.Module], mesh: DeviceMesh, number: int, times: int) -> Any:
+    pipeline, per_rank = LAYOUT["pipeline"], LAYOUT["stages_a_rank"]
+    group = mesh["pipeline"].get_group()
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = [
+        PipelineStage(stage, number + turn * pipeline, pipeline * per_rank, device, group=group)
+        for turn, stage in enumerate(stages)
+    ]
+    if per_rank == 1:
+        return Schedule1F1B(made[0], times, loss_fn=loss_of)
+    return ScheduleInterleaved1F1B(made, times, loss_fn=loss_of)  # type: ignore[arg-type]
+
+
+def _pipelined(
+    schedule: Any, source: Iterator[tuple[Tensor, Tensor]], number: int
+) -> Tensor | None:
+    tokens, targets = next(source)
+    is_last = number == LAYOUT["pipeline"] - 1
+    losses: list[Tensor] = []
+    with loss_parallel():
+        schedule.step(
+            *((tokens,) if number == 0 else ()),
+            target=targets if is_last else None,
+            losses=losses if is_last else None,
+        )
+    return torch.stack(losses).mean() if losses else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""System calls that a process leaves to another one to decide: seccomp's user notifications.
+
+The filter holds for everything the process starts. Each call of the table, all that name files,
+waits until the supervisor lets it go on, answers it, or puts a descriptor in its place
+(seccomp_unotify(2); Linux 5.19 for calls that no signal interrupts).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from typing import NamedTuple
+
+__all__ = [
+    "CALLS",
+    "EMPTY_PATH",
+    "FOLLOW",
+    "NO_FOLLOW",
+    "REMOVE_FOLDER",
+    "Call",
+    "Listener",
+    "Request",
+    "install_filter",
+]
+
+_IS_X86 = os.uname().machine == "x86_64"
+# Linux, include/uapi/linux/seccomp.h, audit.h, bpf_common.h, prctl.h.
+_SECCOMP, _ARCHITECTURE = (317, 0xC000003E) if _IS_X86 else (277, 0xC00000B7)
+_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_RECEIVE, _SEND, _IS_VALID, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_CONTINUE, _ADD_AND_SEND = 1, 2
+_PR_SET_NO_NEW_PRIVS = 38
+
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+
+
+#: Flags of calls on paths (include/uapi/linux/fcntl.h).
+NO_FOLLOW, REMOVE_FOLDER, FOLLOW, EMPTY_PATH = 0x100, 0x200, 0x400, 0x1000
+
+
+class Call(NamedTuple):
+    """A system call: what it does, and at which arguments it takes what (-1: nowhere)."""
+
+    does: str
+    path: int
+    #: Of the descriptor of the folder that the path starts at, or of the file where there is none.
+    folder: int = -1
+    #: Or the flag that the call stands for.
+    flags: int = -1
+    mode: int = -1
+    #: Of the address that a status goes to.
+    result: int = -1
+    second_path: int = -1
+    second_folder: int = -1
+
+
+#: Numbers on x86-64 and on arm64 (0: not there) -> call.
+_TABLE = {
+    (2, 0): Call("open", 0, flags=1, mode=2),
+    (85, 0): Call("creat", 0, mode=1),
+    (257, 56): Call("open", 1, 0, flags=2, mode=3),
+    (437, 437): Call("openat2", 1, 0),
+    (4, 0): Call("stat", 0, result=1),
+    (6, 0): Call("stat", 0, flags=NO_FOLLOW, result=1),
+    (262, 79): Call("stat", 1, 0, flags=3, result=2),
+    (332, 291): Call("stat", 1, 0, flags=2, result=4),
+    (21, 0): Call("access", 0, mode=1),
+    (269, 48): Call("access", 1, 0, mode=2),
+    (439, 439): Call("access", 1, 0, mode=2, flags=3),
+    (76, 45): Call("truncate", 0, mode=1),
+    (83, 0): Call("mkdir", 0, mode=1),
+    (258, 34): Call("mkdir", 1, 0, mode=2),
+    (133, 0): Call("mknod", 0, mode=1),
+    (259, 33): Call("mknod", 1, 0, mode=2),
+    (84, 0): Call("rmdir", 0),
+    (87, 0): Call("unlink", 0),
+    (263, 35): Call("unlink", 1, 0, flags=2),
+    (82, 0): Call("rename", 0, second_path=1),
+    (264, 38): Call("rename", 1, 0, second_path=3, second_folder=2),
+    (316, 276): Call("rename", 1, 0, flags=4, second_path=3, second_folder=2),
+    (86, 0): Call("link", 0, second_path=1),
+    (265, 37): Call("link", 1, 0, flags=4, second_path=3, second_folder=2),
+    (88, 0): Call("symlink", 1, second_path=0),
+    (266, 36): Call("symlink", 2, 1, second_path=0),
+    (90, 0): Call("chmod", 0, mode=1),
+    (268, 53): Call("chmod", 1, 0, mode=2),
+    (452, 452): Call("chmod", 1, 0, mode=2, flags=3),
+    (91, 52): Call("chmod", -1, 0, mode=1),
+    (92, 0): Call("chown", 0),
+    (94, 0): Call("chown", 0, flags=NO_FOLLOW),
+    (260, 54): Call("chown", 1, 0, flags=4),
+    (93, 55): Call("change", -1, 0),
+    (132, 0): Call("change", 0),  # utime
+    (235, 0): Call("change", 0),
+    (261, 0): Call("change", 1, 0),
+    (280, 88): Call("utime", 1, 0, flags=3),
+    (188, 5): Call("change", 0),  # setxattr, removexattr
+    (189, 6): Call("change", 0, flags=NO_FOLLOW),
+    (190, 7): Call("change", -1, 0),
+    (197, 14): Call("change", 0),
+    (198, 15): Call("change", 0, flags=NO_FOLLOW),
+    (199, 16): Call("change", -1, 0),
+}
+CALLS = {pair[not _IS_X86]: call for pair, call in _TABLE.items() if pair[not _IS_X86]}
+
+
+def install_filter() -> int:
+    """From now on this thread, and what it starts, leaves these calls to who reads the descriptor
+    that is returned. OSError where the kernel refuses, as where another filter does so already."""
+    program = b"".join(struct.pack("HBBI", *line) for line in _instructions())
+    buffer = ctypes.create_string_buffer(program)
+    header = ctypes.create_string_buffer(
+        struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+        flags = _NEW_LISTENER | _WAIT_KILLABLE
+        found = libc.syscall(ctypes.c_long(_SECCOMP), _SET_MODE_FILTER, flags, header)
+        if found >= 0:
+            return int(found)
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _instructions() -> list[tuple[int, int, int, int]]:
+    """Code, jumps if true and false, and operand; the last two lines are the two ends."""
+    lines = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURE),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    lines += [(_JUMP_IF_EQUAL, len(CALLS) - index, 0, number) for index, number in enumerate(CALLS)]
+    return [*lines, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _NOTIFY)]
+
+
+class Request(NamedTuple):
+    """A call that waits for an answer."""
+
+    identity: int
+    process: int
+    number: int
+    arguments: tuple[int, ...]
+
+
+class Listener:
+    """The supervisor's end of a filter."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def receive(self) -> Request | None:
+        """The next call that waits; none where its process has gone meanwhile."""
+        data = bytearray(80)
+        try:
+            fcntl.ioctl(self.descriptor, _RECEIVE, data)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return None
+            raise
+        identity, process, _, number, _, _, *arguments = struct.unpack("QIIiIQ6Q", data)
+        return Request(identity, process, number, tuple(arguments))
+
+    def is_waiting(self, request: Request) -> bool:
+        """Whether it still waits: else its process number may be another's by now."""
+        try:
+            fcntl.ioctl(self.descriptor, _IS_VALID, struct.pack("Q", request.identity))
+        except OSError:
+            return False
+        return True
+
+    def go_on(self, request: Request) -> None:
+        """The kernel does the call."""
+        self._send(request, 0, _CONTINUE)
+
+    def answer(self, request: Request, error: int = 0) -> None:
+        """The call is done, or has failed."""
+        self._send(request, -error, 0)
+
+    def _send(self, request: Request, error: int, flags: int) -> None:
+        response = bytearray(struct.pack("QqiI", request.identity, 0, error, flags))
+        try:
+            fcntl.ioctl(self.descriptor, _SEND, response)
+        except OSError as problem:
+            if problem.errno != errno.ENOENT:
+                raise
+
+    def answer_with(self, request: Request, descriptor: int, flags: int) -> None:
+        """The call returns a copy of a descriptor of this process."""
+        added = struct.pack(
+            "QIIII", request.identity, _ADD_AND_SEND, descriptor, 0, flags & os.O_CLOEXEC
+        )
+        try:
+            fcntl.ioctl(self.descriptor, _ADD_DESCRIPTOR, added)
+        except OSError as problem:
+            if problem.errno != errno.ENOENT:
+                self.answer(request, problem.errno or errno.EIO)

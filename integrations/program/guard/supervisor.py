@@ -1,0 +1,462 @@
+"""Does what a restricted program, and all that it starts, do to files: by the rules of the overlay.
+
+Landlock keeps a program from writing. Its system calls on paths come here: new files are made where
+it wants them, what stood there is copied first, and the copy is what it gets to see.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import socket
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from neusight.integrations.program.guard.forking import refusal_of
+from neusight.integrations.program.guard.seccomp import (
+    CALLS,
+    EMPTY_PATH,
+    NO_FOLLOW,
+    REMOVE_FOLDER,
+    Listener,
+    Request,
+    install_filter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from neusight.fake_cuda.overlay.overlay import Overlay
+
+__all__ = ["Supervisor", "why_unsupervised"]
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+#: Devices and processes: the kernel's own.
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+#: Longest path (PATH_MAX, include/uapi/linux/limits.h).
+_PATH_BYTES = 4096
+# Linux, include/uapi/linux/fs.h.
+_NO_REPLACE, _EXCHANGE = 1, 2
+#: struct statx, and struct stat of x86-64 and arm64 (include/uapi/asm/stat.h).
+_STATX_BYTES, _STAT_BYTES = 256, 144 if os.uname().machine == "x86_64" else 128
+#: Two of struct timespec.
+_TIMES_BYTES = 32
+#: Paths that a note names for one program.
+_PATHS_SHOWN = 3
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.syscall.restype = ctypes.c_long
+
+
+class _GoOn(Exception):
+    """The kernel may do the call itself, as far as Landlock lets it."""
+
+
+class Supervisor:
+    """Acts for a process and its children; in the folders `allowed` they may write themselves."""
+
+    def __init__(self, folder: str, allowed: Iterable[str]) -> None:
+        from neusight.fake_cuda.overlay.overlay import Overlay
+        from neusight.fake_cuda.store.store import Store
+
+        self._overlay = Overlay(Store(folder, waits=False), left_alone=allowed)
+        self._theirs, self._ours = socket.socketpair()
+        self._listener: Listener | None = None
+        #: Calls that wait for another process: a reader of a pipe, or who changes the store.
+        self._waiting: list[Request] = []
+        #: Name of a program -> what it was kept from changing.
+        self._refused: dict[str, dict[str, None]] = {}
+        #: Name of a program -> folders that it saw as they are without the run.
+        self._listed: dict[str, dict[str, None]] = {}
+
+    def begin(self) -> bool:
+        """In the process that is to be supervised: whether it is from now on."""
+        with self._ours, self._theirs, suppress(OSError):
+            descriptor = install_filter()
+            socket.send_fds(self._theirs, [b"."], [descriptor])
+            os.close(descriptor)
+            return True
+        return False
+
+    def descriptor(self) -> int | None:
+        """In this process, once the other runs: what is readable when a call waits; None where it
+        is not supervised."""
+        self._theirs.close()
+        with self._ours:
+            _, beside, _, _ = self._ours.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+        if not beside:
+            return None
+        [number] = struct.unpack("i", beside[0][2][:4])
+        self._listener = Listener(number)
+        return int(number)
+
+    def close(self) -> None:
+        """What still runs of it can make nothing more."""
+        if self._listener is not None:
+            os.close(self._listener.descriptor)
+
+    def summary_line(self) -> str:
+        """What was refused, by program; empty where nothing was."""
+        parts = [
+            f"{words} {', '.join(f'{name} ({_shown(list(paths))})' for name, paths in by.items())}"
+            for words, by in (
+                ("refused, to keep your files as they are: changes by", self._refused),
+                ("folders in which removed files were listed all the same: by", self._listed),
+            )
+            if by
+        ]
+        return f"{'; '.join(parts)}; --allow-writes lets them" if parts else ""
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether `serve_waiting` is to be called every moment."""
+        return bool(self._waiting)
+
+    def serve_waiting(self) -> None:
+        """Tries the calls again that wait for another process."""
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            self._serve(request)
+
+    def serve(self) -> None:
+        """Answers the next call."""
+        assert self._listener is not None
+        request = self._listener.receive()
+        if request is not None:
+            self._serve(request)
+
+    def _serve(self, request: Request) -> None:
+        listener = self._listener
+        assert listener is not None
+        opened, umask = None, os.umask(0)  # each process has its own, which is taken off already
+        try:
+            if self._only_looks(request) and self._overlay.store.is_untouched:
+                raise _GoOn
+            with _memory_of(request) as memory:
+                if not listener.is_waiting(request):
+                    return
+                asked = _Asked(request, memory.fileno(), self._overlay)
+                try:
+                    opened = self._do(asked)
+                except BlockingIOError:
+                    if not self._is_by_overlay(asked):
+                        raise
+                    opened = asked.redo(asked.path())
+        except _GoOn:
+            listener.go_on(request)
+        except BlockingIOError:
+            self._waiting.append(request)
+        except OSError as error:
+            listener.answer(request, error.errno or errno.EIO)
+        else:
+            if opened is None:
+                listener.answer(request)
+            else:
+                listener.answer_with(request, *opened)
+        finally:
+            os.umask(umask)
+            if opened is not None:
+                os.close(opened[0])
+
+    def _only_looks(self, request: Request) -> bool:
+        call = CALLS[request.number]
+        if call.does == "open":
+            return not request.arguments[call.flags] & _WRITES
+        return call.does in ("stat", "access")
+
+    def _do(self, asked: _Asked) -> tuple[int, int] | None:
+        """Does the call: a descriptor that it returns, and the flags of that."""
+        does = asked.call.does
+        if does in ("open", "creat", "openat2"):
+            return self._open(asked)
+        operations: dict[str, Callable[[_Asked, str], None]] = {
+            "stat": self._look,
+            "access": self._look,
+            "truncate": lambda asked, path: self._overlay.truncate(path, asked.mode),
+            "mkdir": lambda asked, path: self._overlay.mkdir(path, asked.masked_mode()),
+            "mknod": lambda asked, path: self._overlay.mknod(path, asked.masked_mode()),
+            "symlink": lambda asked, path: self._overlay.symlink(asked.second_text(), path),
+            "unlink": self._unlink,
+            "rmdir": lambda asked, path: self._overlay.rmdir(path),
+            "rename": self._rename,
+            "link": lambda asked, path: self._overlay.link(path, asked.second()),
+            "chmod": self._change,
+            "chown": self._change,
+            "utime": self._change,
+            "change": self._change,
+        }
+        path = asked.path()
+        seconds = [asked.second()] if does in ("rename", "link") else []
+        if all(self._may_do_itself(asked, one) for one in (path, *seconds)):
+            raise _GoOn
+        operations[does](asked, path)
+        return None
+
+    def _may_do_itself(self, asked: _Asked, path: str) -> bool:
+        """Whether Landlock lets the program do it, where the path leads to."""
+        does, alone = asked.call.does, self._overlay.is_left_alone
+        if does in _UNHEARD or not alone(path):
+            return False
+        if path.startswith(_SYSTEM) and "/../" not in path:
+            return True
+        follow = (
+            does in ("open", "creat", "openat2", "truncate") and not asked.flags & os.O_NOFOLLOW
+        )
+        return alone(self._overlay.visible(path, follow=follow))
+
+    def _open(self, asked: _Asked) -> tuple[int, int]:
+        flags, mode = asked.open_flags()
+        path = asked.path()
+        if self._may_do_itself(asked, path):
+            raise _GoOn
+        if not flags & _WRITES:
+            place = self._overlay.found(path, follow=not flags & os.O_NOFOLLOW)
+            self._note_listing(asked, place)
+            if place == path:
+                raise _GoOn
+            # The kernel passes no descriptor of O_PATH on; one to read does the same.
+            return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
+        if os.path.isdir(path) and flags & os.O_TMPFILE != os.O_TMPFILE:
+            raise _GoOn  # the kernel says so
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            raise _GoOn
+        try:
+            opened = self._overlay.open(
+                path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode
+            )
+        except OSError as error:
+            if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
+                raise BlockingIOError(errno.EAGAIN, path) from None
+            if error.errno in (errno.EFBIG, errno.ENOSPC):
+                self._note_refused(asked, path)
+            raise
+        if not flags & os.O_NONBLOCK:
+            os.set_blocking(opened, True)
+        return opened, flags
+
+    def _note_listing(self, asked: _Asked, path: str) -> None:
+        """Whoever lists this folder sees what really stands there."""
+        store = self._overlay.store
+        names = store.entries.names_in(path) if os.path.isdir(path) else ()
+        paths = [os.path.join(path, name) for name in names]
+        if any(one in store.entries and store.entries[one] is None for one in paths):
+            self._listed.setdefault(asked.program(), {})[path] = None
+
+    def _look(self, asked: _Asked, path: str) -> None:
+        place = self._overlay.found(path, follow=not asked.flags & NO_FOLLOW)
+        if place == path:
+            raise _GoOn
+        asked.redo(place)
+
+    def _is_by_overlay(self, asked: _Asked) -> bool:
+        """Whether the overlay in that process asks, while it holds the store: it has decided where
+        the call is to be done, and noted what is new."""
+        store = self._overlay.store
+        paths = [asked.path(), *([asked.second()] if asked.call.does in ("rename", "link") else [])]
+        return store.is_held_by(asked.thread) and all(
+            store.is_made(path) or self._overlay.is_left_alone(path) or not os.path.lexists(path)
+            for path in paths
+        )
+
+    def _unlink(self, asked: _Asked, path: str) -> None:
+        if asked.flags & REMOVE_FOLDER:
+            self._overlay.rmdir(path)
+        else:
+            self._overlay.remove(path)
+
+    def _rename(self, asked: _Asked, path: str) -> None:
+        target = asked.second()
+        if asked.flags & _NO_REPLACE and self._overlay.exists(target):
+            raise FileExistsError(errno.EEXIST, target)
+        if asked.flags & _EXCHANGE:
+            self._refuse(asked, target)
+        self._overlay.rename(path, target)
+
+    def _change(self, asked: _Asked, path: str) -> None:
+        """Mode, owner, times and attributes, of which Landlock hears nothing."""
+        store, visible = self._overlay.store, path
+        if not asked.is_by_descriptor:
+            visible = self._overlay.visible(path, follow=not asked.flags & NO_FOLLOW)
+        status, place = store.lstat(visible), store.locate(visible)
+        if status is None or place is None or self._overlay.is_left_alone(visible):
+            raise _GoOn
+        is_own = place.is_private or store.is_made(place.path)
+        if is_own and (asked.is_by_descriptor or place.path == path):
+            raise _GoOn
+        if asked.call.does == "change" or not (is_own or stat.S_ISREG(status.st_mode)):
+            self._refuse(asked, visible)
+        asked.redo(place.path if is_own else self._overlay.place_to_change(visible))
+
+    def _refuse(self, asked: _Asked, path: str) -> NoReturn:
+        self._note_refused(asked, path)
+        raise PermissionError(errno.EACCES, path)
+
+    def _note_refused(self, asked: _Asked, path: str) -> None:
+        self._refused.setdefault(asked.program(), {})[path] = None
+
+
+class _Asked:
+    """A request, with what lies in the memory of its process."""
+
+    def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
+        self._request, self._memory, self._overlay = request, memory, overlay
+        self.call = CALLS[request.number]
+        at = self.call.flags
+        self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
+
+    @property
+    def thread(self) -> int:
+        return self._request.process
+
+    @property
+    def mode(self) -> int:
+        return self._argument(self.call.mode)
+
+    def masked_mode(self) -> int:
+        """What is left of a mode by the process's umask."""
+        text = _read(f"/proc/{self._request.process}/status")
+        umask = int(text.partition(b"\nUmask:")[2].split(maxsplit=1)[0], 8)
+        return self.mode & 0xFFFFFFFF & ~umask
+
+    def open_flags(self) -> tuple[int, int]:
+        """Flags and mode of a call that opens."""
+        if self.call.does == "creat":
+            self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+        elif self.call.does == "openat2":
+            self.flags, mode = struct.unpack("QQ", os.pread(self._memory, 16, self._argument(2)))
+            return self.flags, mode
+        return self.flags, self.masked_mode() if self.flags & os.O_CREAT else 0
+
+    def program(self) -> str:
+        """What the user calls it; a fork of this process runs the script."""
+        words = [_read(f"/proc/{process}/cmdline") for process in (self._request.process, "self")]
+        if words[0] == words[1]:
+            return "the script"
+        return os.fsdecode(os.path.basename(words[0].split(b"\0")[0]))
+
+    # -- paths ------------------------------------------------------------------------------------
+
+    @property
+    def is_by_descriptor(self) -> bool:
+        """Whether the call names an open file."""
+        at = self.call.path
+        return at < 0 or (self.call.does == "utime" and not self._argument(at))
+
+    def path(self) -> str:
+        """The path, absolute."""
+        if self.is_by_descriptor:
+            return self._of_descriptor(self._argument(max(self.call.folder, 0)))
+        return self._absolute(self.call.path, self.call.folder)
+
+    def second(self) -> str:
+        """The second path of a call that has two, absolute."""
+        return self._absolute(self.call.second_path, self.call.second_folder)
+
+    def second_text(self) -> str:
+        """What a symbolic link is to contain."""
+        return self._text(self.call.second_path)
+
+    def _absolute(self, position: int, folder: int) -> str:
+        text = self._text(position)
+        for own in ("/proc/self/", "/dev/fd/"):
+            if text.startswith(own):
+                return f"/proc/{self.thread}/{'fd/' if 'fd' in own else ''}{text[len(own) :]}"
+        if text.startswith("/"):
+            return text
+        if not text:
+            if self.flags & EMPTY_PATH and self.call.does != "stat" and folder >= 0:
+                return self._of_descriptor(self._argument(folder))
+            raise _GoOn
+        # An int, of which the upper half of the register says nothing.
+        number = -1 if folder < 0 else ctypes.c_int(self._argument(folder) & 0xFFFFFFFF).value
+        above = self._of_descriptor(number) if number >= 0 else self._link("cwd")
+        return os.path.join(above, text)
+
+    def _of_descriptor(self, number: int) -> str:
+        path = self._link(f"fd/{number & 0xFFFFFFFF}")
+        if not path.startswith("/"):
+            raise _GoOn  # a pipe, a socket
+        return path
+
+    def _link(self, name: str) -> str:
+        return self._overlay.visible_of(os.readlink(f"/proc/{self._request.process}/{name}"))
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _argument(self, position: int) -> int:
+        return self._request.arguments[position]
+
+    def _text(self, position: int) -> str:
+        try:
+            data = os.pread(self._memory, _PATH_BYTES, self._argument(position))
+        except OSError:  # no address of its memory: the kernel says so
+            raise _GoOn from None
+        return os.fsdecode(data.partition(b"\0")[0])
+
+    def redo(self, place: str) -> tuple[int, int] | None:
+        """Does the call, at another path; what it fills goes to the process's memory, what it opens
+        is returned with its flags."""
+        call, arguments = self.call, [ctypes.c_long(value) for value in self._request.arguments]
+        if call.path < 0:
+            os.chmod(place, self.mode)
+            return None
+        data = {call.path: os.fsencode(place)}  # absolute: the folder's descriptor counts no more
+        if call.second_path >= 0:
+            text = self.second_text() if call.does == "symlink" else self.second()
+            data[call.second_path] = os.fsencode(text)
+        if call.does == "utime" and self._argument(2):
+            data[2] = os.pread(self._memory, _TIMES_BYTES, self._argument(2))
+        if call.result >= 0:
+            data[call.result] = bytes(_STATX_BYTES)
+        if call.mode >= 0 and call.does in ("open", "mkdir", "mknod"):
+            arguments[call.mode] = ctypes.c_long(self.masked_mode())
+        buffers = {at: ctypes.create_string_buffer(value) for at, value in data.items()}
+        for at, buffer in buffers.items():
+            arguments[at] = ctypes.c_long(ctypes.addressof(buffer))
+        returned = int(_LIBC.syscall(ctypes.c_long(self._request.number), *arguments))
+        if returned < 0:
+            raise OSError(ctypes.get_errno(), place)
+        if call.result >= 0:
+            size = _STATX_BYTES if call.result == 4 else _STAT_BYTES
+            os.pwrite(self._memory, buffers[call.result].raw[:size], self._argument(call.result))
+        return (returned, self.flags) if call.does in ("open", "creat") else None
+
+
+#: Calls that Landlock lets pass.
+_UNHEARD = ("chmod", "chown", "utime", "change")
+
+
+def _memory_of(request: Request) -> BinaryIO:
+    """The memory of a process that this one may act for: they have one user, and it hides nothing.
+    What others do is Landlock's to refuse, or refused here."""
+    try:
+        memory = open(f"/proc/{request.process}/mem", "r+b", buffering=0)  # noqa: SIM115
+        if os.stat(f"/proc/{request.process}").st_uid == os.geteuid():
+            return memory
+        memory.close()
+    except OSError:
+        pass
+    if CALLS[request.number].does in _UNHEARD:
+        raise PermissionError(errno.EACCES, "not ours")
+    raise _GoOn
+
+
+def why_unsupervised() -> str:
+    """Why no process can be supervised here; empty where one can."""
+    return refusal_of(install_filter)
+
+
+def _shown(paths: list[str]) -> str:
+    here = os.getcwd().rstrip("/") + "/"
+    shown = [f"{path}/".removeprefix(here).rstrip("/") for path in paths[:_PATHS_SHOWN]]
+    return ", ".join(one or "." for one in shown) + (", …" if len(paths) > _PATHS_SHOWN else "")
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()

@@ -1,0 +1,1 @@
+"""Models that are served: recorded from a config or a file, and shown under a load."""

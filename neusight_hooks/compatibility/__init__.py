@@ -1,0 +1,1 @@
+"""Which releases of torch work, and what of their internals neusight relies on."""

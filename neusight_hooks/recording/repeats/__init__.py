@@ -1,0 +1,1 @@
+"""Calls of a module that repeat before training begins, recorded without running them again."""

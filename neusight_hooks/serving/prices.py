@@ -1,0 +1,550 @@
+"""What a step of a server costs: the recorded kernels, priced again for what the step holds."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    AttentionSize,
+    CollectiveSize,
+    GemmSize,
+    Kernel,
+    KernelClass,
+)
+from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.predictor import Predictor
+from neusight.serving.fusion import cached_heads, engine_launches, with_attention
+from neusight.serving.launches import (
+    EXPERTS,
+    BatchTotals,
+    FittedKernel,
+    LaunchedKernel,
+    RecordedPoint,
+    aligned,
+    fitted_kernels,
+)
+from neusight.serving.parallel import tensor_parallel
+from neusight.serving.quantization import Adapters, adapted, quantized
+from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
+from neusight.timeline.host import HostProfile
+
+__all__ = ["AttentionLayer", "Engine", "EngineName", "StepPrices", "StepProgram", "step_program"]
+
+EngineName = Literal["eager", "compiled", "vllm"]
+
+_COMPUTE, _MEMORY, _KV, _NETWORK, _HOST = range(len(BOUNDS))
+_PARTS = {"compute": _COMPUTE, "memory": _MEMORY, "launch": _HOST, "communication": _NETWORK}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What runs the model: its kernels, and the host's part of a step.
+
+    `overlaps` says that the host prepares a step while the GPU runs the one before (vLLM's
+    asynchronous scheduling).
+    """
+
+    name: EngineName = "vllm"
+    overlaps: bool = True
+
+
+#: Tokens of the batches for which vLLM captures a CUDA graph: 1, 2, 4, then by 8 to 256, by 16 to
+#: 512 (vllm/config/compilation.py; the engine of data/llm_serving has these).
+_GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+#: Above them prices are kept for every so many tokens.
+_TOKEN_STEP = 8
+
+#: Host time of a vLLM step, and of each sequence in it: schedule, block tables, inputs, sampled
+#: tokens, detokenizing in another process. A prior: about a millisecond of a step with a few
+#: sequences on a server of 2023 (vLLM's blog on V1, 2025-01-27, gives no figures by part).
+_VLLM_STEP_US = 800.0
+_VLLM_SEQUENCE_US = 8.0
+#: What is left of it between two steps where the rest overlaps: the inputs' copy, the launch of the
+#: graph, the sampler's start. A prior.
+_VLLM_EXPOSED_US = 150.0
+#: Host time of a home-made loop around a compiled or eager model, each step and sequence. A prior.
+_LOOP_STEP_US = 100.0
+_LOOP_SEQUENCE_US = 2.0
+
+#: Kernels of a sampler beside those that pass over the logits: temperatures, penalties, gathers of
+#: what was sampled (data/llm_layers: 25 us for a single sequence on RTX 4090).
+_SAMPLER_SMALL_KERNELS = 10
+
+#: How much of the reads of a query head beyond the first of its group leaves the L2, where a launch
+#: for prompts and decodes together shares no keys between heads (FlashAttention-2 with pages):
+#: decodes of 32 query and 8 key heads take 1.77 times as long beside a prompt (data/llm_layers, RTX
+#: 4090, up to 64 sequences of 1024 tokens and more; 3.9 times with 128).
+_UNSHARED_READS = 0.25
+#: FlashAttention-3 packs the heads of a group in every launch.
+_PACKS_SINCE = 9
+#: Queries of a tile: a chunk that is shorter costs a whole one, and its keys are not split.
+_TILE_Q = 128
+
+#: vLLM's all-reduce between GPUs that NVLink joins: up to these bytes every rank reads all others'
+#: (one shot), up to the limit in two halves (vllm/csrc/custom_all_reduce.cuh).
+_ONE_SHOT_BYTES = {2: 2**23, 4: 2**19, 8: 2**18}
+_CUSTOM_LIMIT = 2**23
+#: The barrier of the ranks before and after. A prior; published figures for 8 KiB are 5 to 8 us.
+_BARRIER_US = 5.0
+
+#: Nodes an octave at which attention is priced; between them it is interpolated.
+_NODES = 8
+
+
+class AttentionLayer(NamedTuple):
+    """An attention of one layer over the cache; `window` is how far it looks (0: all)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    dtype: str
+    variant: str
+    window: int = 0
+
+    @property
+    def cached_elements(self) -> int:
+        """Elements in the cache of each token. Where values are a part of the keys (latent
+        attention), they are not kept again."""
+        if self.kv_heads == 1 and self.head_dim > self.head_dim_v:
+            return self.head_dim
+        return self.kv_heads * (self.head_dim + self.head_dim_v)
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """What a step launches as functions of the batch, each with how often: `kernels` for tokens,
+    `attentions` for each layer's cache.
+
+    `host_us` is what the host takes for it eagerly (0: it was not recorded). `kv_bytes_per_token`
+    and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern knew.
+    """
+
+    kernels: tuple[tuple[FittedKernel, int], ...]
+    attentions: tuple[tuple[AttentionLayer, int], ...]
+    kv_bytes_per_token: int
+    weight_bytes: int
+    vocabulary: int
+    hidden: int
+    widest: int
+    host_us: float = 0.0
+    ranks: int = 1
+    kv_dtype: str = ""
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def num_launches(self) -> int:
+        """Kernels of a step."""
+        return sum(count for _, count in self.kernels) + sum(n for _, n in self.attentions)
+
+
+def step_program(
+    points: Sequence[RecordedPoint],
+    *,
+    engine: Engine,
+    parameter_bytes: int,
+    ranks: int = 1,
+    quantization: str = "",
+    kv_dtype: str = "",
+    host_us: float = 0.0,
+    windows: Sequence[int] = (),
+    adapters: Adapters | None = None,
+) -> StepProgram:
+    """The steps of a model that was recorded at some points, as an engine runs them on one of
+    `ranks` GPUs. `windows` is how far each attention looks, in order (0: all)."""
+    changed: list[RecordedPoint] = []
+    unmatched: dict[str, None] = {}
+    layers: list[AttentionLayer] = []
+    weights_before = weights_after = adapter_bytes = 0
+    for point in aligned(points):
+        launches = with_attention(point.launches, sequences=point.sequences)
+        cached = _cached_heads(launches) if engine.name == "eager" else []
+        if engine.name != "eager":
+            tokens = point.sequences * point.tokens
+            fused = engine_launches(
+                point.launches,
+                tokens=tokens,
+                sequences=point.sequences,
+                merges=engine.name == "vllm",
+            )
+            launches = fused.launches
+            unmatched.update(dict.fromkeys(fused.unmatched))
+        weights_before = _weight_bytes(launches)
+        if quantization:
+            launches = quantized(launches, quantization)
+        weights_after = _weight_bytes(launches)
+        launches = tensor_parallel(launches, ranks)
+        without = _weight_bytes(launches)
+        if adapters is not None:
+            launches = adapted(launches, adapters)
+        adapter_bytes = _weight_bytes(launches) - without
+        changed.append(replace(point, launches=launches))
+        layers = layers or _layers(launches, cached, ranks, windows)
+    fitted = list(fitted_kernels(changed))
+    if engine.name == "vllm":
+        fitted += _sampler(changed[0].launches)
+    products = [launch.kernel.size for launch in changed[0].launches
+                if isinstance(launch.kernel.size, GemmSize)]  # fmt: skip
+    vocabulary = products[-1].n * ranks if products else 0
+    item = {layer: DTYPE_BYTES[kv_dtype or layer.dtype] for layer in layers}
+    kv_bytes = sum(int(layer.cached_elements * item[layer]) for layer in layers)
+    return StepProgram(
+        kernels=tuple(Counter(fitted).items()),
+        attentions=tuple(Counter(layers).items()),
+        kv_bytes_per_token=kv_bytes,
+        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks + adapter_bytes,
+        vocabulary=vocabulary,
+        hidden=products[-1].k if products else 0,
+        widest=max((size.n + size.k for size in products[:-1]), default=0),
+        host_us=host_us,
+        ranks=ranks,
+        kv_dtype=kv_dtype,
+        unmatched=tuple(unmatched),
+    )
+
+
+def _cached_heads(launches: Sequence[LaunchedKernel]) -> list[int]:
+    """Heads of keys in the cache of each attention, as recorded."""
+    found: list[int] = []
+    start = 0
+    for at, launch in enumerate(launches):
+        if launch.kernel.kernel_class is KernelClass.ATTENTION:
+            found.append(cached_heads(launch, launches[start:at]))
+            start = at + 1
+    return found
+
+
+def _layers(
+    launches: Sequence[LaunchedKernel], cached: Sequence[int], ranks: int, windows: Sequence[int]
+) -> list[AttentionLayer]:
+    found: list[AttentionLayer] = []
+    for launch in launches:
+        size = launch.kernel.size
+        if isinstance(size, AttentionSize):
+            at = len(found)
+            kv_heads = max(1, cached[at] // ranks) if cached else size.kv_heads
+            window = windows[at] if at < len(windows) else 0
+            found.append(
+                AttentionLayer(
+                    size.heads,
+                    kv_heads,
+                    size.head_dim,
+                    size.head_dim_v,
+                    launch.kernel.dtype,
+                    launch.kernel.variant,
+                    window,
+                )
+            )
+    return found
+
+
+def _weight_bytes(launches: Sequence[LaunchedKernel]) -> int:
+    """Bytes of the weights that the products read."""
+    total = 0
+    for launch in launches:
+        kernel, size = launch.kernel, launch.kernel.size
+        if isinstance(size, GemmSize) and (size.batch == 1 or kernel.name == EXPERTS):
+            total += kernel.bytes_read - int(
+                size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype]
+            )
+    return total
+
+
+def _sampler(launches: Sequence[LaunchedKernel]) -> list[FittedKernel]:
+    """The logits as float32, the choice of a token, and small kernels around them."""
+    logits = next(
+        (item.kernel.size for item in reversed(launches) if isinstance(item.kernel.size, GemmSize)),
+        None,
+    )
+    if logits is None:
+        return []
+    words = logits.n
+    cast = Kernel.elementwise("copy", words, dtype="bfloat16", out_dtype="float32")
+    choice = Kernel.rows(
+        KernelClass.REDUCTION, "argmax", 1, words, dtype="float32",
+        bytes_read=4 * words, bytes_written=8,
+    )  # fmt: skip
+    small = Kernel.elementwise("sampling", 1, dtype="float32")
+    return [
+        _for_each_sequence(cast),
+        _for_each_sequence(choice),
+        *[_for_each_sequence(small)] * _SAMPLER_SMALL_KERNELS,
+    ]
+
+
+def _for_each_sequence(kernel: Kernel) -> FittedKernel:
+    """The kernel with as many rows as sequences."""
+    values = [
+        *(kernel.size[:2] if not isinstance(kernel.size, (GemmSize, AttentionSize)) else ()),
+        kernel.flops, kernel.bytes_read, kernel.bytes_written, 0, 0,
+    ]  # fmt: skip
+    rows: list[tuple[float, ...]] = [
+        (0.0, float(value), 0.0, 0.0, 0.0)  # type: ignore[arg-type]  # sizes are whole numbers
+        for value in values
+    ]
+    many_rows = kernel.kernel_class is KernelClass.REDUCTION
+    fixed = 1 if many_rows else 0  # of one row grows the width, of many rows their number
+    rows[fixed] = (float(values[fixed]), 0.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type]
+    return FittedKernel(kernel, tuple(rows))
+
+
+class _Part(NamedTuple):
+    """Microseconds by bound."""
+
+    us: tuple[float, float, float, float, float]
+
+    def __add__(self, other: object) -> _Part:  # type: ignore[override]
+        assert isinstance(other, _Part)
+        return _Part(tuple(a + b for a, b in zip(self.us, other.us, strict=True)))  # type: ignore[arg-type]
+
+
+_NOTHING = _Part((0.0, 0.0, 0.0, 0.0, 0.0))
+
+
+class StepPrices:
+    """Prices steps; each part once for what it depends on.
+
+    Kernels follow the tokens of the batch (of a CUDA graph: those that it was captured for), the
+    sequences, or what attention reads; attention is priced on a grid and interpolated.
+    """
+
+    def __init__(
+        self,
+        program: StepProgram,
+        gpu: GPU,
+        predictor: Predictor,
+        host: HostProfile,
+        engine: Engine,
+    ) -> None:
+        self.program = program
+        self.gpu = gpu
+        self.predictor = predictor
+        self.host = host
+        self.engine = engine
+        self._by_tokens = [item for item in program.kernels if _key(item[0]) == "tokens"]
+        self._by_sequences = [item for item in program.kernels if _key(item[0]) == "sequences"]
+        self._by_context = [item for item in program.kernels if _key(item[0]) == "context"]
+        self._token_parts: dict[int, _Part] = {}
+        self._sequence_parts: dict[int, _Part] = {}
+        self._context_parts: dict[BatchTotals, _Part] = {}
+        self._attention: dict[tuple[object, ...], float] = {}
+        self._gaps_us = program.num_launches * host.kernel_gap_us
+        self._shares_heads = gpu.compute_capability[0] >= _PACKS_SINCE or gpu.vendor != "nvidia"
+
+    def __call__(self, batch: StepBatch) -> StepCost:
+        """Microseconds of the step and what bounds it."""
+        part = self._kernels(batch)
+        kv_us = self._attention_us(batch)
+        us = (part.us[0], part.us[1], kv_us, part.us[3], part.us[4] + self._gaps_us)
+        gpu_us = sum(us)
+        latency_us = self._with_host(batch, gpu_us)
+        waited_us = latency_us - gpu_us
+        largest = max(range(len(us)), key=lambda at: us[at])
+        return StepCost(latency_us, _HOST if waited_us > gpu_us else largest, gpu_us)
+
+    # -- the host ----------------------------------------------------------------------------------
+
+    def _with_host(self, batch: StepBatch, gpu_us: float) -> float:
+        sequences = batch.decodes + len(batch.chunks)
+        if self.engine.name == "vllm":
+            own_us = _VLLM_STEP_US + _VLLM_SEQUENCE_US * sequences
+            if not self._is_graph(batch.tokens):
+                gpu_us = max(gpu_us, self.program.num_launches * self.host.triton_us)
+            if self.engine.overlaps:
+                return max(gpu_us + _VLLM_EXPOSED_US, own_us)
+            return gpu_us + own_us
+        loop_us = _LOOP_STEP_US + _LOOP_SEQUENCE_US * sequences
+        if self.engine.name == "compiled":
+            launches = self.program.num_launches
+            graph_us = self.host.graph_tree_us + launches * self.host.graph_kernel_us
+            model_us = self.host.compiled_call_us + graph_us + self.host.graph_launch_us
+        else:
+            model_us = self.program.host_us
+        return max(gpu_us, model_us) + loop_us
+
+    def _is_graph(self, tokens: int) -> bool:
+        return tokens <= _GRAPH_SIZES[-1]
+
+    def _padded(self, tokens: int) -> int:
+        """Tokens that the kernels run for."""
+        if self.engine.name == "vllm" and self._is_graph(tokens):
+            return _GRAPH_SIZES[bisect_left(_GRAPH_SIZES, tokens)]
+        if tokens <= _GRAPH_SIZES[-1]:
+            return tokens
+        return -(-tokens // _TOKEN_STEP) * _TOKEN_STEP
+
+    # -- kernels -----------------------------------------------------------------------------------
+
+    def _kernels(self, batch: StepBatch) -> _Part:
+        tokens = self._padded(max(1, batch.tokens))
+        part = self._token_parts.get(tokens)
+        if part is None:
+            part = self._priced(self._by_tokens, BatchTotals(1, tokens))
+            self._token_parts[tokens] = part
+        sampled = batch.sampled + batch.decodes * (batch.queries - 1)
+        if sampled:
+            logits = self._sequence_parts.get(sampled)
+            if logits is None:
+                logits = self._priced(self._by_sequences, BatchTotals(sampled, sampled))
+                self._sequence_parts[sampled] = logits
+            part = part + logits
+        return part + self._context_part(batch) if self._by_context else part
+
+    def _context_part(self, batch: StepBatch) -> _Part:
+        """Kernels over all that is cached: masks, copies of the cache."""
+        context = batch.context + sum(chunk.context for chunk in batch.chunks)
+        pairs = batch.context * batch.queries
+        pairs += sum(chunk.context * chunk.tokens for chunk in batch.chunks)
+        sequences = batch.decodes + len(batch.chunks)
+        totals = BatchTotals(sequences, batch.tokens, _rounded(context), _rounded(pairs))
+        part = self._context_parts.get(totals)
+        if part is None:
+            part = self._context_parts[totals] = self._priced(self._by_context, totals)
+        return part
+
+    def _priced(self, kernels: Sequence[tuple[FittedKernel, int]], totals: BatchTotals) -> _Part:
+        launched = [(kernel.at(totals), count) for kernel, count in kernels]
+        us = [0.0] * len(BOUNDS)
+        for (kernel, count), estimate in zip(
+            launched, self.predictor.predict([kernel for kernel, _ in launched], self.gpu),
+            strict=True,
+        ):  # fmt: skip
+            time_us = estimate.latency_us
+            if self.engine.name == "vllm" and isinstance(kernel.size, CollectiveSize):
+                time_us = min(time_us, self._custom_us(kernel))
+            us[_PARTS.get(estimate.bound, _MEMORY)] += count * time_us
+        return _Part(tuple(us))  # type: ignore[arg-type]  # one for each bound
+
+    def _custom_us(self, kernel: Kernel) -> float:
+        """vLLM's own all-reduce; infinite where it does not run."""
+        size = kernel.size
+        assert isinstance(size, CollectiveSize)
+        ranks = size.world_size
+        is_linked = system_of(self.gpu).levels[0].kind != "pcie" and self.gpu.link_gbps > 0
+        if kernel.name != "all_reduce" or not is_linked or size.num_bytes > _CUSTOM_LIMIT:
+            return math.inf
+        link = self.gpu.link_gbps * 1e3  # bytes a microsecond
+        others = (ranks - 1) * size.num_bytes
+        if size.num_bytes <= _ONE_SHOT_BYTES.get(ranks, 0):
+            return _BARRIER_US + others / link
+        return 2.0 * (_BARRIER_US + others / ranks / link)
+
+    # -- attention ---------------------------------------------------------------------------------
+
+    def _attention_us(self, batch: StepBatch) -> float:
+        total = 0.0
+        for layer, count in self.program.attentions:
+            us = sum(self._chunk_us(layer, chunk) for chunk in batch.chunks)
+            if batch.decodes:
+                mean = batch.context / batch.decodes
+                decode_us = self._decode_us(layer, batch.decodes, mean, batch.queries)
+                if batch.chunks and not self._shares_heads and self.engine.name == "vllm":
+                    group = layer.heads / layer.kv_heads
+                    decode_us *= 1.0 + _UNSHARED_READS * (group - 1.0)
+                us += decode_us
+            total += us * count
+        return total
+
+    def _decode_us(self, layer: AttentionLayer, count: int, context: float, queries: int) -> float:
+        seen = min(context, layer.window) if layer.window else context
+        return self._between(
+            lambda n, kv: self._priced_attention(layer, n, queries, max(kv, queries)),
+            count, max(1.0, seen),
+        )  # fmt: skip
+
+    def _chunk_us(self, layer: AttentionLayer, chunk: tuple[int, int]) -> float:
+        tokens, context = chunk
+        whole = max(tokens, _TILE_Q) if context > tokens else tokens
+        seen = min(context, layer.window + tokens) if layer.window else context
+        return self._between(
+            lambda q, kv: self._priced_attention(layer, 1, q, max(q, kv)), whole, seen
+        )
+
+    def _between(self, price: Callable[[int, int], float], first: float, second: float) -> float:
+        """The price between four nodes, as a power of each of both."""
+        (a, b, x), (c, d, y) = _nodes(first), _nodes(second)
+        low = price(a, c) if y == 0 else price(a, c) ** (1 - y) * price(a, d) ** y
+        if x == 0:
+            return low
+        high = price(b, c) if y == 0 else price(b, c) ** (1 - y) * price(b, d) ** y
+        return float(low ** (1 - x) * high**x)
+
+    def _priced_attention(
+        self, layer: AttentionLayer, sequences: int, queries: int, context: int
+    ) -> float:
+        key = (layer, sequences, queries, context)
+        found = self._attention.get(key)
+        if found is None:
+            self._price_row(layer, sequences, queries, context)
+            found = self._attention[key]
+        return found
+
+    def _price_row(self, layer: AttentionLayer, sequences: int, queries: int, context: int) -> None:
+        """Prices that node and those around it, as a batch costs little more than one."""
+        wanted = [context]
+        for at in range(1, 2 * _NODES):
+            wanted.append(_node(math.ceil(math.log2(context) * _NODES) + at))
+        wanted = [kv for kv in dict.fromkeys(wanted) if kv >= queries]
+        kernels = [self._attention_kernel(layer, sequences, queries, kv) for kv in wanted]
+        estimates = self.predictor.predict(kernels, self.gpu)
+        for kv, estimate in zip(wanted, estimates, strict=True):
+            key = (layer, sequences, queries, kv)
+            self._attention.setdefault(key, estimate.latency_us)
+
+    def _attention_kernel(
+        self, layer: AttentionLayer, sequences: int, queries: int, context: int
+    ) -> Kernel:
+        name = "flash_attention"
+        if self.engine.name == "vllm":
+            if self.gpu.compute_capability[0] >= _PACKS_SINCE and self.gpu.vendor == "nvidia":
+                name = "flash_attention_3"
+        else:
+            name = layer.variant or name
+        kernel = Kernel.attention(
+            sequences, layer.heads, layer.kv_heads, queries, context, layer.head_dim,
+            causal=queries > 1, dtype=layer.dtype, head_dim_v=layer.head_dim_v,
+            name=name,  # type: ignore[arg-type]  # a variant of attention
+        )  # fmt: skip
+        tokens = sequences * context
+        plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
+        plain_bytes = plain * DTYPE_BYTES[layer.dtype]
+        kept = tokens * layer.cached_elements * DTYPE_BYTES[self.program.kv_dtype or layer.dtype]
+        return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
+
+
+def _key(kernel: FittedKernel) -> str:
+    sequences, tokens, context = kernel.depends_on
+    if context or kernel.repeats:
+        return "context"
+    return "sequences" if sequences and not tokens else "tokens"
+
+
+def _rounded(value: float) -> float:
+    """To one of the nodes: what grows a little in each step is priced once."""
+    return float(_node(round(math.log2(value) * _NODES))) if value >= 1 else 0.0
+
+
+def _node(at: int) -> int:
+    return max(1, round(2.0 ** (at / _NODES)))
+
+
+def _nodes(value: float) -> tuple[int, int, float]:
+    """The nodes below and above, and how far between them it lies, in logarithms. Small whole
+    numbers are nodes."""
+    if value <= _NODES:
+        low = int(value)
+        share = value - low
+        return max(1, low), max(1, low + 1), 0.0 if low < 1 else share
+    place = math.log2(value) * _NODES
+    low = math.floor(place)
+    below, above = _node(low), _node(low + 1)
+    if below == above or value <= below:
+        return below, above, 0.0
+    return below, above, min(1.0, math.log(value / below) / math.log(above / below))

@@ -1,0 +1,124 @@
+"""Batches that start together and end with their longest answer, as in a loop of `generate`."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from neusight.serving.load import Request
+from neusight.serving.scheduler import (
+    Chunk,
+    SchedulerOptions,
+    ServedRequest,
+    ServerRun,
+    StepBatch,
+    StepPricing,
+    StepRecord,
+    require_servable,
+)
+
+__all__ = ["simulate_static"]
+
+
+def simulate_static(
+    requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
+) -> ServerRun:
+    """Serves all requests in batches: prompts are padded to the longest, a sequence that is done
+    stays until all are. OptionError for one that can never be served."""
+    for request in requests:
+        require_servable(request, options)
+    return _StaticServer(requests, options, price).run()
+
+
+class _StaticServer:
+    """Its clock and what waits."""
+
+    def __init__(
+        self, requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
+    ) -> None:
+        self.options = options
+        self.price = price
+        self.now_s = 0.0
+        self.arriving = [(one.arrival_s, one.index, one) for one in requests]
+        heapq.heapify(self.arriving)
+        self.waiting: deque[tuple[float, Request]] = deque()
+        self.served: list[ServedRequest] = []
+        self.steps: list[StepRecord] = []
+        self.gaps: dict[float, int] = {}
+
+    def run(self) -> ServerRun:
+        """One batch after the other."""
+        while self.arriving or self.waiting:
+            self._arrive()
+            if self.waiting:
+                self._serve(list(self._batch()))
+            else:
+                self.now_s = self.arriving[0][0]
+        gaps = tuple(sorted(self.gaps.items()))
+        return ServerRun(tuple(self.served), tuple(self.steps), gaps, self.options.num_blocks)
+
+    def _arrive(self) -> None:
+        while self.arriving and self.arriving[0][0] <= self.now_s:
+            time_s, _, request = heapq.heappop(self.arriving)
+            self.waiting.append((time_s, request))
+
+    def _batch(self) -> Iterator[tuple[float, Request]]:
+        """The first requests that fit together."""
+        count = longest = rounds = 0
+        while self.waiting and count < self.options.max_num_seqs:
+            _, request = self.waiting[0]
+            count += 1
+            longest = max(longest, request.input_tokens)
+            rounds = max(rounds, request.output_tokens)
+            if count * self.options.blocks_of(longest + rounds) > self.options.num_blocks:
+                return
+            yield self.waiting.popleft()
+
+    def _serve(self, batch: list[tuple[float, Request]]) -> None:
+        """Prefill, then a token for each sequence until the longest answer is there."""
+        scheduled_s = self.now_s
+        first_token_s = 0.0
+        for at in range(max(request.output_tokens for _, request in batch)):
+            self._step(batch, at)
+            if not at:
+                first_token_s = self.now_s
+            for arrival_s, request in batch:
+                if request.output_tokens == at + 1:
+                    self._finish(
+                        ServedRequest(request, arrival_s, scheduled_s, first_token_s, self.now_s, 0)
+                    )
+
+    def _step(self, batch: list[tuple[float, Request]], at: int) -> None:
+        longest = max(request.input_tokens for _, request in batch)
+        unfinished = sum(request.output_tokens > at for _, request in batch)
+        count = len(batch)
+        chunks = () if at else (Chunk(longest, longest),) * count
+        decodes = count if at else 0
+        cost = self.price(StepBatch(decodes, decodes * (longest + at), chunks, count))
+        start_s, self.now_s = self.now_s, self.now_s + cost.latency_us * 1e-6
+        gap_s = self.now_s - start_s
+        if at:
+            self.gaps[gap_s] = self.gaps.get(gap_s, 0) + unfinished
+        self._arrive()
+        self.steps.append(
+            StepRecord(
+                start_s,
+                gap_s,
+                running=count,
+                waiting=len(self.waiting),
+                used_blocks=count * self.options.blocks_of(longest + at + 1),
+                prompt_tokens=sum(chunk.tokens for chunk in chunks),
+                new_tokens=unfinished,
+                preempted=0,
+                bound=cost.bound,
+                gpu_s=cost.gpu_us * 1e-6,
+            )
+        )
+
+    def _finish(self, served: ServedRequest) -> None:
+        self.served.append(served)
+        turn = served.request.next_turn
+        if turn is not None:
+            time_s = self.now_s + served.request.think_s
+            heapq.heappush(self.arriving, (time_s, turn.index, turn))

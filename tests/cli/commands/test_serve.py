@@ -1,0 +1,355 @@
+"""`neusight serve`: a model under a load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import neusight
+from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.main import main
+
+HOME_MADE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+WIDTH, HEADS, LAYERS, WORDS = 512, 8, 2, 4000
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x, past):
+        batch, length, _ = x.shape
+        query, key, value = (
+            part.view(batch, length, HEADS, -1).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, dim=-1)
+        )
+        if past is not None:
+            key, value = torch.cat((past[0], key), 2), torch.cat((past[1], value), 2)
+        seen = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.down(F.gelu(self.up(self.norm2(x)))), (key, value)
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, ids, cache):
+        x, grown = self.words(ids), []
+        for at, block in enumerate(self.blocks):
+            x, kept = block(x, cache[at] if cache else None)
+            grown.append(kept)
+        return self.head(x[:, -1]), grown
+
+
+def build():
+    return Language().to("cuda", torch.bfloat16).eval()
+
+
+def forgetful():
+    return lambda ids, cache: ids
+
+
+def broken():
+    raise RuntimeError("no such weights")
+
+
+not_a_function = 3
+"""
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000,
+    "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "language.py"
+    path.write_text(HOME_MADE)
+    return str(path)
+
+
+def serve(*words: str) -> int:
+    return main(["serve", *words])
+
+
+def document(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_a_screen_says_what_is_served_how_fast_and_what_limits_it(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = serve(model, "--gpu", "H100", "--rate", "50", "--requests", "40", "--output", "20",
+                 "--slo", "ttft=1s", "--price", "H100=3")  # fmt: skip
+
+    shown = capsys.readouterr().out
+    assert code == ExitCode.OK
+    for words in ("language on H100", "KV cache", "first token (TTFT)", "limited   by",
+                  "SLO       met", "requests/s keep TTFT", "$"):  # fmt: skip
+        assert words in shown
+
+
+def test_equal_seeds_give_equal_documents(model: str, tmp_path: Path) -> None:
+    words = ["--gpu", "H100", "--rate", "20,80", "--requests", "30", "--output", "uniform:5-40"]
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+
+    serve(model, *words, "--json", str(first))
+    serve(model, *words, "--json", str(second))
+
+    assert first.read_bytes() == second.read_bytes()
+    assert len(document(first)["points"]) == 2
+
+
+def test_gpus_ranks_and_bits_are_compared_side_by_side(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "o.json"
+
+    serve(model, "--gpu", "H100,A100", "--tp", "1,2", "--quantization", "none,int4", "--requests",
+          "20", "--output", "10", "--json", str(path))  # fmt: skip
+
+    points = document(path)["points"]
+    assert isinstance(points, list)
+    assert len(points) == 8
+    assert any(point["is_on_frontier"] for point in points)
+    assert "none is better in both" in capsys.readouterr().out
+
+
+def test_what_a_gpu_lacks_leaves_that_deployment_out(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = serve(model, "--gpu", "H100,A100", "--quantization", "fp8", "--requests", "5",
+                 "--output", "5")  # fmt: skip
+
+    captured = capsys.readouterr()
+    assert code == ExitCode.OK
+    assert "A100-SXM4-80GB fp8 is left out" in captured.err
+    assert "H100-SXM5-80GB fp8" in captured.out
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled", "vllm"])
+def test_each_engine_serves(model: str, engine: str, tmp_path: Path) -> None:
+    path = tmp_path / "o.json"
+
+    code = serve(model, "--gpu", "H100", "--requests", "5", "--output", "5", "--engine", engine,
+                 "--json", str(path))  # fmt: skip
+
+    assert code == ExitCode.OK
+    assert document(path)["servers"][0]["engine"] == engine
+
+
+def test_users_drafts_sessions_replicas_and_priorities_are_served(model: str) -> None:
+    for words in (
+        ["--users", "4"],
+        ["--speculative-tokens", "3", "--acceptance", "0.8"],
+        ["--speculative-tokens", "2", "--draft", model],
+        ["--turns", "3", "--prefix-hit-rate", "0.9", "--think", "0.5", "--input", "50"],
+        ["--replicas", "2"],
+        ["--lora-adapters", "4", "--lora-rank", "8"],
+        ["--policy", "priority", "--input", "100", "--input", "200", "--priority", "1",
+         "--priority", "0"],
+        ["--batching", "static"],
+        ["--arrivals", "gamma", "--burstiness", "3"],
+        ["--no-chunked-prefill", "--no-prefix-caching", "--no-async-scheduling"],
+    ):  # fmt: skip
+        code = serve(model, "--gpu", "H100", "--requests", "12", "--output", "8", *words)
+        assert code == ExitCode.OK, words
+
+
+def test_a_requirement_that_is_not_kept_fails_the_check(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [model, "--gpu", "H100", "--requests", "5", "--output", "5", "--require"]
+
+    assert serve(*words, "tpot_p50<=10s,output_tokens_per_s>=1") == ExitCode.OK
+    assert serve(*words, "tpot_p50<=1us") == ExitCode.JUDGED
+    assert "tpot_p50 is" in capsys.readouterr().err
+
+
+def test_a_page_and_a_timeline_are_written(model: str, tmp_path: Path) -> None:
+    page, trace = tmp_path / "p.html", tmp_path / "t.json"
+
+    serve(model, "--gpu", "H100", "--rate", "10,100", "--requests", "30", "--output", "10",
+          "--slo", "ttft=100ms", "--html", str(page), "--trace", str(trace))  # fmt: skip
+
+    text = page.read_text()
+    assert text.count("<svg") > 8
+    assert "What the words mean" in text
+    assert "<script" not in text
+    events = document(trace)["traceEvents"]
+    assert isinstance(events, list)
+    assert {"decode", "waiting", "prefill", "running", "kv_blocks"} <= {
+        event["name"] for event in events
+    }
+
+
+def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
+    load, path = tmp_path / "load.csv", tmp_path / "o.json"
+    load.write_text("arrival_s,input_tokens,output_tokens\n0,100,5\n1,200,6\n")
+
+    serve(model, "--gpu", "H100", "--load", str(load), "--json", str(path))
+
+    [point] = document(path)["points"]
+    assert point["num_requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rate", "0"], "--rate is '0'"),
+        (["--rate", "x"], "--rate is 'x'"),
+        (["--input", "0"], "--input got '0'"),
+        (["--tp", "0"], "--tp is '0'"),
+        (["--tp", "3"], "does not share 8 heads"),
+        (["--slo", "ttft=5"], "a time has a unit"),
+        (["--quantization", "int2"], "--quantization is 'int2'"),
+        (["--users", "2", "--rate", "1"], "give one of them"),
+        (["--require", "speed>=3"], "--require got"),
+        (["--price", "A100=1"], "not among the GPUs"),
+        (["--max-num-seqs", "5000"], "--max-num-batched-tokens"),
+        (["--num-gpu-blocks-override", "10"], "can never be served"),
+        (["--num-gpu-blocks-override", "10", "--max-model-len", "500"], "not even one"),
+        (["--kv-cache-dtype", "fp8", "--engine", "eager"], "--engine vllm"),
+        (["--attainment", "2"], "--attainment is 2"),
+        (["--requests", "0"], "--requests is 0"),
+        (["--prefix-hit-rate", "1.5"], "--prefix-hit-rate is 1.5"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(
+    model: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("missing", "has no function 'missing'"),
+        ("not_a_function", "has no function 'not_a_function'"),
+        ("forgetful", "keeps no cache"),
+        ("broken", "no such weights"),
+    ],
+)
+def test_a_file_that_builds_no_causal_model_is_refused(
+    model: str, function: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(f"{model}:{function}", "--gpu", "H100") == ExitCode.WRONG_USE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "has no model_type"),
+        ('{"model_type": "no-such"}', "'no-such', which the installed transformers"),
+        ('{"model_type": "t5"}', "encoder-decoder"),
+        ('{"model_type": "vit"}', "not a causal language model"),
+    ],
+)
+def test_a_config_of_no_causal_model_is_refused(
+    tmp_path: Path, config: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text(config)
+
+    assert serve(str(path), "--gpu", "H100") == ExitCode.WRONG_USE
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve("nowhere", "--gpu", "H100") == ExitCode.WRONG_USE
+    assert "there is no nowhere" in capsys.readouterr().err
+
+
+def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
+    namespace: dict[str, Any] = {}
+    exec(Path(model).read_text(), namespace)
+    with torch.no_grad(), neusight.forecast_on("H100") as forecast:
+        language = namespace["build"]()
+        ids = torch.zeros(3, 100, dtype=torch.long, device="cuda")
+        cache = None
+        for _ in range(1 + tokens):
+            logits, cache = language(ids, cache)
+            ids = logits.argmax(-1, keepdim=True)
+    forecast.save(path)
+
+
+def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path: Path) -> None:
+    recorded = tmp_path / "generation.json.gz"
+    recorded_generation(model, recorded, tokens=5)
+    documents = []
+    for what in (model, str(recorded)):
+        path = tmp_path / "o.json"
+        words = ["--gpu", "H100", "--requests", "10", "--output", "8", "--json", str(path)]
+        assert serve(what, *words) == ExitCode.OK
+        documents.append(document(path)["points"])
+
+    assert documents[0] == documents[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "said"),
+    [(0, [], "no recording of a generation"), (5, ["--engine", "eager"], "--engine eager")],
+)
+def test_a_recording_that_tells_too_little_is_refused(
+    model: str,
+    tmp_path: Path,
+    tokens: int,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "generation.json"
+    recorded_generation(model, path, tokens=tokens)
+
+    assert serve(str(path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
+    assert said in capsys.readouterr().err
+
+
+def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    path = tmp_path / "o.json"
+
+    code = serve(str(tmp_path), "--gpu", "H100", "--input", "100", "--output", "20", "--requests",
+                 "10", "--json", str(path))  # fmt: skip
+
+    [server] = document(path)["servers"]
+    assert code == ExitCode.OK
+    assert server["kv_bytes_per_token"] == 2 * 2 * 4 * 32 * 2
+    assert server["unmatched_kernels"] == []
+
+
+def test_a_context_beyond_the_models_positions_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+
+    for words in (["--max-model-len", "4096"], ["--input", "2000", "--output", "100"]):
+        assert serve(str(tmp_path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
+    said = capsys.readouterr().err
+    assert "the model has 2,048 positions" in said
+    assert "can never be served" in said

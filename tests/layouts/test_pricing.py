@@ -1,0 +1,86 @@
+"""What a layout costs: by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neusight.integrations.layouts.block import BlockRecord
+from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
+from neusight.integrations.layouts.pricing import LayoutPricer, least_bytes, needed_bytes
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.predictor import Estimate
+
+H100 = find_gpu("H100")
+SHAPE = ModelShape("Model", 8, 16, 16, 100_000_000, 200_000_000, has_stages=True)
+STEP = StepLoad(8 * 8 * 4096, 4096)
+GEMM = Kernel.gemm(4096, 4096, 4096)
+RECORD = BlockRecord(
+    tensor=1,
+    micro_batch=1,
+    kernels=(("block", False, GEMM), ("block", True, GEMM), ("block", True, GEMM)),
+    kept_bytes=2**30,
+    input_bytes=2**25,
+    edge_bytes=2**30,
+    host_us=(0.0, 0.0),
+)
+
+
+def tenths(kernels: list[Kernel]) -> list[Estimate]:
+    """100 µs a product, 1 µs a collective."""
+    return [
+        Estimate(100.0, 90.0, 110.0, "compute", "physics", "test")
+        if kernel.flops
+        else Estimate(1.0, 0.9, 1.1, "communication", "physics", "test")
+        for kernel in kernels
+    ]
+
+
+PRICER = LayoutPricer(SHAPE, STEP, H100, tenths, gpus_per_node=8, storage_gbps=2.0)
+
+
+def test_one_rank_computes_all_blocks_for_all_micro_batches() -> None:
+    price = PRICER.price(Layout(num_micro_batches=64), RECORD)
+
+    assert price.compute_us == pytest.approx(64 * 8 * 300.0)
+    assert price.exposed_us == price.bubble_us == price.straggler_us == 0.0
+    possible = H100.peak_flops("bf16", matrix=True) * price.step_us * 1e-6
+    assert price.mfu == pytest.approx(64 * 8 * 3 * GEMM.flops / possible)
+    assert price.watts <= H100.tdp_w
+
+
+def test_checkpoints_compute_the_forward_again_and_keep_less() -> None:
+    plain, again = (
+        PRICER.price(Layout(num_micro_batches=64, checkpoint=checkpoint), RECORD)
+        for checkpoint in (False, True)
+    )
+
+    assert again.recomputed_us == pytest.approx(64 * 8 * 100.0)
+    assert again.step_us - plain.step_us == pytest.approx(again.recomputed_us)
+    assert again.memory_bytes < plain.memory_bytes - 5 * 2**30
+
+
+def test_a_pipeline_is_idle_for_as_many_micro_batches_as_stages_less_one() -> None:
+    layout = Layout(pipeline=4, num_micro_batches=64)
+    own_us = 2 * 300.0
+
+    one, two = PRICER.price(layout, RECORD), PRICER.price(replace(layout, stages_a_rank=2), RECORD)
+
+    assert one.bubble_us == pytest.approx(3 * own_us + 6 * 1.0)
+    assert two.bubble_us == pytest.approx(3 * own_us / 2 + 6 * 1.0)
+
+
+def test_sharding_shares_what_is_kept() -> None:
+    alone, shared = (least_bytes(Layout(shard=ranks), SHAPE) for ranks in (1, 8))
+
+    assert shared < alone / 2
+    assert needed_bytes(Layout(shard=8), SHAPE, RECORD) > shared + 9 * 2**30
+
+
+def test_ranks_on_several_hosts_wait_for_the_slowest() -> None:
+    price = PRICER.price(Layout(shard=64, num_micro_batches=1), RECORD)
+
+    assert price.straggler_us > 0.0
+    assert sum(price.parts.values()) == pytest.approx(price.step_us)

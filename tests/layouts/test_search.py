@@ -1,0 +1,92 @@
+"""`neusight plan --model`: from a model to a ranking and a script that runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from warm_python import run_python
+
+MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(256), nn.Linear(256, 1024)
+        self.down = nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(1000, 256)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.head = nn.Linear(256, 1000)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+def build():
+    return Net()
+"""
+WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
+
+
+def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+
+    done = run_python(
+        *WORDS, "--model", "model.py:build", "--world-size", "2,4", "--tokens", "4k",
+        "--script", "train.py", "--json", "found.json", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Net: 0.00 billion parameters, 4 blocks" in done.stdout
+    assert "frontier of time and cost" in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    times = [layout["step_us"] for layout in found["layouts"]]
+    assert times == sorted(times)
+    assert found["num_layouts"] == len(times) + found["num_too_large"]
+    best = found["layouts"][0]["layout"]
+    ranks = best["shard"] * best["replicate"] * best["tensor"]
+    whole = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--world-size", str(ranks), "--quiet",
+        "train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert ": fits, " in whole.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--model", "model.py:build"), "wants to know --world-size and the --tokens"),
+        (("--model", "none.json", "--world-size", "8", "--tokens", "4k"), "the file must be there"),
+        (("--model", "model.py:build", "--world-size", "3", "--tokens", "4k"), "cannot share"),
+        (("--model", "model.py:build", "--world-size", "8", "--tokens", "few"), "--tokens is"),
+        (("--model", "model.py:none", "--world-size", "8", "--tokens", "4k"), "makes no model"),
+        (
+            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--sweep", "a=1"),
+            "--sweep, --rank and --ray are for a script",
+        ),
+    ],
+)
+def test_what_cannot_be_laid_out_is_wrong_use(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+
+    done = run_python(*WORDS, *words, cwd=tmp_path)
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,423 @@
+"""Equal calls before training are repeated on the tape, and nobody can tell from the recording."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from neusight.fake_cuda.session import fake_cuda
+from neusight.predictors.gpu import find_gpu
+from neusight.recording.recorder import Recorder
+from neusight.recording.recording import Step
+from neusight.recording.repeats.calls import CALLS_RUN
+from neusight.timeline.host import PLAIN
+
+#: More steps than any program here makes: they run to their end.
+_NEVER = 10_000
+
+_CALLS = 30
+
+Program = Callable[[], object]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU())
+        self.out = nn.Linear(32, 16)
+        self.scale = 2
+        self.weights = torch.ones(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.hidden(x)) * self.scale
+        return found
+
+
+def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int]:
+    """The steps of a program, and how many calls were repeated in place of being run."""
+    recorder = Recorder(steady_steps=_NEVER if repeats else None)
+    with fake_cuda(
+        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+    ):
+        program()
+        recorder.cutter.finish()
+    return recorder.cutter.steps, recorder.repeats.num_repeated.total()
+
+
+def evaluated(model: nn.Module, calls: int = _CALLS) -> list[float]:
+    losses = []
+    with torch.no_grad():
+        for _ in range(calls):
+            x = torch.ones(4, 16).cuda()
+            losses.append(model(x).float().pow(2).mean().item())
+    return losses
+
+
+def trained(model: nn.Module, steps: int = 6) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        model(torch.ones(4, 16).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_recording_is_that_of_a_program_whose_calls_all_ran() -> None:
+    losses: list[list[float]] = []
+
+    def program() -> None:
+        model = Net().cuda().eval()
+        losses.append(evaluated(model))
+        trained(model.train())
+
+    ran, none = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    assert (none, num_repeated) == (0, _CALLS - CALLS_RUN)
+    assert steps == ran
+    assert losses[0] == losses[1]
+
+
+def test_work_on_the_cpu_that_changes_nothing_is_repeated_too() -> None:
+    class Scaled(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * torch.full((), 16).sqrt()
+
+    def program() -> None:
+        evaluated(Scaled().cuda())
+
+    ran, _ = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    assert num_repeated == _CALLS - CALLS_RUN
+    assert steps == ran
+
+
+def test_calls_in_turn_of_several_modules_are_repeated() -> None:
+    def program() -> None:
+        first, second = Net().cuda(), nn.Linear(16, 4).cuda()
+        with torch.no_grad():
+            for _ in range(_CALLS):
+                second(first(torch.ones(4, 16).cuda())).argmax(-1).cpu()
+
+    ran, _ = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    assert num_repeated == 2 * (_CALLS - CALLS_RUN)
+    assert steps == ran
+
+
+def test_outputs_are_made_again_as_they_were_nested() -> None:
+    class Several(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            out = super().forward(x)
+            return {"out": out, "loss": (out.sum(), None), "x": x, "kind": "plain"}
+
+    found: list[Any] = []
+
+    def program() -> None:
+        model = Several().cuda()
+        with torch.no_grad():
+            for _ in range(_CALLS):
+                x = torch.ones(4, 16).cuda()
+                found.append(model(x))
+                assert found[-1]["x"] is x
+
+    _, num_repeated = recorded(program)
+
+    assert num_repeated == _CALLS - CALLS_RUN
+    first, last = found[0], found[-1]
+    assert last.keys() == first.keys()
+    assert last["out"].shape == first["out"].shape == (4, 16)
+    assert last["out"] is not found[-2]["out"]
+    assert last["loss"][1] is None and last["kind"] == "plain"
+
+
+def test_nothing_is_repeated_once_training_has_begun() -> None:
+    def program() -> None:
+        model = Net().cuda()
+        trained(model, steps=1)
+        evaluated(model)
+
+    assert recorded(program)[1] == 0
+
+
+def test_calls_with_gradients_are_run() -> None:
+    def program() -> None:
+        model = Net().cuda()
+        for _ in range(_CALLS):
+            model(torch.ones(4, 16).cuda())
+
+    assert recorded(program)[1] == 0
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    model = Net()
+    before = dict(vars(model))
+
+    def program() -> None:
+        evaluated(model.cuda())
+
+    assert recorded(program)[1] > 0
+    assert vars(model).keys() == before.keys()
+
+
+# -- what the program could notice ----------------------------------------------------------------
+
+TOTAL = 0
+SEEN: list[int] = []
+
+
+class Counting(Net):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class CountingInClass(Net):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        CountingInClass.calls += 1
+        return super().forward(x)
+
+
+class CountingGlobally(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global TOTAL
+        TOTAL += 1
+        SEEN.append(TOTAL)
+        return super().forward(x)
+
+
+class Hooked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out.register_forward_hook(lambda *_: SEEN.append(1))
+
+
+class Printing(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("called")
+        return super().forward(x)
+
+
+class Drawing(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if random.random() < 2 else x
+
+
+class Stepping(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = iter(range(1, 1000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * next(self.scales)
+
+
+class Caching(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 16))
+        self.cache: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        self.cache.copy_(out)
+        return out
+
+
+class Growing(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = x if self.kept is None else torch.cat([self.kept, x])
+        return super().forward(self.kept)
+
+
+class Dropping(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+
+class Normalizing(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.norm(super().forward(x))
+        return found
+
+
+class Reading(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * x.sum().item()
+
+
+class OnTheCpu(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.counted.add_(1)
+        return super().forward(x)
+
+
+class DrawingOnTheCpu(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * torch.rand(()).ceil()
+
+
+class Known(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(16, device="cuda")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Counting, CountingInClass, CountingGlobally, Hooked, Printing, Drawing, Stepping, Caching,
+        Growing, Dropping, Normalizing, Reading, OnTheCpu,
+        DrawingOnTheCpu, Known,
+    ],
+)  # fmt: skip
+def test_a_call_that_does_more_is_run_each_time(
+    kind: type[Net], capsys: pytest.CaptureFixture[str]
+) -> None:
+    global TOTAL
+    TOTAL, CountingInClass.calls = 0, 0
+    SEEN.clear()
+    models: list[nn.Module] = []
+
+    def program() -> None:
+        torch.manual_seed(0)
+        models.append(kind().cuda())
+        evaluated(models[-1])
+
+    _, num_repeated = recorded(program)
+
+    assert num_repeated == 0
+    model = models[0]
+    if isinstance(model, (Counting, CountingInClass)):
+        assert model.calls == _CALLS
+    if isinstance(model, OnTheCpu):
+        assert model.counted == _CALLS
+    if isinstance(model, CountingGlobally):
+        assert TOTAL == len(SEEN) == _CALLS
+    if isinstance(model, Hooked):
+        assert len(SEEN) == _CALLS
+    assert capsys.readouterr().out.count("called") == (_CALLS if kind is Printing else 0)
+
+
+def _with_other_scale(model: Net) -> object:
+    model.scale = 3
+    model.out = nn.Linear(32, 64).cuda()
+    return None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _with_other_scale,
+        lambda model: model.half() and model.float().double(),
+        lambda model: model.hidden.append(nn.GELU()),
+        lambda model: model.weights.mul_(2),
+        lambda model: model.hidden[0].register_forward_hook(lambda *_: SEEN.append(1)),
+        lambda model: torch.set_float32_matmul_precision("high"),
+    ],
+    ids=["attribute", "dtype", "part", "values", "hook", "switch"],
+)
+def test_a_change_between_calls_is_seen(change: Callable[[Any], object]) -> None:
+    def program() -> None:
+        model = Net().cuda()
+        evaluated(model)
+        change(model)
+        for _ in range(2):
+            with torch.no_grad():
+                model(torch.ones(4, 16, dtype=model.out.weight.dtype).cuda())
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        ran, _ = recorded(program, repeats=False)
+        torch.set_float32_matmul_precision(before)
+        steps, num_repeated = recorded(program)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+    assert num_repeated == _CALLS - CALLS_RUN
+    assert steps == ran
+
+
+def test_other_shapes_are_run_and_then_repeated() -> None:
+    def program() -> None:
+        model = Net().cuda()
+        with torch.no_grad():
+            for rows in (4, 8):
+                for _ in range(_CALLS):
+                    model(torch.ones(rows, 16).cuda())
+
+    ran, _ = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    assert num_repeated == 2 * (_CALLS - CALLS_RUN)
+    assert steps == ran
+
+
+def test_a_call_that_fails_fails_again() -> None:
+    class Failing(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            super().forward(x)
+            raise ValueError("no output")
+
+    failures = []
+
+    def program() -> None:
+        model = Failing().cuda()
+        for _ in range(_CALLS):
+            try:
+                evaluated(model, calls=1)
+            except ValueError as error:
+                failures.append(str(error))
+
+    assert recorded(program)[1] == 0
+    assert failures == ["no output"] * _CALLS
+
+
+def test_a_compiled_model_is_repeated() -> None:
+    def program() -> None:
+        model: Any = torch.compile(Net().cuda())
+        evaluated(model)
+
+    ran, _ = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    # Compiling sets context variables of torch's, so that the second call is the first of its kind.
+    assert num_repeated in (_CALLS - CALLS_RUN - 1, _CALLS - CALLS_RUN)
+    assert [step.count for step in steps] == [step.count for step in ran]
+
+
+def test_the_report_names_the_module_and_the_line() -> None:
+    recorder = Recorder(steady_steps=_NEVER)
+    with fake_cuda(
+        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+    ):
+        evaluated(Net().cuda())
+
+    line = recorder.repeats.report()
+
+    assert len(line) == 1
+    assert line[0].startswith("22 of 30 calls of Net at test_calls.py:")
+    assert line[0].endswith(
+        "are equal to those before them and were not run again (--steps all runs all)"
+    )

@@ -1,0 +1,91 @@
+"""What is shown of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.predictors.errors import OptionError
+from neusight.predictors.gpu import find_gpu
+from neusight.serving.figures import Slo, parse_slo, percentiles, serving_figures
+from neusight.serving.load import Lengths, Load, Request, RequestClass
+from neusight.serving.scheduler import (
+    SchedulerOptions,
+    ServerRun,
+    StepBatch,
+    StepCost,
+    simulate,
+)
+
+H100 = find_gpu("H100")
+
+
+def price(batch: StepBatch) -> StepCost:
+    return StepCost(10_000.0, 1 if batch.decodes else 0, 8_000.0)
+
+
+def run(requests: list[Request], *, num_blocks: int = 1000) -> ServerRun:
+    return simulate(requests, SchedulerOptions(num_blocks=num_blocks, max_num_seqs=4), price)
+
+
+def test_percentiles_count_how_often_values_occur() -> None:
+    found = percentiles([(1.0, 50), (2.0, 40), (3.0, 9), (4.0, 1)])
+
+    assert found[1:] == (1.0, 2.0, 3.0)
+    assert found.mean == pytest.approx(1.61)
+
+
+def test_figures_of_one_request_by_hand() -> None:
+    found = serving_figures([run([Request(0, 0.0, 100, 5)])], H100, num_gpus=2, price=3.6)
+
+    assert found.duration_s == pytest.approx(0.05)
+    assert found.ttft_s.p50 == pytest.approx(0.01)
+    assert found.tpot_s.p50 == pytest.approx(0.01)
+    assert found.e2e_s.p50 == pytest.approx(0.05)
+    assert found.output_tokens_per_s == pytest.approx(100)
+    assert found.input_tokens_per_s == pytest.approx(2000)
+    assert found.tokens_per_s_gpu == pytest.approx(50)
+    assert found.dollars_per_million_tokens == pytest.approx(2 * 3.6 / 3600 * 0.05 / 5e-6)
+    assert found.bound == "memory"
+    assert found.bounds["compute"] == pytest.approx(0.2)
+    assert found.busy_share == pytest.approx(0.8)
+
+
+def test_goodput_counts_the_requests_that_keep_every_limit() -> None:
+    requests = [Request(0, 0.0, 100, 5), Request(1, 0.0, 100, 500)]
+
+    found = serving_figures([run(requests)], H100, num_gpus=1, slo=Slo(e2e_s=1.0))
+
+    assert found.slo_share == 0.5
+    assert found.goodput == pytest.approx(1 / found.duration_s)
+    assert not found.meets(Slo(e2e_s=1.0))
+    assert found.meets(Slo(e2e_s=1.0, attainment=0.5))
+
+
+def load(rate: float) -> list[Request]:
+    kind = RequestClass(Lengths("fixed", 100), Lengths("fixed", 50))
+    return Load((kind,), 200, rate=rate).requests(most_tokens=1000)
+
+
+def test_a_load_beyond_what_the_server_does_is_said_to_be() -> None:
+    light = serving_figures([run(load(1.0))], H100, num_gpus=1)
+    heavy = serving_figures([run(load(50.0))], H100, num_gpus=1)
+
+    assert light.saturation == ""
+    assert heavy.saturation.startswith("the load is beyond saturation")
+
+
+def test_requests_at_once_are_no_saturation() -> None:
+    requests = [Request(at, 0.0, 100, 50) for at in range(50)]
+
+    assert serving_figures([run(requests)], H100, num_gpus=1).saturation == ""
+
+
+def test_limits_have_units() -> None:
+    assert parse_slo("ttft=500ms,tpot=30ms,e2e=20s") == Slo(0.5, 0.03, 20.0)
+    assert not parse_slo("")
+
+
+@pytest.mark.parametrize("text", ["ttft", "ttft=5", "itl=5ms", "ttft=-1ms", "ttft=xms"])
+def test_limits_that_mean_nothing_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--slo"):
+        parse_slo(text)

@@ -1,0 +1,378 @@
+"""An engine's kernels follow from a model's by patterns."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.predictors.errors import OptionError
+from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelClass
+from neusight.serving.fusion import Fused, engine_launches, joined_products, with_attention
+from neusight.serving.launches import EXPERTS, LaunchedKernel
+from neusight.serving.parallel import tensor_parallel
+from neusight.serving.quantization import Adapters, adapted, quantized
+
+TOKENS, PAST, HIDDEN, INNER, HEADS, KV_HEADS, DIM, WORDS = 8, 24, 256, 512, 4, 2, 64, 1000
+
+
+def pointwise(name: str, numel: int, module: str, *, reads: int = 1) -> LaunchedKernel:
+    kernel = Kernel.elementwise(name, numel, dtype="bfloat16", num_inputs=reads)
+    return LaunchedKernel(kernel, module)
+
+
+def copy(numel: int, module: str, name: str = "copy") -> LaunchedKernel:
+    kernel = Kernel.rows(
+        KernelClass.COPY, name, 1, numel, dtype="bfloat16", bytes_read=2 * numel,
+        bytes_written=2 * numel,
+    )  # fmt: skip
+    return LaunchedKernel(kernel, module)
+
+
+def product(n: int, k: int, module: str, *, rows: int = TOKENS) -> LaunchedKernel:
+    return LaunchedKernel(Kernel.gemm(rows, n, k, dtype="bfloat16"), module)
+
+
+def norm(module: str) -> list[LaunchedKernel]:
+    """An RMSNorm as transformers writes it."""
+    numel = TOKENS * HIDDEN
+    mean = Kernel.rows(
+        KernelClass.REDUCTION, "mean", TOKENS, HIDDEN, dtype="float32",
+        bytes_read=4 * numel, bytes_written=4 * TOKENS,
+    )  # fmt: skip
+    return [
+        copy(numel, module),
+        pointwise("pow_by_products", numel, module),
+        LaunchedKernel(mean, module),
+        pointwise("add", TOKENS, module),
+        pointwise("rsqrt", TOKENS, module),
+        pointwise("mul", numel, module),
+        copy(numel, module),
+        pointwise("mul", numel, module),
+    ]
+
+
+def rotary(heads: int, module: str) -> list[LaunchedKernel]:
+    numel = TOKENS * heads * DIM
+    return [
+        pointwise("mul", numel, module),
+        pointwise("neg", numel // 2, module),
+        copy(numel, module, "cat"),
+        pointwise("mul", numel, module),
+        pointwise("add", numel, module, reads=2),
+    ]
+
+
+def attention(kv_heads: int = KV_HEADS) -> Kernel:
+    return Kernel.attention(
+        1, HEADS, kv_heads, TOKENS, TOKENS + PAST, DIM, causal=True, dtype="bfloat16"
+    )
+
+
+def layer() -> list[LaunchedKernel]:
+    cached = KV_HEADS * (TOKENS + PAST) * DIM
+    return [
+        *norm("m.0.norm"),
+        product(HEADS * DIM, HIDDEN, "m.0.attn.q"),
+        product(KV_HEADS * DIM, HIDDEN, "m.0.attn.k"),
+        product(KV_HEADS * DIM, HIDDEN, "m.0.attn.v"),
+        *rotary(HEADS, "m.0.attn"),
+        *rotary(KV_HEADS, "m.0.attn"),
+        copy(cached, "m.0.attn", "cat"),
+        copy(cached, "m.0.attn", "cat"),
+        copy(2 * cached, "m.0.attn"),  # keys repeated for each query head
+        LaunchedKernel(attention(HEADS), "m.0.attn"),
+        product(HIDDEN, HEADS * DIM, "m.0.attn.o"),
+        pointwise("add", TOKENS * HIDDEN, "m.0", reads=2),
+        *norm("m.0.norm2"),
+        product(INNER, HIDDEN, "m.0.mlp.gate"),
+        pointwise("silu", TOKENS * INNER, "m.0.mlp.act"),
+        product(INNER, HIDDEN, "m.0.mlp.up"),
+        pointwise("mul", TOKENS * INNER, "m.0.mlp", reads=2),
+        product(HIDDEN, INNER, "m.0.mlp.down"),
+        pointwise("add", TOKENS * HIDDEN, "m.0", reads=2),
+    ]
+
+
+def model() -> list[LaunchedKernel]:
+    embedding = Kernel.rows(
+        KernelClass.GATHER, "embedding", TOKENS, HIDDEN, dtype="bfloat16", bytes_read=1,
+        bytes_written=2 * TOKENS * HIDDEN,
+    )  # fmt: skip
+    return [
+        pointwise("arange", TOKENS, "m"),
+        LaunchedKernel(embedding, "m.embed"),
+        pointwise("cos", TOKENS * DIM, "m.rotary"),
+        *layer(),
+        *norm("m.norm"),
+        product(WORDS, HIDDEN, "m.head", rows=1),
+    ]
+
+
+def names(fused: Fused) -> list[str]:
+    return [launch.kernel.name for launch in fused.launches]
+
+
+def test_a_decoder_layer_becomes_the_kernels_of_an_engine() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    assert names(fused) == [
+        "embedding",
+        "rms_norm",
+        "gemm",
+        "rotary",
+        "cache_write",
+        "flash_attention",
+        "gemm",
+        "add_rms_norm",
+        "gemm",
+        "silu_mul",
+        "gemm",
+        "add_rms_norm",
+        "gemm",
+    ]
+    assert fused.unmatched == ()
+
+
+def test_products_of_one_input_are_merged() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    sizes = [item.kernel.size for item in fused.launches if isinstance(item.kernel.size, GemmSize)]
+    assert [(size.n, size.k) for size in sizes] == [
+        ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
+        (HIDDEN, HEADS * DIM),
+        (2 * INNER, HIDDEN),
+        (HIDDEN, INNER),
+        (WORDS, HIDDEN),
+    ]
+
+
+def test_a_merged_product_reads_its_input_once() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+    merged = next(item.kernel for item in fused.launches if item.kernel.name == "gemm")
+    assert isinstance(merged.size, GemmSize)
+
+    whole = Kernel.gemm(TOKENS, merged.size.n, HIDDEN, dtype="bfloat16")
+
+    assert merged == whole
+
+
+def test_attention_reads_each_key_once_whatever_the_model_repeats() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    size = next(item.kernel.size for item in fused.launches
+                if isinstance(item.kernel.size, AttentionSize))  # fmt: skip
+    assert size.kv_heads == KV_HEADS
+
+
+def test_a_norm_with_a_residual_moves_two_tensors_each_way() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    added = next(item.kernel for item in fused.launches if item.kernel.name == "add_rms_norm")
+    assert (added.bytes_read, added.bytes_written) == (4 * TOKENS * HIDDEN, 4 * TOKENS * HIDDEN)
+
+
+def test_a_product_after_a_residual_sum_is_no_sibling_of_the_one_before() -> None:
+    launches = [
+        product(HIDDEN, HIDDEN, "block.o"),
+        pointwise("add", TOKENS * HIDDEN, "block", reads=2),
+        product(HIDDEN, HIDDEN, "block.u"),
+    ]
+
+    assert joined_products(launches) == [(0,), (2,)]
+
+
+def test_attention_written_as_products_is_one_kernel() -> None:
+    scores = Kernel.gemm(TOKENS, 32, DIM, batch=HEADS, dtype="bfloat16")
+    values = Kernel.gemm(TOKENS, DIM, 32, batch=HEADS, dtype="bfloat16")
+    softmax = Kernel.rows(
+        KernelClass.SOFTMAX, "softmax", HEADS * TOKENS, 32, dtype="bfloat16", bytes_read=1,
+        bytes_written=1,
+    )  # fmt: skip
+    launches = [
+        LaunchedKernel(scores, "a"),
+        pointwise("mul", HEADS * TOKENS * 32, "a"),
+        LaunchedKernel(softmax, "a"),
+        LaunchedKernel(values, "a"),
+    ]
+
+    [found] = with_attention(launches)
+
+    assert isinstance(found.kernel.size, AttentionSize)
+    assert found.kernel.size[:6] == (1, HEADS, HEADS, TOKENS, 32, DIM)
+
+
+def test_what_no_pattern_knows_is_named_and_kept() -> None:
+    sort = Kernel.rows(
+        KernelClass.SORT, "sort_rows", TOKENS, HIDDEN, dtype="bfloat16", bytes_read=1,
+        bytes_written=1,
+    )  # fmt: skip
+    launches = [
+        product(HIDDEN, HIDDEN, "m.a"),
+        LaunchedKernel(sort, "m"),
+        product(HIDDEN, HIDDEN, "m.b"),
+    ]
+
+    fused = engine_launches(launches, tokens=TOKENS)
+
+    assert fused.unmatched == ("sort_rows",)
+    assert "sort_rows" in names(fused)
+
+
+def experts() -> list[LaunchedKernel]:
+    """A mixture of experts as transformers launches it."""
+    up = Kernel.gemm(4, 2 * INNER, HIDDEN, batch=4, dtype="bfloat16", name=EXPERTS)
+    down = Kernel.gemm(4, HIDDEN, INNER, batch=4, dtype="bfloat16", name=EXPERTS)
+    softmax = Kernel.rows(
+        KernelClass.SOFTMAX, "softmax", TOKENS, 4, dtype="float32", bytes_read=1, bytes_written=1
+    )
+    return [
+        product(4, HIDDEN, "m.mlp.gate"),
+        LaunchedKernel(softmax, "m.mlp.gate"),
+        pointwise("grouped_gemm_setup", 4, "m.mlp.experts"),
+        LaunchedKernel(up, "m.mlp.experts"),
+        pointwise("silu", 16 * INNER, "m.mlp.experts.act"),
+        pointwise("mul", 16 * INNER, "m.mlp.experts", reads=2),
+        pointwise("grouped_gemm_setup", 4, "m.mlp.experts"),
+        LaunchedKernel(down, "m.mlp.experts"),
+        pointwise("mul", 16 * HIDDEN, "m.mlp.experts"),
+        pointwise("add", TOKENS * HIDDEN, "m", reads=2),
+        product(WORDS, HIDDEN, "m.head"),
+    ]
+
+
+def test_a_mixture_of_experts_becomes_routing_two_products_and_a_sum() -> None:
+    fused = engine_launches(experts(), tokens=TOKENS)
+
+    assert names(fused) == [
+        "gemm", "topk_softmax", "align_experts", "align_experts", EXPERTS, "silu_mul", EXPERTS,
+        "add_experts", "add", "gemm",
+    ]  # fmt: skip
+
+
+def latent() -> list[LaunchedKernel]:
+    """Attention whose keys (64 expanded, 32 rotated) and values (64) are expanded from 128."""
+    attention_ = Kernel.attention(
+        1, HEADS, HEADS, TOKENS, TOKENS + PAST, 96, causal=True, dtype="bfloat16", head_dim_v=64
+    )
+    return [
+        product(HEADS * 96, HIDDEN, "m.attn.q"),
+        product(128 + 32, HIDDEN, "m.attn.down"),
+        product(HEADS * (64 + 64), 128, "m.attn.up", rows=TOKENS + PAST),
+        LaunchedKernel(attention_, "m.attn"),
+        product(HIDDEN, HEADS * 64, "m.attn.out"),
+        pointwise("add", TOKENS * HIDDEN, "m", reads=2),
+        product(WORDS, HIDDEN, "m.head", rows=1),
+    ]
+
+
+def test_attention_over_latent_vectors_expands_queries_instead_of_the_cache() -> None:
+    fused = engine_launches(latent(), tokens=TOKENS)
+
+    sizes = [item.kernel.size for item in fused.launches if item.kernel.name != "cache_write"]
+    assert sizes[1] == GemmSize(HEADS, TOKENS, 128, 64)
+    assert sizes[2] == AttentionSize(
+        1, HEADS, 1, TOKENS, TOKENS + PAST, 128 + 32, 128, causal=True, backward=False
+    )
+    assert sizes[3] == GemmSize(HEADS, TOKENS, 64, 128)
+
+
+def test_ranks_share_the_heads_of_latent_attention() -> None:
+    found = tensor_parallel(engine_launches(latent(), tokens=TOKENS).launches, 2)
+
+    sizes = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
+    assert GemmSize(HEADS // 2, TOKENS, 128, 64) in sizes
+    assert GemmSize(1, TOKENS, HIDDEN, HEADS * 64 // 2) in sizes
+
+
+# -- several GPUs ---------------------------------------------------------------------------------
+
+
+def test_tensor_parallel_cuts_columns_then_rows_and_adds_up() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    found = tensor_parallel(fused.launches, 2)
+
+    products = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
+    assert [(size.n, size.k) for size in products] == [
+        ((HEADS + 2 * KV_HEADS) * DIM // 2, HIDDEN),
+        (HIDDEN, HEADS * DIM // 2),
+        (INNER, HIDDEN),
+        (HIDDEN, INNER // 2),
+        (WORDS // 2, HIDDEN),
+    ]
+    collectives = [item.kernel.name for item in found
+                   if item.kernel.kernel_class is KernelClass.COLLECTIVE]  # fmt: skip
+    assert collectives == ["all_reduce"] * 3 + ["all_gather"]
+
+
+def test_the_weights_of_all_ranks_are_those_of_the_model() -> None:
+    fused = engine_launches(model(), tokens=TOKENS)
+
+    def weights(launches: tuple[LaunchedKernel, ...]) -> int:
+        sizes = [item.kernel.size for item in launches]
+        return sum(size.n * size.k for size in sizes if isinstance(size, GemmSize))
+
+    assert 2 * weights(tensor_parallel(fused.launches, 2)) == weights(fused.launches)
+
+
+def test_eager_products_of_one_input_are_all_cut_by_columns() -> None:
+    found = tensor_parallel(with_attention(model()), 2)
+
+    products = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
+    assert [(size.n, size.k) for size in products[:4]] == [
+        (HEADS * DIM // 2, HIDDEN),
+        (KV_HEADS * DIM // 2, HIDDEN),
+        (KV_HEADS * DIM // 2, HIDDEN),
+        (HIDDEN, HEADS * DIM // 2),
+    ]
+
+
+def test_experts_are_cut_and_their_sum_added_up_once() -> None:
+    found = tensor_parallel(engine_launches(experts(), tokens=TOKENS).launches, 2)
+
+    grouped = [item.kernel.size for item in found if item.kernel.name == EXPERTS]
+    assert [(size.n, size.k) for size in grouped if isinstance(size, GemmSize)] == [
+        (INNER, HIDDEN),
+        (HIDDEN, INNER // 2),
+    ]
+    assert [item.kernel.name for item in found].count("all_reduce") == 1
+
+
+def test_heads_that_ranks_cannot_share_are_refused() -> None:
+    with pytest.raises(OptionError, match="does not share 4 heads"):
+        tensor_parallel(engine_launches(model(), tokens=TOKENS).launches, 3)
+
+
+# -- fewer bits -----------------------------------------------------------------------------------
+
+
+def test_int4_weights_are_a_quarter_and_their_scales() -> None:
+    wide = [product(4096, 4096, "m.a"), product(WORDS, 4096, "m.head", rows=1)]
+
+    layer_, logits = quantized(wide, "int4")
+
+    rows = 2 * TOKENS * 4096
+    assert layer_.kernel.bytes_read == rows + 4096 * 4096 // 2 + 2 * 4096 * 4096 // 128
+    assert layer_.kernel.variant == "packed_tiles"
+    assert logits == wide[1]
+
+
+def test_eight_bits_quantize_the_activations_first() -> None:
+    wide = [product(4096, 4096, "m.a"), product(WORDS, 4096, "m.head", rows=1)]
+
+    quantize, layer_, logits = quantized(wide, "fp8")
+
+    assert quantize.kernel.name == "quantize"
+    assert layer_.kernel.compute == "fp8"
+    assert layer_.kernel.bytes_read < wide[0].kernel.bytes_read
+    assert logits == wide[1]
+
+
+def test_adapters_add_two_products_to_each_of_a_layer_but_not_to_the_logits() -> None:
+    wide = [product(2048, 4096, "m.a"), product(WORDS, 4096, "m.head", rows=1)]
+
+    layer_, shrink, expand, logits = adapted(wide, Adapters(8, 16))
+
+    assert (layer_, logits) == tuple(wide)
+    assert shrink.kernel.size == GemmSize(1, TOKENS, 16, 4096)
+    assert expand.kernel.size == GemmSize(1, TOKENS, 2048, 16)
+    assert shrink.kernel.bytes_read == 2 * TOKENS * 4096 + 2 * 8 * 16 * 4096

@@ -1,0 +1,134 @@
+"""Kernels of a few recorded forwards become functions of the batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.predictors.errors import RecordingError
+from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
+from neusight.serving.launches import (
+    EXPERTS,
+    BatchTotals,
+    FittedKernel,
+    LaunchedKernel,
+    RecordedPoint,
+    aligned,
+    fitted_kernels,
+)
+
+BATCHES = [(1, 64, 256), (1, 128, 256), (1, 64, 512), (1, 128, 512), (2, 64, 256)]
+HIDDEN, HEADS = 512, 4
+
+
+def mask(sequences: int, tokens: int, context: int) -> Kernel:
+    pairs = sequences * tokens * context
+    return Kernel.elementwise("mask", pairs, dtype="bool")
+
+
+def recorded(*, extra_copy: bool = False, more: int = 0) -> list[RecordedPoint]:
+    points = []
+    for sequences, tokens, past in BATCHES:
+        rows = sequences * tokens
+        kernels = [
+            Kernel.gemm(rows, 1024, HIDDEN, dtype="bfloat16"),
+            Kernel.elementwise("add", rows * HIDDEN, dtype="bfloat16"),
+            mask(sequences, tokens, tokens + past),
+            Kernel.gemm(tokens, tokens + past, 64, batch=sequences * HEADS, dtype="bfloat16"),
+            Kernel.gemm(sequences, 32000, HIDDEN, dtype="bfloat16"),
+            Kernel.elementwise("positions", tokens, dtype="int64"),
+        ]
+        if extra_copy and sequences > 1:
+            copied = Kernel.rows(
+                KernelClass.COPY, "copy", 1, 64, dtype="bfloat16", bytes_read=8, bytes_written=8
+            )
+            kernels.insert(4, copied)
+        launches = tuple(LaunchedKernel(kernel, "model") for kernel in kernels)
+        points.append(RecordedPoint(sequences, tokens, past, launches[: len(launches) - more]))
+    return points
+
+
+def at(kernel: FittedKernel, *batch: tuple[int, int]) -> Kernel:
+    """The kernel for sequences of (tokens, context)."""
+    totals = BatchTotals(
+        len(batch),
+        sum(tokens for tokens, _ in batch),
+        sum(context for _, context in batch),
+        sum(tokens * context for tokens, context in batch),
+    )
+    return kernel.at(totals)
+
+
+def test_each_recorded_point_is_given_back() -> None:
+    points = recorded()
+    for kernel, *launches in zip(
+        fitted_kernels(points), *(point.launches for point in points), strict=True
+    ):
+        for point, launch in zip(points, launches, strict=True):
+            if launch.kernel.name != "positions":
+                assert kernel.at(point.totals) == launch.kernel
+
+
+def test_kernels_follow_what_a_ragged_batch_holds() -> None:
+    product, add, mask_of, attention, logits, positions = fitted_kernels(recorded())
+    batch = ((100, 100), (1, 700), (1, 900))
+
+    assert at(product, *batch) == Kernel.gemm(102, 1024, HIDDEN, dtype="bfloat16")
+    assert at(add, *batch) == Kernel.elementwise("add", 102 * HIDDEN, dtype="bfloat16")
+    assert at(mask_of, *batch).size == RowsSize(1, 100 * 100 + 700 + 900)
+    assert at(logits, *batch) == Kernel.gemm(3, 32000, HIDDEN, dtype="bfloat16")
+    assert at(attention, (1, 500), (1, 500)).size == GemmSize(2 * HEADS, 1, 500, 64)
+    assert at(positions, *batch).size == RowsSize(1, 102)  # no padding: each token has its own
+
+
+def test_it_is_known_what_a_kernel_depends_on() -> None:
+    product, _, mask_of, attention, logits, _ = fitted_kernels(recorded())
+
+    assert product.depends_on == (False, True, False)
+    assert logits.depends_on == (True, False, False)
+    assert mask_of.depends_on[2]
+    assert attention.repeats
+
+
+def test_few_tokens_read_the_weights_of_few_experts() -> None:
+    points = [
+        RecordedPoint(
+            sequences,
+            tokens,
+            past,
+            (
+                LaunchedKernel(
+                    Kernel.gemm(
+                        sequences * tokens * 2 // 8,
+                        64,
+                        128,
+                        batch=8,
+                        dtype="bfloat16",
+                        name=EXPERTS,
+                    )
+                ),
+            ),
+        )
+        for sequences, tokens, past in BATCHES
+    ]
+    [kernel] = fitted_kernels(points)
+
+    one, many = at(kernel, (1, 1)), at(kernel, (512, 512))
+
+    assert one.size == GemmSize(2, 1, 64, 128)
+    assert many.size == GemmSize(8, 128, 64, 128)
+    assert one.bytes_read == 2 * 128 * 2 + 2 * 64 * 128 * 2
+
+
+def test_a_copy_that_only_some_points_make_is_left_out() -> None:
+    points = aligned(recorded(extra_copy=True))
+
+    assert [len(point.launches) for point in points] == [6] * 5
+    assert len(fitted_kernels(points)) == 6
+
+
+def test_points_that_take_another_path_are_refused() -> None:
+    points = recorded()
+    points[1] = recorded(more=1)[1]
+
+    with pytest.raises(RecordingError, match="same path for any number of tokens"):
+        fitted_kernels(points)
