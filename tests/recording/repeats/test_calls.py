@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -41,11 +42,17 @@ class Net(nn.Module):
 def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int]:
     """The steps of a program, and how many calls were repeated in place of being run."""
     recorder = Recorder(steady_steps=_NEVER if repeats else None)
-    with fake_cuda(
-        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
-    ):
-        program()
-        recorder.cutter.finish()
+    gc.collect()
+    gc.disable()  # tensors of earlier tests that are collected within a call keep it from repeating
+    try:
+        with fake_cuda(
+            recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN,
+            asked=lambda *question: None,
+        ):  # fmt: skip
+            program()
+            recorder.cutter.finish()
+    finally:
+        gc.enable()
     return recorder.cutter.steps, recorder.repeats.num_repeated.total()
 
 
