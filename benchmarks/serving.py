@@ -26,7 +26,7 @@ from neusight.integrations.serving.model import ServedModel, recorded_model
 from neusight.integrations.serving.service import Deployment, LoadPoint, Server, ServerSettings
 from neusight.predictors.gpu import find_gpu
 from neusight.serving.figures import Slo
-from neusight.serving.load import Request
+from neusight.serving.load import InferenceRequest
 from neusight.serving.prices import Engine
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "llm_serving"
@@ -89,7 +89,7 @@ def served(run: Measured, *, has_own_cache: bool) -> LoadPoint:
     deployment = Deployment(gpu, arguments["tensor_parallel_size"])
     server = Server(_model(run), deployment, settings, forecast_options(gpu))
     load = [
-        Request(at, row["queued_s"], int(row["input_tokens"]), int(row["output_tokens"]))
+        InferenceRequest(at, row["queued_s"], int(row["input_tokens"]), int(row["output_tokens"]))
         for at, row in enumerate(run.requests)
     ]
     load.sort(key=lambda one: one.arrival_s)

@@ -13,7 +13,7 @@ from neusight.integrations.serving.requirements import Requirement, parse_requir
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.serving.figures import Slo, parse_slo
-from neusight.serving.load import Load, Request, RequestClass, parse_lengths, read_requests
+from neusight.serving.load import InferenceRequest, Load, RequestClass, parse_lengths, read_requests
 from neusight.serving.quantization import QUANTIZATIONS, require_quantization
 
 __all__ = ["ServeRequest", "serve_request"]
@@ -29,7 +29,7 @@ class ServeRequest:
     rates: tuple[float, ...]
     slo: Slo
     load: Load | None
-    requests: tuple[Request, ...]
+    requests: tuple[InferenceRequest, ...]
     requirements: tuple[Requirement, ...]
     prices: dict[str, float]
 

@@ -13,7 +13,7 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
 from neusight.serving.capacity import Capacity, capacity_of
 from neusight.serving.figures import ServingFigures, Slo, serving_figures
-from neusight.serving.load import Load, Request
+from neusight.serving.load import InferenceRequest, Load
 from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
 from neusight.serving.quantization import Adapters, require_quantization
 from neusight.serving.scheduler import (
@@ -214,7 +214,7 @@ class Server:
         )
 
     def under(
-        self, requests: Sequence[Request], *, label: str, rate: float | None, slo: Slo
+        self, requests: Sequence[InferenceRequest], *, label: str, rate: float | None, slo: Slo
     ) -> LoadPoint:
         """What it does under a load; replicas get the requests in turn."""
         count = self.deployment.replicas

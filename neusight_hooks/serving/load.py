@@ -13,13 +13,13 @@ import numpy as np
 
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Lengths", "Load", "Request", "RequestClass", "parse_lengths", "read_requests"]
+__all__ = ["InferenceRequest", "Lengths", "Load", "RequestClass", "parse_lengths", "read_requests"]
 
 Arrivals = Literal["poisson", "gamma", "uniform", "closed"]
 
 
 @dataclass(frozen=True)
-class Request:
+class InferenceRequest:
     """One request: `input_tokens` enter, of which `cached_tokens` are in the prefix cache, and
     `output_tokens` are generated. Lower `priority` goes first. `next_turn` is what its user sends
     `think_s` after the answer."""
@@ -31,7 +31,7 @@ class Request:
     cached_tokens: int = 0
     priority: int = 0
     name: str = ""
-    next_turn: Request | None = None
+    next_turn: InferenceRequest | None = None
     think_s: float = 0.0
 
 
@@ -140,7 +140,7 @@ class Load:
     hit_rate: float = 0.0
     seed: int = 0
 
-    def requests(self, *, most_tokens: int) -> list[Request]:
+    def requests(self, *, most_tokens: int) -> list[InferenceRequest]:
         """The requests that arrive by themselves, in order; later turns hang on them. Equal loads
         give equal requests. Lognormal lengths are cut where a request would ask for more than
         `most_tokens` with its answer; OptionError where stated lengths do."""
@@ -157,12 +157,12 @@ class Load:
             turns[-1] = self.num_requests - self.turns * (sessions - 1)
         shares = [one.share for one in self.classes]
         chosen = random.choice(len(shares), size=sessions, p=np.array(shares) / sum(shares))
-        found: list[Request] = []
+        found: list[InferenceRequest] = []
         index = 0
         for session in range(sessions):
             drawn = list(self._turns(turns[session], self.classes[chosen[session]], random,
                                      most_tokens, is_new=closed))  # fmt: skip
-            request: Request | None = None
+            request: InferenceRequest | None = None
             for position in range(len(drawn) - 1, -1, -1):
                 request = replace(
                     drawn[position],
@@ -183,7 +183,7 @@ class Load:
         most: int,
         *,
         is_new: bool,
-    ) -> Iterator[Request]:
+    ) -> Iterator[InferenceRequest]:
         """The requests of one user, one after the other; `is_new`: none repeats what was before."""
         inputs = kind.input.drawn(count, random, most=most - 1)
         outputs = kind.output.drawn(count, random, most=most - 1)
@@ -192,7 +192,7 @@ class Load:
             tokens = min(before + new, most - 1)
             output = min(output, most - tokens)
             cached = int(self.hit_rate * (tokens if is_new or not before else before))
-            yield Request(
+            yield InferenceRequest(
                 0, 0.0, tokens, output, min(cached, tokens - 1), kind.priority, kind.name,
                 think_s=self.think_s,
             )  # fmt: skip
@@ -234,7 +234,7 @@ _COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _OPTIONAL = ("cached_tokens", "priority", "class")
 
 
-def read_requests(path: str | Path) -> list[Request]:
+def read_requests(path: str | Path) -> list[InferenceRequest]:
     """Requests from a CSV with the columns arrival_s, input_tokens, output_tokens and, if wanted,
     cached_tokens, priority, class; OptionError names the line that is wrong."""
     with Path(path).open(newline="", encoding="utf-8") as file:
@@ -251,7 +251,7 @@ def read_requests(path: str | Path) -> list[Request]:
     return sorted(found, key=lambda one: (one.arrival_s, one.index))
 
 
-def _request(path: str | Path, number: int, row: dict[str, str]) -> Request:
+def _request(path: str | Path, number: int, row: dict[str, str]) -> InferenceRequest:
     line = number + 2  # of an editor; the first holds the names
     values: list[float] = []
     for name in (*_COLUMNS, "cached_tokens", "priority"):
@@ -270,7 +270,7 @@ def _request(path: str | Path, number: int, row: dict[str, str]) -> Request:
             f"{path}, line {line}: cached_tokens is {cached:g}; at least one of {tokens:g} tokens "
             "must enter"
         )
-    return Request(
+    return InferenceRequest(
         number, arrival_s, int(tokens), int(output), int(cached), int(priority),
         row.get("class") or "",
     )  # fmt: skip
@@ -281,10 +281,10 @@ def _require_count(path: str | Path, line: int, name: str, value: float) -> None
         raise OptionError(f"{path}, line {line}: {name} is {value:g}; it is a whole number above 0")
 
 
-def mean_tokens(requests: Sequence[Request]) -> tuple[float, float]:
+def mean_tokens(requests: Sequence[InferenceRequest]) -> tuple[float, float]:
     """Mean tokens in and out.
 
-    >>> mean_tokens([Request(0, 0.0, 10, 4), Request(1, 0.0, 20, 6)])
+    >>> mean_tokens([InferenceRequest(0, 0.0, 10, 4), InferenceRequest(1, 0.0, 20, 6)])
     (15.0, 5.0)
     """
     count = max(1, len(requests))

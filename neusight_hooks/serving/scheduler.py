@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from neusight.predictors.errors import OptionError
-from neusight.serving.load import Request
+from neusight.serving.load import InferenceRequest
 
 __all__ = [
     "BOUNDS",
@@ -112,7 +112,7 @@ class SchedulerOptions:
 class ServedRequest(NamedTuple):
     """What became of a request, in seconds of the server's clock."""
 
-    request: Request
+    request: InferenceRequest
     arrival_s: float
     scheduled_s: float
     first_token_s: float
@@ -171,7 +171,7 @@ class ServerRun:
 class _Sequence:
     """A request inside the server."""
 
-    request: Request
+    request: InferenceRequest
     arrival_s: float
     emitted: int = 0
     computed: int = 0
@@ -271,13 +271,13 @@ class _Queue:
 
 
 def simulate(
-    requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
+    requests: Sequence[InferenceRequest], options: SchedulerOptions, price: StepPricing
 ) -> ServerRun:
     """Serves all requests by continuous batching. OptionError for one that can never be served,
     with the limit that binds.
 
     >>> price = lambda batch: StepCost(1000.0 * batch.tokens, 1, 0.0)
-    >>> run = simulate([Request(0, 0.0, 3, 2)], SchedulerOptions(num_blocks=4), price)
+    >>> run = simulate([InferenceRequest(0, 0.0, 3, 2)], SchedulerOptions(num_blocks=4), price)
     >>> run.served[0].ttft_s, run.end_s
     (0.003, 0.004)
     """
@@ -286,7 +286,7 @@ def simulate(
     return _ServerState(options, price, requests).run()
 
 
-def require_servable(request: Request, options: SchedulerOptions) -> None:
+def require_servable(request: InferenceRequest, options: SchedulerOptions) -> None:
     """OptionError where the request, or a later turn of it, can never be served."""
     if request.next_turn is not None:
         require_servable(request.next_turn, options)
@@ -317,7 +317,7 @@ class _ServerState:
     in the order in which they started: a step costs a few array operations whatever it holds."""
 
     def __init__(
-        self, options: SchedulerOptions, price: StepPricing, requests: Sequence[Request]
+        self, options: SchedulerOptions, price: StepPricing, requests: Sequence[InferenceRequest]
     ) -> None:
         self.options = options
         self.price = price

@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from neusight.serving.load import Request
+from neusight.serving.load import InferenceRequest
 from neusight.serving.scheduler import (
     Chunk,
     SchedulerOptions,
@@ -22,7 +22,7 @@ __all__ = ["simulate_static"]
 
 
 def simulate_static(
-    requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
+    requests: Sequence[InferenceRequest], options: SchedulerOptions, price: StepPricing
 ) -> ServerRun:
     """Serves all requests in batches: prompts are padded to the longest, a sequence that is done
     stays until all are. OptionError for one that can never be served."""
@@ -35,14 +35,14 @@ class _StaticServer:
     """Its clock and what waits."""
 
     def __init__(
-        self, requests: Sequence[Request], options: SchedulerOptions, price: StepPricing
+        self, requests: Sequence[InferenceRequest], options: SchedulerOptions, price: StepPricing
     ) -> None:
         self.options = options
         self.price = price
         self.now_s = 0.0
         self.arriving = [(one.arrival_s, one.index, one) for one in requests]
         heapq.heapify(self.arriving)
-        self.waiting: deque[tuple[float, Request]] = deque()
+        self.waiting: deque[tuple[float, InferenceRequest]] = deque()
         self.served: list[ServedRequest] = []
         self.steps: list[StepRecord] = []
         self.gaps: dict[float, int] = {}
@@ -63,7 +63,7 @@ class _StaticServer:
             time_s, _, request = heapq.heappop(self.arriving)
             self.waiting.append((time_s, request))
 
-    def _batch(self) -> Iterator[tuple[float, Request]]:
+    def _batch(self) -> Iterator[tuple[float, InferenceRequest]]:
         """The first requests that fit together."""
         count = longest = rounds = 0
         while self.waiting and count < self.options.max_num_seqs:
@@ -75,7 +75,7 @@ class _StaticServer:
                 return
             yield self.waiting.popleft()
 
-    def _serve(self, batch: list[tuple[float, Request]]) -> None:
+    def _serve(self, batch: list[tuple[float, InferenceRequest]]) -> None:
         """Prefill, then a token for each sequence until the longest answer is there."""
         scheduled_s = self.now_s
         first_token_s = 0.0
@@ -89,7 +89,7 @@ class _StaticServer:
                         ServedRequest(request, arrival_s, scheduled_s, first_token_s, self.now_s, 0)
                     )
 
-    def _step(self, batch: list[tuple[float, Request]], at: int) -> None:
+    def _step(self, batch: list[tuple[float, InferenceRequest]], at: int) -> None:
         longest = max(request.input_tokens for _, request in batch)
         unfinished = sum(request.output_tokens > at for _, request in batch)
         count = len(batch)

@@ -7,7 +7,7 @@ import pytest
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.serving.figures import Slo, parse_slo, percentiles, serving_figures
-from neusight.serving.load import Lengths, Load, Request, RequestClass
+from neusight.serving.load import InferenceRequest, Lengths, Load, RequestClass
 from neusight.serving.scheduler import (
     SchedulerOptions,
     ServerRun,
@@ -23,7 +23,7 @@ def price(batch: StepBatch) -> StepCost:
     return StepCost(10_000.0, 1 if batch.decodes else 0, 8_000.0)
 
 
-def run(requests: list[Request], *, num_blocks: int = 1000) -> ServerRun:
+def run(requests: list[InferenceRequest], *, num_blocks: int = 1000) -> ServerRun:
     return simulate(requests, SchedulerOptions(num_blocks=num_blocks, max_num_seqs=4), price)
 
 
@@ -35,7 +35,7 @@ def test_percentiles_count_how_often_values_occur() -> None:
 
 
 def test_figures_of_one_request_by_hand() -> None:
-    found = serving_figures([run([Request(0, 0.0, 100, 5)])], H100, num_gpus=2, price=3.6)
+    found = serving_figures([run([InferenceRequest(0, 0.0, 100, 5)])], H100, num_gpus=2, price=3.6)
 
     assert found.duration_s == pytest.approx(0.05)
     assert found.ttft_s.p50 == pytest.approx(0.01)
@@ -51,7 +51,7 @@ def test_figures_of_one_request_by_hand() -> None:
 
 
 def test_goodput_counts_the_requests_that_keep_every_limit() -> None:
-    requests = [Request(0, 0.0, 100, 5), Request(1, 0.0, 100, 500)]
+    requests = [InferenceRequest(0, 0.0, 100, 5), InferenceRequest(1, 0.0, 100, 500)]
 
     found = serving_figures([run(requests)], H100, num_gpus=1, slo=Slo(e2e_s=1.0))
 
@@ -61,7 +61,7 @@ def test_goodput_counts_the_requests_that_keep_every_limit() -> None:
     assert found.meets(Slo(e2e_s=1.0, attainment=0.5))
 
 
-def load(rate: float) -> list[Request]:
+def load(rate: float) -> list[InferenceRequest]:
     kind = RequestClass(Lengths("fixed", 100), Lengths("fixed", 50))
     return Load((kind,), 200, rate=rate).requests(most_tokens=1000)
 
@@ -75,7 +75,7 @@ def test_a_load_beyond_what_the_server_does_is_said_to_be() -> None:
 
 
 def test_requests_at_once_are_no_saturation() -> None:
-    requests = [Request(at, 0.0, 100, 50) for at in range(50)]
+    requests = [InferenceRequest(at, 0.0, 100, 50) for at in range(50)]
 
     assert serving_figures([run(requests)], H100, num_gpus=1).saturation == ""
 

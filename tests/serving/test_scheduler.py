@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors.errors import OptionError
-from neusight.serving.load import Lengths, Load, Request, RequestClass
+from neusight.serving.load import InferenceRequest, Lengths, Load, RequestClass
 from neusight.serving.scheduler import (
     Chunk,
     SchedulerOptions,
@@ -35,13 +35,13 @@ def options(**changed: object) -> SchedulerOptions:
     return SchedulerOptions(**{**given, **changed})  # type: ignore[arg-type]
 
 
-def run(requests: list[Request], **changed: object) -> tuple[ServerRun, list[StepBatch]]:
+def run(requests: list[InferenceRequest], **changed: object) -> tuple[ServerRun, list[StepBatch]]:
     prices = Prices()
     return simulate(requests, options(**changed), prices), prices.batches
 
 
 def test_a_prompt_is_cut_into_chunks_of_the_token_budget() -> None:
-    _, batches = run([Request(0, 0.0, 150, 1)])
+    _, batches = run([InferenceRequest(0, 0.0, 150, 1)])
 
     assert [batch.chunks for batch in batches] == [
         (Chunk(64, 64),),
@@ -52,14 +52,14 @@ def test_a_prompt_is_cut_into_chunks_of_the_token_budget() -> None:
 
 
 def test_decodes_go_before_prompts_which_get_the_rest_of_the_budget() -> None:
-    _, batches = run([Request(0, 0.0, 10, 5), Request(1, 0.0005, 100, 1)])
+    _, batches = run([InferenceRequest(0, 0.0, 10, 5), InferenceRequest(1, 0.0005, 100, 1)])
 
     assert batches[1] == StepBatch(1, 11, (Chunk(63, 63),), 1)
     assert batches[2] == StepBatch(1, 12, (Chunk(37, 100),), 2)
 
 
 def test_the_first_token_comes_with_the_prompts_last_chunk() -> None:
-    served = run([Request(0, 0.0, 100, 3)])[0].served[0]
+    served = run([InferenceRequest(0, 0.0, 100, 3)])[0].served[0]
 
     assert served.first_token_s == pytest.approx(0.002)
     assert served.last_token_s == pytest.approx(0.004)
@@ -67,7 +67,7 @@ def test_the_first_token_comes_with_the_prompts_last_chunk() -> None:
 
 
 def test_no_more_sequences_run_than_may() -> None:
-    requests = [Request(at, 0.0, 4, 10) for at in range(5)]
+    requests = [InferenceRequest(at, 0.0, 4, 10) for at in range(5)]
 
     found, _ = run(requests, max_num_seqs=2)
 
@@ -76,7 +76,7 @@ def test_no_more_sequences_run_than_may() -> None:
 
 
 def test_without_chunked_prefill_a_prompt_waits_for_a_step_that_takes_it_whole() -> None:
-    requests = [Request(0, 0.0, 40, 2), Request(1, 0.0, 40, 2)]
+    requests = [InferenceRequest(0, 0.0, 40, 2), InferenceRequest(1, 0.0, 40, 2)]
 
     _, batches = run(requests, chunked_prefill=False)
 
@@ -85,7 +85,7 @@ def test_without_chunked_prefill_a_prompt_waits_for_a_step_that_takes_it_whole()
 
 
 def test_where_blocks_run_out_the_sequence_that_started_last_is_computed_again() -> None:
-    requests = [Request(0, 0.0, 16, 20), Request(1, 0.0, 16, 20)]
+    requests = [InferenceRequest(0, 0.0, 16, 20), InferenceRequest(1, 0.0, 16, 20)]
 
     found, batches = run(requests, num_blocks=3, keeps_prefixes=False)
 
@@ -99,7 +99,7 @@ def test_where_blocks_run_out_the_sequence_that_started_last_is_computed_again()
 
 
 def test_a_preempted_sequence_finds_those_of_its_blocks_that_nobody_used() -> None:
-    requests = [Request(0, 0.0, 16, 20), Request(1, 0.0, 48, 20)]
+    requests = [InferenceRequest(0, 0.0, 16, 20), InferenceRequest(1, 0.0, 48, 20)]
 
     _, kept = run(requests, num_blocks=5)
     _, lost = run(requests, num_blocks=5, keeps_prefixes=False)
@@ -112,9 +112,9 @@ def test_a_preempted_sequence_finds_those_of_its_blocks_that_nobody_used() -> No
 
 def test_under_priorities_the_least_important_is_preempted_and_the_first_goes_first() -> None:
     requests = [
-        Request(0, 0.0, 16, 20, priority=5),
-        Request(1, 0.0, 16, 20, priority=1),
-        Request(2, 0.0, 16, 1, priority=0),
+        InferenceRequest(0, 0.0, 16, 20, priority=5),
+        InferenceRequest(1, 0.0, 16, 20, priority=1),
+        InferenceRequest(2, 0.0, 16, 1, priority=0),
     ]
 
     found, batches = run(
@@ -129,28 +129,28 @@ def test_under_priorities_the_least_important_is_preempted_and_the_first_goes_fi
 
 
 def test_cached_tokens_do_not_enter_again() -> None:
-    _, batches = run([Request(0, 0.0, 50, 1, cached_tokens=40)])
+    _, batches = run([InferenceRequest(0, 0.0, 50, 1, cached_tokens=40)])
 
     assert batches[0].chunks == (Chunk(18, 50),)  # 32 of the 40 fill whole blocks
 
 
 def test_the_next_turn_arrives_after_the_answer_and_the_pause() -> None:
-    later = Request(1, 0.0, 4, 1)
+    later = InferenceRequest(1, 0.0, 4, 1)
 
-    found, _ = run([Request(0, 0.0, 4, 3, next_turn=later, think_s=0.5)])
+    found, _ = run([InferenceRequest(0, 0.0, 4, 3, next_turn=later, think_s=0.5)])
 
     assert found.served[1].arrival_s == pytest.approx(0.503)
 
 
 def test_accepted_drafts_come_with_the_token_that_follows_them() -> None:
-    found, batches = run([Request(0, 0.0, 4, 10)], drafts=2, acceptance=1.0)
+    found, batches = run([InferenceRequest(0, 0.0, 4, 10)], drafts=2, acceptance=1.0)
 
     assert [batch.queries for batch in batches] == [3] * 4  # the prompt, then 3 + 3 + 3
     assert sum(step.new_tokens for step in found.steps) == 10
 
 
 def test_no_accepted_drafts_are_a_token_a_step() -> None:
-    found, batches = run([Request(0, 0.0, 4, 10)], drafts=2, acceptance=0.0)
+    found, batches = run([InferenceRequest(0, 0.0, 4, 10)], drafts=2, acceptance=0.0)
 
     assert len(batches) == 10
     assert sum(step.new_tokens for step in found.steps) == 10
@@ -159,13 +159,13 @@ def test_no_accepted_drafts_are_a_token_a_step() -> None:
 @pytest.mark.parametrize(
     ("request_", "changed", "said"),
     [
-        (Request(0, 0.0, 90, 20), {"max_model_len": 100}, "--max-model-len"),
-        (Request(0, 0.0, 90, 20), {"num_blocks": 6}, "needs 7 blocks of the KV cache"),
-        (Request(0, 0.0, 90, 20), {"chunked_prefill": False}, "prompts are not cut"),
+        (InferenceRequest(0, 0.0, 90, 20), {"max_model_len": 100}, "--max-model-len"),
+        (InferenceRequest(0, 0.0, 90, 20), {"num_blocks": 6}, "needs 7 blocks of the KV cache"),
+        (InferenceRequest(0, 0.0, 90, 20), {"chunked_prefill": False}, "prompts are not cut"),
     ],
 )
 def test_a_request_that_can_never_be_served_is_refused_with_the_limit(
-    request_: Request, changed: dict[str, object], said: str
+    request_: InferenceRequest, changed: dict[str, object], said: str
 ) -> None:
     with pytest.raises(OptionError, match=said):
         run([request_], **changed)
@@ -228,7 +228,11 @@ def test_equal_loads_are_served_equally() -> None:
 
 def test_a_static_batch_ends_with_its_longest_answer() -> None:
     prices = Prices()
-    requests = [Request(0, 0.0, 8, 2), Request(1, 0.0, 4, 5), Request(2, 0.0005, 4, 1)]
+    requests = [
+        InferenceRequest(0, 0.0, 8, 2),
+        InferenceRequest(1, 0.0, 4, 5),
+        InferenceRequest(2, 0.0005, 4, 1),
+    ]
 
     found = simulate_static(requests, options(), prices)
 
