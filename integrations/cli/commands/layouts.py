@@ -23,6 +23,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.registry import find_predictor, predictor_at
 
 if TYPE_CHECKING:
+    from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import SearchRequest
 
 __all__ = ["add_model_arguments", "plan_layouts", "token_count"]
@@ -69,7 +70,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     hide_gpus()
     raises_from_here()
     tokens, prices = _checked(options), parse_prices(options.price)
-    from neusight.integrations.layouts.report import LayoutReport, script_text
+    from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import find_layouts
 
     with warnings.catch_warnings():
@@ -80,18 +81,27 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     script = options.script if found.prices else None
     report = LayoutReport(found, request.shape, request.work, prices, names, script)
     print(report.text())
-    problems: list[str] = []
-    if script is not None:
-        text = script_text(
-            request.source, found.prices[0], request.work, gpus_per_node=request.gpus_per_node
-        )
-        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
-    if options.json:
-        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    problems = _written(options, request, report)
     tell_problems(problems)
     if not found.prices:
         return ExitCode.JUDGED if found.least_needed_bytes else ExitCode.SCRIPT_FAILED
     return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _written(
+    options: argparse.Namespace, request: SearchRequest, report: LayoutReport
+) -> list[str]:
+    """Writes what was asked for; what went wrong."""
+    from neusight.integrations.layouts.report import script_text
+
+    problems: list[str] = []
+    script, found, per_node = report.script, report.found, request.gpus_per_node
+    if script is not None:
+        text = script_text(request.source, found.prices[0], request.work, gpus_per_node=per_node)
+        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
+    if options.json:
+        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    return problems
 
 
 def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> SearchRequest:
