@@ -93,7 +93,8 @@ def _built(source: str, *, num_blocks: int | None = None) -> Any:
             f"--model {source} makes no model: {type(error).__name__}: {first}"
         ) from error
     if num_blocks is not None:
-        del model.get_submodule(training.blocks_name(model))[num_blocks:]
+        blocks: Any = model.get_submodule(training.blocks_name(model))
+        del blocks[num_blocks:]
     return model
 
 
@@ -113,6 +114,7 @@ def recorded_block(
     it does not run."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.tensor.parallel import loss_parallel
 
     import neusight
     from neusight.integrations.layouts import training
@@ -126,8 +128,8 @@ def recorded_block(
         kept.watch(stage.get_submodule(name)[0])
         for _ in range(2):
             tokens = torch.randint(vocabulary, (micro_batch, sequence), device="cuda")
-            with training.loss_parallel():
-                training.loss_of(stage(tokens), tokens).backward()
+            with loss_parallel():
+                torch.autograd.backward(training.loss_of(stage(tokens), tokens))
             stage.zero_grad()
             forecast.step()
         own_bytes = sum(

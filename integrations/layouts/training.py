@@ -59,7 +59,9 @@ def build_model(source: str) -> nn.Module:
 
         config = AutoConfig.from_pretrained(source)
         config.use_cache = False
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        make: Any = AutoModelForCausalLM.from_config
+        found: nn.Module = make(config, attn_implementation="sdpa")
+        return found
 
 
 def blocks_name(model: nn.Module) -> str:
@@ -71,7 +73,12 @@ def blocks_name(model: nn.Module) -> str:
     }
     if not lists:
         raise SystemExit("the model has no list of blocks of one class")
-    return max(lists, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
+
+    def size(name: str) -> int:
+        return sum(weight.numel() for weight in lists[name].parameters())
+
+    longest: str = max(lists, key=size)
+    return longest
 
 
 class DecoderStage(nn.Module):
@@ -165,8 +172,8 @@ def split_layers(stage: nn.Module, mesh: DeviceMesh) -> None:
                 stage, mesh, {"embed_tokens": RowwiseParallel(input_layouts=Replicate())}
             )
         if stage.lm_head is not None:
-            how = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-            parallelize_module(stage, mesh, {"lm_head": how})
+            columns = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+            parallelize_module(stage, mesh, {"lm_head": columns})
 
 
 def recompute(stage: nn.Module) -> None:
@@ -290,7 +297,7 @@ def _accumulated(stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int
         tokens, targets = next(source)
         with loss_parallel():
             loss = loss_of(stage(tokens), targets) / times
-            loss.backward()
+            torch.autograd.backward(loss)
     return loss
 
 

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE
@@ -20,6 +21,10 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.registry import find_predictor, predictor_at
+
+if TYPE_CHECKING:
+    from neusight.integrations.layouts.report import LayoutReport
+    from neusight.integrations.layouts.search import SearchRequest
 
 __all__ = ["add_model_arguments", "plan_layouts", "token_count"]
 
@@ -64,46 +69,60 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     """Searches, prints what was found and writes what was asked for; the exit code."""
     hide_gpus()
     raises_from_here()
-    request_of = _checked(options)
-    from neusight.integrations.layouts.block import model_shape
-    from neusight.integrations.layouts.layout import StepLoad
-    from neusight.integrations.layouts.report import LayoutReport, script_text
-    from neusight.integrations.layouts.search import SearchRequest, find_layouts
+    tokens, prices = _checked(options), parse_prices(options.price)
+    from neusight.integrations.layouts.report import LayoutReport
+    from neusight.integrations.layouts.search import find_layouts
 
-    work = StepLoad(request_of, options.sequence)
-    gpus = tuple(find_gpu(name) for name in gpu_names)
-    prices = parse_prices(options.price)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        shape = model_shape(options.model)
-        system = forecast_options(gpus[0], topology=options.topology).system
-        per_node = options.gpus_per_node or min(GPUS_PER_NODE, system.gpus_per_node)
-        request = SearchRequest(
-            source=options.model,
-            shape=shape,
-            work=work,
-            gpus=gpus,
-            world_sizes=tuple(_world_sizes(options.world_size)),
-            predictor=find_predictor(predictor_at(options.clock, options.predictor)),
-            gpus_per_node=per_node,
-            storage_gbps=options.storage_gbps,
-            jobs=options.jobs or num_cores(),
-        )
+        request = _request(options, tokens, gpu_names)
         found = find_layouts(request, in_processes, tell=_told(options))
-    names = tuple(gpu.name for gpu in gpus)
+    names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
-    report = LayoutReport(found, shape, work, prices, names, script)
+    report = LayoutReport(found, request.shape, request.work, prices, names, script)
     print(report.text())
-    problems: list[str] = []
-    if script is not None:
-        text = script_text(options.model, found.prices[0], work, gpus_per_node=per_node)
-        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
-    if options.json:
-        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    problems = _written(options, request, report)
     tell_problems(problems)
     if not found.prices:
         return ExitCode.JUDGED if found.least_needed_bytes else ExitCode.SCRIPT_FAILED
     return ExitCode.WRONG_USE if problems else ExitCode.OK
+
+
+def _written(
+    options: argparse.Namespace, request: SearchRequest, report: LayoutReport
+) -> list[str]:
+    """Writes what was asked for; what went wrong."""
+    from neusight.integrations.layouts.report import script_text
+
+    problems: list[str] = []
+    script, found, per_node = report.script, report.found, request.gpus_per_node
+    if script is not None:
+        text = script_text(request.source, found.prices[0], request.work, gpus_per_node=per_node)
+        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
+    if options.json:
+        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+    return problems
+
+
+def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> SearchRequest:
+    from neusight.integrations.layouts.block import model_shape
+    from neusight.integrations.layouts.layout import StepLoad
+    from neusight.integrations.layouts.search import SearchRequest
+
+    work = StepLoad(tokens, options.sequence)
+    gpus = tuple(find_gpu(name) for name in gpu_names)
+    system = forecast_options(gpus[0], topology=options.topology).system
+    return SearchRequest(
+        source=options.model,
+        shape=model_shape(options.model),
+        work=work,
+        gpus=gpus,
+        world_sizes=tuple(_world_sizes(options.world_size)),
+        predictor=find_predictor(predictor_at(options.clock, options.predictor)),
+        gpus_per_node=options.gpus_per_node or min(GPUS_PER_NODE, system.gpus_per_node),
+        storage_gbps=options.storage_gbps,
+        jobs=options.jobs or num_cores(),
+    )
 
 
 def _checked(options: argparse.Namespace) -> int:
