@@ -20,7 +20,7 @@ import numpy as np
 import ratchet
 from carried_programs import pairs
 
-from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
+from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 
 BENCHMARKS = Path(__file__).resolve().parent
 RESULTS = BENCHMARKS / "results"
@@ -201,11 +201,11 @@ def carried() -> str:
     """What `neusight carry` gains over a forecast, from the pairs of programs.csv."""
     known = list(pairs(RESULTS / "programs.csv"))
     lines = []
-    for are_kin, name in ((True, "same compute capability"), (False, "another architecture")):
-        own = [pair for pair in known if pair.are_kin == are_kin and pair.half == "odd"]
+    for are_related, name in ((True, "same compute capability"), (False, "another architecture")):
+        own = [pair for pair in known if pair.are_related == are_related and pair.half == "odd"]
         there = np.array([pair.there for pair in own])
         here = np.array([pair.here for pair in own])
-        kept = KEPT_BY_KIN if are_kin else KEPT_BY_OTHERS
+        kept = KEPT_BY_RELATED if are_related else KEPT_BY_OTHERS
         errors = [
             percent(float(np.median(np.abs(np.expm1(here - share * there)))))
             for share in (0.0, kept, 1.0)

@@ -1,4 +1,4 @@
-"""What a program measured on one GPU tells of another: python benchmarks/carried_programs.py.
+"""What a program measured on one GPU reports another: python benchmarks/carried_programs.py.
 
 Programs of programs.csv (measured whole, with the error of their forecast) that were measured the
 same way on two GPUs: the forecast for the second is multiplied by a share of what was measured on
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
+from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 from neusight.predictors.gpu import find_gpu
 
 PROGRAMS = Path(__file__).parent / "results" / "programs.csv"
 
 #: Shares of the logarithm of measured / forecast that are shown.
-SHARES = (0.0, 0.125, KEPT_BY_OTHERS, 0.5, 0.75, KEPT_BY_KIN, 1.0)
+SHARES = (0.0, 0.125, KEPT_BY_OTHERS, 0.5, 0.75, KEPT_BY_RELATED, 1.0)
 
 #: A GPU's rows of operator chains are of other sources than its programs.
 _CHAINS = "chains"
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     """A program on two GPUs: log(forecast / measured) on each."""
 
     half: str
-    are_kin: bool
+    are_related: bool
     there: float
     here: float
 
@@ -59,15 +59,17 @@ def main() -> int:
     """Prints a line for each half and kinship."""
     known = list(pairs(PROGRAMS))
     print(f"{'share kept':<38}" + "".join(f"{share:>14g}" for share in SHARES))
-    for are_kin in (True, False):
+    for are_related in (True, False):
         for half in ("even", "odd"):
-            chosen = [pair for pair in known if (pair.are_kin, pair.half) == (are_kin, half)]
+            chosen = [
+                pair for pair in known if (pair.are_related, pair.half) == (are_related, half)
+            ]
             there, here = (np.array([pair[side] for pair in chosen]) for side in (2, 3))
             cells = []
             for share in SHARES:
                 errors = np.abs(np.expm1(here - share * there))
                 cells.append(f"{np.median(errors):7.1%} {np.quantile(errors, 0.8):5.1%}")
-            name = "one capability" if are_kin else "others"
+            name = "one capability" if are_related else "others"
             print(f"{name:<16}{half:<6}{len(chosen):>6} pairs     " + " ".join(cells))
     return 0
 

@@ -4,8 +4,8 @@ Every kernel shape of the FP32 tables that was measured on both GPUs of a pair i
 first to the second and laid beside what was measured there: by wave scaling alone (Habitat's, which
 is fitted to nothing), by the ratio of prices, and by both. Our prices were fitted on rows of these
 very GPUs, so the ratio is also taken of the roofline, which saw nothing, and of predictors that saw
-neither of the two: our physics without networks, with the constants that are expected of GPUs that
-nobody measured; `linear`, fitted without them here; and NeuSight where `--neusight DIR` gives
+neither of the two: our physics without networks, with the constants that are expected of GPUs not
+measured; `linear`, fitted without them here; and NeuSight where `--neusight DIR` gives
 weights trained without them
 (`neusight fit --predictor neusight --without SOURCE --without TARGET DATA --out DIR`).
 *Forecast* is our price without the profile: what carrying gains over it is the profile's worth.
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neusight.integrations.profiles.carrying.prices import KEPT_BY_KIN, KEPT_BY_OTHERS
+from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Predictor
@@ -226,7 +226,7 @@ def _own_errors(
     ):
         deviation = was / _times(predictor, kernels, before)
         forecast = _times(predictor, kernels, after)
-        kept = KEPT_BY_KIN if alike else KEPT_BY_OTHERS
+        kept = KEPT_BY_RELATED if alike else KEPT_BY_OTHERS
         for way, share in (("ratio", 1.0), ("carried", kept), ("forecast", 0.0)):
             found[way + suffix] = np.abs(forecast * deviation**share / now - 1.0)
     return found

@@ -31,7 +31,7 @@ from neusight.forecast import Forecast
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import OpCall
 
-#: The GPUs that are compiled for: a program is compiled anew for each, in seconds to minutes.
+#: The GPUs that are compiled for: a program is compiled again for each, in seconds to minutes.
 GPUS = ("H100-PCIE-80GB", "H100-SXM5-80GB", "L40S")
 
 #: Classes whose FLOPs fusion leaves alone.

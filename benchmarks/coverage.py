@@ -62,7 +62,7 @@ class Progress:
         self._began_s = self._said_s = time.monotonic()
 
     def add(self, row: Row) -> None:
-        """Counts a row; tells of it if it is not ok, and of all from time to time."""
+        """Counts a row; reports it if it is not ok, and of all from time to time."""
         self._counts[row.status] += 1
         if row.status not in ("ok", "skipped"):
             print(f"  {row.status}: {row.name}: {row.reason}", flush=True)

@@ -5,7 +5,7 @@
 Each run is a process of its own with another hash seed, number of threads, BLAS core type and set
 of CPU features that NumPy may use. Every other run judges the project by the baseline that the
 first one wrote: anything but "same as the baseline" is a false alarm. The rest write the baseline
-anew, rows and all: it must be equal byte for byte.
+again, rows and all: it must be equal byte for byte.
 """
 
 from __future__ import annotations

@@ -248,10 +248,10 @@ def main(words: Iterable[str] | None = None) -> int:
                 is_silent = not is_same and not is_reported(result)
                 is_wrong |= mode in PROTECTING and (is_silent or not is_kept)
                 if options.all or not (is_same and is_kept):
-                    told = "" if is_same else " SILENT" if is_silent else " reported"
+                    reported = "" if is_same else " SILENT" if is_silent else " reported"
                     changed = ", ".join(result.changed) or "nothing"
                     back = "read back" if is_same else "NOT read back"
-                    print(f"{mode:9}{name}: changed {changed}; {back}{told}", flush=True)
+                    print(f"{mode:9}{name}: changed {changed}; {back}{reported}", flush=True)
                     if options.output:
                         print(plain.output, result.output, sep="\n-- now --\n")
     print(f"\n{num_tried} ways; left out for their packages: {', '.join(missing) or 'none'}")

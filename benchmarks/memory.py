@@ -299,7 +299,7 @@ def main() -> int:
 
 def _judged(results: list[Result], options: argparse.Namespace) -> int:
     """Compares with the stored errors and with what the verdicts must not say."""
-    told = [
+    reported = [
         result.case.name
         for result in results
         if result.memory.verdict == ("fits" if result.case.ran_out else "does not fit")
@@ -311,7 +311,7 @@ def _judged(results: list[Result], options: argparse.Namespace) -> int:
     }
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     lines = worse(now, stored, is_whole=not options.programs)
-    lines += [f"{name}: told the opposite of what happened" for name in told]
+    lines += [f"{name}: told the opposite of what happened" for name in reported]
     print("\n".join(["worse:", *lines]) if lines else "nothing got worse")
     if options.update and not options.programs and (not lines or options.worse):
         STORED.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")

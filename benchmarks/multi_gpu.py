@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores
+from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PUBLISHED = SHARED / "e2e_published_dev.csv"
@@ -262,7 +262,7 @@ def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tup
     """Each case with its forecast, or with the reason why there is none."""
     runs = list(dict.fromkeys(case.run for case in found))
     for position, document in in_processes(partial(forecast, folder), runs, at_once=jobs):
-        if isinstance(document, Lost):
+        if isinstance(document, LostWorker):
             document = {"failure": document.failure}
         for case in found:
             if case.run != runs[position]:

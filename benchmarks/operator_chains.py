@@ -1,6 +1,6 @@
 """Chains of PyTorch operators with measured times and memory: data/fused_ops_baselines.
 
-The plain eager side of Liger-Kernel's public benchmark, written anew after what its scripts say
+The plain eager side of Liger-Kernel's public benchmark, written again after what its scripts say
 they ran: forward, backward (the graph kept) and full passes, behind a flush of the L2 (triton's
 do_bench), and the peak of memory that is allocated during a full pass, MiB.
 """

@@ -36,7 +36,7 @@ PAGE = ROOT / "PLATFORMS.md"
 #: Around the table in PLATFORMS.md.
 BEGIN, END = "<!-- table: python benchmarks/platforms.py --table -->\n", "<!-- end -->"
 
-#: Programs by the column that tells of them, with their arguments.
+#: Programs by the column that reports them, with their arguments.
 PROGRAMS = {
     "gpt2": ("train_gpt2.py",),
     "fsdp2": ("--world-size", "8", "train_fsdp.py", "--size", "tiny", "--seq", "256"),
@@ -94,7 +94,7 @@ def ran(command: list[str], folder: Path, **variables: str) -> subprocess.Comple
     )
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
+def last_text(done: subprocess.CompletedProcess[str]) -> str:
     """The last line that a command wrote."""
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return lines[-1].strip() if lines else f"exit code {done.returncode}"
@@ -114,7 +114,7 @@ def make_environment(python: str, torch: str, folder: Path) -> str:
     ):
         done = ran([*pip, *what], folder)
         if done.returncode:
-            return last_words(done)
+            return last_text(done)
     return ""
 
 
@@ -126,7 +126,7 @@ def forecast(python: Path, program: tuple[str, ...], folder: Path) -> dict[str, 
     command = [str(python), "-m", "neusight", "run", "--gpu", "H100", "--json", str(figures)]
     done = ran([*command, *words], folder, XDG_CACHE_HOME=str(folder / "cache"))
     if done.returncode or not figures.exists():
-        return last_words(done)
+        return last_text(done)
     found: dict[str, Any] = json.loads(figures.read_text())
     return found
 
@@ -160,7 +160,7 @@ def tested(python: Path, folder: Path) -> str:
     done = ran([*command, *TESTS], ROOT, XDG_CACHE_HOME=str(folder / "cache"))
     (folder / "tests.txt").write_text(done.stdout + done.stderr)
     counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", last_words_of(done.stdout))
-    return ", ".join(counts) or last_words(done)
+    return ", ".join(counts) or last_text(done)
 
 
 def last_words_of(text: str) -> str:
@@ -230,7 +230,7 @@ def missing_names(python: Path, folder: Path) -> str:
     )
     done = ran([str(python), "-W", "ignore", "-c", listing], folder)
     if done.returncode:
-        return f"fails: {last_words(done)}"
+        return f"fails: {last_text(done)}"
     count, *absent = done.stdout.splitlines()
     return f"{len(absent)} of {count} missing: {'; '.join(absent)}" if absent else f"all {count}"
 

@@ -29,7 +29,7 @@ def tables(traces: Path) -> str:
     from compare_with_profile import forecast_of
 
     from neusight.integrations.profiles.comparison.comparison import compare
-    from neusight.integrations.profiles.comparison.tables import summary_markdown
+    from neusight.integrations.profiles.comparison.rendering import summary_markdown
 
     found = {}
     for title, model, prefix in PROFILES:

@@ -43,7 +43,7 @@ import ratchet
 
 from neusight.integrations.suites.case import CaseProgram
 from neusight.integrations.suites.evaluation import SUITES, SuiteReport, evaluate_suite
-from neusight.integrations.suites.tables import csv_text
+from neusight.integrations.suites.rendering import csv_text
 from neusight.predictors.registry import DEFAULT_PREDICTOR, predictor_names
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -149,7 +149,7 @@ def find_torchvision(folder: Path | None) -> None:
         vars(sys.modules[name]).update(values)
 
 
-#: Where models whose names do not tell are defined.
+#: Where models whose names do not state are defined.
 _FAMILIES = ("resnet", "densenet", "squeezenet", "vgg", "mobilenetv3", "mobilenetv2", "mnasnet",
              "shufflenetv2")  # fmt: skip
 

@@ -32,10 +32,10 @@ def main() -> None:
         train()
 
     # Outside of the block: the tracker's own clock and files are the real ones.
-    told = forecast.to_dict()
+    reported = forecast.to_dict()
     with mlflow.start_run(run_name=forecast.gpu.name):
-        mlflow.log_params({name: word for name, word in told.items() if isinstance(word, str)})
-        mlflow.log_metrics({name: x for name, x in told.items() if not isinstance(x, str)})
+        mlflow.log_params({name: word for name, word in reported.items() if isinstance(word, str)})
+        mlflow.log_metrics({name: x for name, x in reported.items() if not isinstance(x, str)})
     print(forecast)
 
 

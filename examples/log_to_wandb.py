@@ -32,10 +32,10 @@ def main() -> None:
         train()
 
     # Outside of the block: the tracker's own clock and files are the real ones.
-    told = forecast.to_dict()
+    reported = forecast.to_dict()
     with wandb.init(project="neusight", config={"gpu": forecast.gpu.name}) as run:
-        run.summary.update(told)
-        run.log({"step time (ms)": told["step_latency_us"] / 1000, "MFU": told["mfu"]})
+        run.summary.update(reported)
+        run.log({"step time (ms)": reported["step_latency_us"] / 1000, "MFU": reported["mfu"]})
     print(forecast)
 
 

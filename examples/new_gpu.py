@@ -31,7 +31,7 @@ def train() -> None:
 
 
 def main() -> None:
-    # What the datasheet does not tell (which share of peak and bandwidth programs reach) starts as
+    # What the datasheet does not state (which share of peak and bandwidth programs reach) starts as
     # a prior: `constants_origin` says so, and the intervals are as wide.
     a30 = neusight.register_gpu(DATASHEET)
     # Or in Python: any GPU is a value, and so is one that nobody has built.

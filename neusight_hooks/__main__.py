@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 
+from neusight.compatibility.releases import refuse_platform
 from neusight.exit_codes import ExitCode
 from neusight.interrupts import end_at_once
 from neusight.predictors.errors import UnsupportedTorchError
-from neusight.supported import refuse_platform
 
 __all__ = ["main"]
 

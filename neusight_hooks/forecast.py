@@ -20,7 +20,14 @@ from neusight.output.compiled import Compilation, compilation_of
 from neusight.output.figures import StepLatency, Verdict, verdict_of
 from neusight.output.ranks import RankRow, rank_row, slowest
 from neusight.output.replicas import replicas_together
-from neusight.output.summary import Findings, describe, headline, memory_verdict, to_dict, to_json
+from neusight.output.summary import (
+    SummaryData,
+    describe,
+    headline,
+    memory_verdict,
+    to_dict,
+    to_json,
+)
 from neusight.output.system import unstated_network
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Topology
@@ -31,6 +38,7 @@ from neusight.predictors.errors import (
     RecordingError,
 )
 from neusight.predictors.files import json_value
+from neusight.predictors.formatting import counted, time_text
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration
@@ -38,7 +46,6 @@ from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import counted, time_text
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recordings, save_recording
 from neusight.timeline.host import (
@@ -59,7 +66,7 @@ from neusight.timeline.pricing import (
     uncalibrated,
 )
 from neusight.timeline.ranks.contention import schedule_beside, schedule_together_beside
-from neusight.timeline.ranks.likeness import peers_note
+from neusight.timeline.ranks.similarity import peers_note
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, other_steps_of, steady_step_of
 
@@ -97,13 +104,13 @@ def forecast_options(
     with_modules: bool = True,
 ) -> ForecastOptions:
     """What names and files stand for; UnknownGPUError, TopologyError, CalibrationError (of another
-    GPU, predictor or version), ValueError for a predictor or host that nobody knows."""
+    GPU, predictor or version), ValueError for a predictor or host not known."""
     target = find_gpu(gpu)
-    learnt = read_calibration(calibration)
+    fitted = read_calibration(calibration)
     return ForecastOptions(
         target,
-        calibrated(find_predictor(predictor), target, learnt),
-        host_profile(host, target, learnt),
+        calibrated(find_predictor(predictor), target, fitted),
+        host_profile(host, target, fitted),
         None if topology is None else find_topology(topology),
         record_shapes=record_shapes,
         profile_memory=profile_memory,
@@ -269,7 +276,7 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether all that was recorded fits into the GPU's memory, and the program did not end
-        because something did not. True where nobody knows (`memory_verdict`)."""
+        because something did not. True where it is not known (`memory_verdict`)."""
         return all(memory.fits for memory in self._memories) and not ran_out(self.recording)
 
     @property
@@ -319,7 +326,7 @@ class Forecast:
 
     @property
     def unmapped(self) -> list[str]:
-        """Ops that nobody mapped to kernels, priced as bytes over bandwidth."""
+        """Ops without a mapping to kernels, priced as bytes over bandwidth."""
         self.timeline  # noqa: B018  (pricing fills the list)
         return sorted(self.pricer.unmapped)
 
@@ -386,15 +393,15 @@ class Forecast:
         """
         target = find_gpu(gpu)
         recording, ranks = self._recorded_for(target)
-        learnt = read_calibration(calibration)
-        if learnt is None and predictor is None and target == self.gpu:
-            learnt = self.calibration
+        fitted = read_calibration(calibration)
+        if fitted is None and predictor is None and target == self.gpu:
+            fitted = self.calibration
         chosen = find_predictor(self.predictor if predictor is None else predictor)
         there = replace(
             self.options,
             gpu=target,
-            predictor=calibrated(uncalibrated(chosen), target, learnt),
-            host=host_profile(host, target, learnt),
+            predictor=calibrated(uncalibrated(chosen), target, fitted),
+            host=host_profile(host, target, fitted),
             topology=self.topology if topology is None else find_topology(topology),
         )
         forecast = Forecast(recording, there, ranks=ranks)
@@ -409,15 +416,16 @@ class Forecast:
             if gpu == target:
                 return recording, ()
         for _, recording in self._recorded:
-            if not ran_out(recording) and _different_answer(recording, target) is None:
+            if not ran_out(recording) and _different_result(recording, target) is None:
                 return recording, ()
         if ran_out(self.recording):
             raise ForecastStateError(
-                f"The program ended where it ran out of the memory of {self.gpu.name}, so nobody "
-                f"knows what it does beyond. Record it again: forecast_on({target.name!r})."
+                f"The program ended where it ran out of the memory of {self.gpu.name}, so what "
+                "it does after that is not"
+                f"known. Record it again: forecast_on({target.name!r})."
             )
         for recording in (self.recording, *self._recordings[1:]):
-            _require_same_answers(recording, target)
+            _require_same_results(recording, target)
         return self.recording, self._recordings
 
     def of(self, recording: Recording) -> Forecast:
@@ -434,7 +442,7 @@ class Forecast:
     def save(self, path: str | Path) -> None:
         """Writes the recording, those of all ranks, to be priced again later: JSON, gzip where the
         name ends in .gz."""
-        learnt, topology = self.calibration, self.topology
+        fitted, topology = self.calibration, self.topology
         save_recording(
             self.recording,
             path,
@@ -442,7 +450,7 @@ class Forecast:
             gpu=self.gpu.name,
             predictor=uncalibrated(self.predictor).name,
             host=self.host.name,
-            **({} if learnt is None else {"calibration": json.dumps(learnt.to_json())}),
+            **({} if fitted is None else {"calibration": json.dumps(fitted.to_json())}),
             **({} if topology is None else {"topology": json.dumps(topology.to_json())}),
         )
 
@@ -509,9 +517,9 @@ class Forecast:
         return "" if is_measured else self.host.assumes
 
     @property
-    def findings(self) -> Findings:
-        """What is told of it, as a value."""
-        return Findings(
+    def findings(self) -> SummaryData:
+        """What is shown of it, as a value."""
+        return SummaryData(
             recording=self.recording,
             verdict=self.verdict,
             memory=self.needs_most.memory,
@@ -564,13 +572,13 @@ class Forecast:
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the verdict, and the report below it."""
-        import neusight  # the names of all rooms: the report is above this one
+        import neusight  # the names of all packages: the report is above this one
 
         return neusight.notebook_html(self)
 
     def __repr__(self) -> str:
-        told = self.failure.partition("\n")[0] or headline(self.verdict)
-        return printable(f"<Forecast on {self.gpu.name}: {told}>")
+        reported = self.failure.partition("\n")[0] or headline(self.verdict)
+        return printable(f"<Forecast on {self.gpu.name}: {reported}>")
 
 
 def _placed(forecast: Forecast, timeline: Timeline) -> Forecast:
@@ -595,7 +603,7 @@ def host_profile(
 
 
 def _notes_of(forecast: Forecast) -> tuple[str, ...]:
-    """What the figures rest on that nobody stated."""
+    """What the figures rest on not stated."""
     notes: list[str] = []
     if forecast.topology is None:
         kernels = (span.kernel for span in forecast.timeline.kernels)
@@ -641,12 +649,12 @@ def _loaded(path: str | Path) -> Forecast:
     host = _saved_host(extra.get("host", "").removesuffix(CALIBRATED_HOST), target)
     if "calibration" in extra:
         try:
-            learnt = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
-            priced_by = calibrated(priced_by, target, learnt)
-            host = measured_host(host, learnt)
+            fitted = Calibration.from_json(json_value(extra["calibration"]), source=str(path))
+            priced_by = calibrated(priced_by, target, fitted)
+            host = measured_host(host, fitted)
         except (CalibrationError, ValueError) as error:
-            told = f"priced without the calibration it was saved with: {error}"
-            recording = replace(recording, warnings=(*recording.warnings, told))
+            reported = f"priced without the calibration it was saved with: {error}"
+            recording = replace(recording, warnings=(*recording.warnings, reported))
     topology = _saved_topology(extra.get("topology"), path)
     ranks = (recording, *recordings[1:]) if len(recordings) > 1 else ()
     return Forecast(recording, ForecastOptions(target, priced_by, host, topology), ranks=ranks)
@@ -672,8 +680,8 @@ def _saved_topology(text: str | None, path: str | Path) -> Topology | None:
         raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
 
 
-def _require_same_answers(recording: Recording, target: GPU) -> None:
-    different = _different_answer(recording, target)
+def _require_same_results(recording: Recording, target: GPU) -> None:
+    different = _different_result(recording, target)
     if different is not None:
         name, answered, there = different
         raise ForecastStateError(
@@ -683,13 +691,13 @@ def _require_same_answers(recording: Recording, target: GPU) -> None:
         )
 
 
-def _different_answer(recording: Recording, target: GPU) -> tuple[str, str, str] | None:
+def _different_result(recording: Recording, target: GPU) -> tuple[str, str, str] | None:
     """What the program asked the GPU and that one answers differently: the name of the question
     and both answers."""
-    from neusight.questions import answer
+    from neusight.device_queries import answer
 
-    for question, answered in recording.questions:
-        there = answer(question, target)
+    for device_query, answered in recording.queries:
+        there = answer(device_query, target)
         if there != answered:
-            return question.partition(" ")[0], answered, "unknown" if there is None else there
+            return device_query.partition(" ")[0], answered, "unknown" if there is None else there
     return None

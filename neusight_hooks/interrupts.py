@@ -121,7 +121,7 @@ def _is_in_foreground() -> bool:
 class Interrupts:
     """Stands before the handler of SIGINT that was there, from `hold` to `put_back`.
 
-    While held, an interrupt is only noted. Else it is passed on at once where the user's own code
+    While held, an interrupt is only recorded. Else it is passed on at once where the user's code
     runs; inside neusight or where C code drops exceptions, it waits for the next op or a moment
     without these. In other threads than the main one, which no signal reaches, all of it does
     nothing. A handler that the program sets itself takes the place of this one.
@@ -155,7 +155,7 @@ class Interrupts:
         return signal.getsignal(signal.SIGINT) is self
 
     def hold(self) -> None:
-        """From here on an interrupt is noted, and raises nothing."""
+        """From here on an interrupt is recorded, and raises nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._is_held = True
@@ -170,7 +170,7 @@ class Interrupts:
             sys.unraisablehook = self._hook
 
     def release(self) -> None:
-        """The block is open; what was noted meanwhile is passed on."""
+        """The block is open; what was recorded meanwhile is passed on."""
         self._is_over = self._is_held = False
         if self._is_due:
             self._pass_on(None, self._outside)
@@ -186,7 +186,8 @@ class Interrupts:
             signal.pthread_kill(main, signal.SIGINT)  # it also ends a wait in C code
 
     def put_back(self) -> None:
-        """The block has ended: the handler of before is back, and is called for what was noted."""
+        """The block has ended: the handler of before is back, and is called for what was
+        recorded."""
         with self._lock:  # no reminder from here on
             self._is_held = self._is_over = True
             if self._error is not None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
+from neusight.compatibility.releases import refuse_platform
 from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.failure import failure_options
 from neusight.fake_cuda.distributed.rank import Rank, stated_rank
@@ -24,14 +25,13 @@ from neusight.interrupts import Interrupts, runs_the_program
 from neusight.predictors.clusters.placement import require_joined
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.formatting import bytes_text
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.predictor import Predictor
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import bytes_text
 from neusight.recording.recording import STEP_OPTION, Recording
-from neusight.supported import refuse_platform
 from neusight.timeline.host import HostProfile
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Session:
         self._caller = caller
         self._folder = folder
         self._undo = ExitStack()
-        self._questions: dict[str, str] = {}
+        self._queries: dict[str, str] = {}
         self._failure: dict[str, str] = {}
         self._recorder: Recorder | None = None
 
@@ -204,7 +204,7 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.note_failure(kind, error, traceback)
+        self.record_failure(kind, error, traceback)
         self.close()
 
     def open(self) -> OpenForecast:
@@ -243,16 +243,16 @@ class Session:
         record_functions_failure()
 
     def _enter(self, caller: CodeType) -> None:
-        from neusight.fake_cuda.answers.late_modules import install_late_modules
         from neusight.fake_cuda.session import enter_fake_cuda
+        from neusight.fake_cuda.torch_api.lazy_modules import install_lazy_modules
         from neusight.ops import why_unmapped
         from neusight.recording.call_stack import CallStacks
         from neusight.recording.recorder import Recorder
-        from neusight.stand_ins.finder import install_stand_ins
-        from neusight.stand_ins.own_code import install_own_code
+        from neusight.stubs.cuda_sources import install_cuda_sources
+        from neusight.stubs.finder import install_stubs
 
         options, forecast = self.options, self.forecast
-        install_late_modules(self._undo)
+        install_lazy_modules(self._undo)
         recorder = Recorder(
             steady_steps=options.steady_steps,
             max_ops=options.max_ops,
@@ -264,14 +264,14 @@ class Session:
         self._undo.callback(self._keep)
         store = self._enter_files(recorder)
         self._open_processes(recorder, store)
-        install_stand_ins(self._undo, recorder)  # below the hooks on imports, which patch them too
+        install_stubs(self._undo, recorder)  # below the hooks on imports, which patch them too
         enter_fake_cuda(
             self._undo,
             recorder,
             forecast.gpu,
             price=forecast.pricer,
             host=forecast.host,
-            asked=self._asked,
+            on_query=self._on_query,
             store=store,
             has_view=options.has_view,
             raise_out_of_memory=options.on_out_of_memory == "raise",
@@ -282,7 +282,7 @@ class Session:
             wait_s=options.wait_s,
             processes=self.processes,
         )
-        install_own_code(self._undo, recorder)
+        install_cuda_sources(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder
@@ -312,13 +312,13 @@ class Session:
         if self._store is None:
             store.watch = FolderWatch()
             store.watch.touch(str(Path.cwd()))
-            self._undo.callback(_tell_of_changes, recorder, store.watch)
+            self._undo.callback(_report_changes, recorder, store.watch)
             keep = None if self.options.keep_writes is None else str(self.options.keep_writes)
             if keep is not None:
                 Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the program's
-            self._undo.callback(_tell_what_is_lost, recorder, store)
+            self._undo.callback(_report_losses, recorder, store)
             self._undo.callback(store.close, keep=keep)
-        self._undo.callback(_tell_of_files, recorder, store)
+        self._undo.callback(_report_files, recorder, store)
         return store
 
     @property
@@ -339,10 +339,10 @@ class Session:
         """Whether any op ran on the GPU, here or in a process that was started."""
         return self.progress[0] > 0 or bool(self.processes.results)
 
-    def _asked(self, question: str, answer: object) -> None:
-        self._questions[question] = repr(answer)
+    def _on_query(self, device_query: str, answer: object) -> None:
+        self._queries[device_query] = repr(answer)
 
-    def note_failure(
+    def record_failure(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -369,11 +369,11 @@ class Session:
             self.forecast.keep(replace(own, warnings=(*own.warnings, *notes)))
             return
         found = chosen.recording
-        told = [text for text in own.warnings if not text.startswith(_NO_CUDA_WORK)]
+        reported = [text for text in own.warnings if not text.startswith(_NO_CUDA_WORK)]
         self.forecast.keep(
             replace(
                 found,
-                warnings=tuple(dict.fromkeys([*notes, *found.warnings, *told])),
+                warnings=tuple(dict.fromkeys([*notes, *found.warnings, *reported])),
                 options={**found.options, **self._options_of(recorder), **self._failure},
             )
         )
@@ -406,7 +406,7 @@ class Session:
             steps=with_operators(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
             torch_version=str(torch.__version__),
-            questions=tuple(sorted(self._questions.items())),
+            queries=tuple(sorted(self._queries.items())),
             warnings=tuple(self._warnings_of(recorder)),
             script=self.options.script,
             world_size=1 if rank is None else rank.world_size,
@@ -435,7 +435,7 @@ class forecast_on:  # a context manager reads as a verb
     with the forecast when the block ends; `on_out_of_memory="raise"` raises
     torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
     each op and allocation; `strict` raises UnmappedOpError at the first op
-    that nobody mapped to kernels.
+    without a mapping to kernels.
 
     Files that were there before are not changed: what the block writes, moves and removes it sees
     itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
@@ -540,7 +540,7 @@ class forecast_on:  # a context manager reads as a verb
     ) -> None:
         session, self._session = self._session, None
         assert session is not None
-        session.note_failure(kind, error, traceback)
+        session.record_failure(kind, error, traceback)
         session.close()
         if self._elsewhere is not None:
             if self._elsewhere.is_child:
@@ -600,7 +600,7 @@ def _for_others(options: SessionOptions, store: Store | None) -> bytes:
         return pickle.dumps((replace(theirs, forecast=plain), folder))
 
 
-def _tell_of_changes(recorder: Recorder, watch: FolderWatch) -> None:
+def _report_changes(recorder: Recorder, watch: FolderWatch) -> None:
     """What a C library or another program changed past the overlay; files into which standard
     output goes are meant to."""
     changed = watch.changes(expected=_logs())
@@ -620,17 +620,17 @@ def _logs() -> list[str]:
     with contextlib.suppress(OSError, ValueError):  # another user's, or none
         while process > 1:
             found += [os.path.realpath(f"/proc/{process}/fd/{number}") for number in (1, 2)]
-            told = Path(f"/proc/{process}/stat").read_text()
-            process = int(told.rpartition(")")[2].split()[1])
+            reported = Path(f"/proc/{process}/stat").read_text()
+            process = int(reported.rpartition(")")[2].split()[1])
     return found
 
 
-def _tell_what_is_lost(recorder: Recorder, store: Store) -> None:
+def _report_losses(recorder: Recorder, store: Store) -> None:
     if store.not_kept:
         recorder.warn_once(f"keep_writes could not keep {', '.join(store.not_kept)}")
 
 
-def _tell_of_files(recorder: Recorder, store: Store) -> None:
+def _report_files(recorder: Recorder, store: Store) -> None:
     summary = store.summary_line()
     if summary:
         recorder.options[FILES_OPTION] = "kept away"

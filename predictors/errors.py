@@ -1,4 +1,4 @@
-"""Every error neusight raises, at the bottom of the house so that each room can raise them.
+"""Every error neusight raises, below all other modules so that each can raise them.
 
 NeusightError
 ├── UnknownGPUError        (ValueError)           no such GPU; names near misses

@@ -65,7 +65,7 @@ class GPU:
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
     8 GPUs. `constants_origin` says what they were fitted on; where they are not measured they are a
     prior ("prior"). `gemm_utilization`, `fp32_gemm_utilization` and `sustained_factor` are 0 where
-    nobody measured them: then the power limit tells (`physics/power.py`).
+    it was not measured them: then the power limit tells (`physics/power.py`).
     """
 
     name: str
@@ -231,7 +231,7 @@ class GPU:
         return made
 
 
-#: Figures of which 0 says that nobody measured them, or that they do not differ from another one.
+#: Figures of which 0 says not measured them, or that they do not differ from another one.
 _ZERO_IS_UNKNOWN = frozenset(
     {
         *("gemm_utilization", "fp32_gemm_utilization", "sustained_factor", "stream_utilization"),
@@ -241,7 +241,7 @@ _ZERO_IS_UNKNOWN = frozenset(
 
 
 def known_figures(described: GPU) -> dict[str, Any]:
-    """What is known of a GPU, by field: neither placeholders for figures that nobody measured nor
+    """What is known of a GPU, by field: neither placeholders for figures not measured nor
     empty fields.
 
     >>> "gemm_utilization" in known_figures(find_gpu("RTX 4090"))
@@ -257,7 +257,7 @@ def known_figures(described: GPU) -> dict[str, Any]:
 def matrix_units_of_architecture(described: GPU) -> tuple[str, ...]:
     """The units of `peak_tflops` that tensor (matrix) cores of that architecture compute.
 
-    A rate does not tell: a GeForce card's BF16 on tensor cores is only twice its FP32, as is the
+    A rate does not state: a GeForce card's BF16 on tensor cores is only twice its FP32, as is the
     FP16 of a P100, which has none. FP64 and FP32 count where the peaks have "fp64_matrix" or
     "fp32_matrix". Cards with tensor cores left out (GTX 16) have to say so themselves.
 
@@ -277,7 +277,7 @@ _UNITS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 #: What tensor cores take, by the compute capability it came with (CUDA C++ Programming Guide,
 #: "Warp matrix functions", element types; FP8: PTX ISA, mma with .e4m3 from sm_89). 7.0 is Volta,
-#: 7.2 Xavier, 8.0 Ampere, 8.9 Ada. FP64, from 8.0 on, is told by "fp64_matrix": elsewhere it runs
+#: 7.2 Xavier, 8.0 Ampere, 8.9 Ada. FP64, from 8.0 on, is shown by "fp64_matrix": elsewhere it runs
 #: at the rate of ordinary cores.
 _TENSOR_CORES: dict[tuple[int, int], frozenset[str]] = {
     (7, 0): frozenset({"fp16"}),

@@ -116,7 +116,7 @@ DTYPE_BYTES: dict[str, float] = {
 
 class KernelClass(str, Enum):
     """The families a predictor prices differently. CUSTOM is a kernel of the program's own, of
-    which no more than its tensors is known, UNKNOWN what an op launches that nobody described."""
+    which no more than its tensors is known, UNKNOWN what an op launches without a description."""
 
     GEMM = "gemm"
     CONVOLUTION = "convolution"
@@ -185,7 +185,7 @@ class CollectiveSize(NamedTuple):
     """A collective of `world_size` GPUs on `num_nodes` hosts; `num_bytes`: a rank's full buffer.
 
     `ranks` says which, as a text ("0..7", "0..24/8", "3,5"; "" where only their number is known),
-    and `gpus_per_node` how many ranks of the program each host holds (0 where nobody says).
+    and `gpus_per_node` how many ranks of the program each host holds (0 where it is not stated).
     """
 
     num_bytes: int
@@ -208,11 +208,11 @@ class Kernel:
     `num_bytes` read and written are the compulsory ones: every operand once.
 
     An attention of `layout` "contiguous" is torch's own, on sequences of one length. The last seven
-    say what the price depends on and the rest does not tell: `variant` which of its class it is;
+    say what the price depends on and the rest does not state: `variant` which of its class it is;
     `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
     row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
-    `bytes_read_again` what its loops over a row read anew, unless it still lies in the L2;
+    `bytes_read_again` what its loops over a row read again, unless it still lies in the L2;
     `num_instructions` what its threads execute, where it was counted (else 0).
     """
 

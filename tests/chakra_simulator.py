@@ -63,23 +63,23 @@ class Simulation:
 
     def _start(self, rank: int, number: int) -> None:
         node = self.nodes[rank][number]
-        told = attributes(node)
+        reported = attributes(node)
         if kind(node) == "COMP_NODE":
             heapq.heappush(self._ends, (self._now_us + node.duration_micros, rank, number))
         elif kind(node) == "COMM_COLL_NODE":
-            self._calls[rank, told["pg_name"]] += 1
-            key = (told["pg_name"], self._calls[rank, told["pg_name"]])
-            size = len(self._groups.get(told["pg_name"], self.nodes))
+            self._calls[rank, reported["pg_name"]] += 1
+            key = (reported["pg_name"], self._calls[rank, reported["pg_name"]])
+            size = len(self._groups.get(reported["pg_name"], self.nodes))
             self._meet(key, rank, number, size, node.duration_micros)
         elif kind(node) == "COMM_SEND_NODE":  # it ends when it has arrived
             heapq.heappush(self._ends, (self._now_us + TRANSFER_US, rank, number))
-            self._meet(self._pair(told, "send"), rank, -1, 2, TRANSFER_US)
+            self._meet(self._pair(reported, "send"), rank, -1, 2, TRANSFER_US)
         else:
-            self._meet(self._pair(told, "recv"), rank, number, 2, TRANSFER_US)
+            self._meet(self._pair(reported, "recv"), rank, number, 2, TRANSFER_US)
 
-    def _pair(self, told: dict[str, Any], end: str) -> tuple[Any, ...]:
+    def _pair(self, reported: dict[str, Any], end: str) -> tuple[Any, ...]:
         """The n-th transfer from one to the other with that tag."""
-        key = (told["comm_src"], told["comm_dst"], told["comm_tag"])
+        key = (reported["comm_src"], reported["comm_dst"], reported["comm_tag"])
         self._calls[key, end] += 1
         return (*key, self._calls[key, end])
 

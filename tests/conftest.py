@@ -126,7 +126,7 @@ def torch_state() -> TorchState | None:
     if torch is None:
         return None
     return TorchState(
-        # Private: no public name tells how many modes are open. If it moves, use
+        # Private: no public name shows how many modes are open. If it moves, use
         # torch.utils._python_dispatch, which calls it.
         num_dispatch_modes=torch._C._len_torch_dispatch_stack(),
         is_available=torch.cuda.is_available,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.supported import _PYTHONS, CONTAINER_BUILD, CONTAINER_RUN, TESTED_TORCH
+from neusight.compatibility.releases import _PYTHONS, CONTAINER_BUILD, CONTAINER_RUN, TESTED_TORCH
 from places import ROOT
 
 #: Of an image that is built and run, those that the recipe uses.

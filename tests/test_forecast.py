@@ -44,15 +44,17 @@ def forecast_of_training(gpu: str = "H100", **options: int) -> neusight.Forecast
 def test_a_tracker_gets_flat_figures_in_the_words_of_the_document() -> None:
     forecast = forecast_of_training()
 
-    told, document = forecast.to_dict(), forecast.to_json()
+    reported, document = forecast.to_dict(), forecast.to_json()
 
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert {type(value) for value in told.values()} <= {str, int, float}
-    same = [name for name in told if name in document and name != "step_latency_us"]
+    assert json.loads(json.dumps(reported, allow_nan=False)) == reported
+    assert {type(value) for value in reported.values()} <= {str, int, float}
+    same = [name for name in reported if name in document and name != "step_latency_us"]
     assert {"gpu", "bound", "mfu", "peak_memory_bytes"} <= set(same)
-    assert {name: told[name] for name in same} == {name: document[name] for name in same}
-    assert told["step_latency_us"] == document["step_latency_us"]["median"]
-    assert sum(told[f"coverage/{origin}"] for origin in document["coverage"]) == pytest.approx(1)
+    assert {name: reported[name] for name in same} == {name: document[name] for name in same}
+    assert reported["step_latency_us"] == document["step_latency_us"]["median"]
+    assert sum(reported[f"coverage/{origin}"] for origin in document["coverage"]) == pytest.approx(
+        1
+    )
 
 
 def test_a_tracker_gets_no_step_of_a_program_that_failed() -> None:
@@ -60,10 +62,12 @@ def test_a_tracker_gets_no_step_of_a_program_that_failed() -> None:
         torch.ones(8, device="cuda").add_(1)
         print(1 / 0)
 
-    told = forecast.to_dict()
+    reported = forecast.to_dict()
 
-    assert told["failure"] == "ZeroDivisionError: division by zero"
-    assert [name for name in told if "latency" in name or "per_second" in name] == ["latency_us"]
+    assert reported["failure"] == "ZeroDivisionError: division by zero"
+    assert [name for name in reported if "latency" in name or "per_second" in name] == [
+        "latency_us"
+    ]
 
 
 def test_no_figure_of_a_tracker_is_a_folder_of_others() -> None:
@@ -77,8 +81,10 @@ def test_the_figures_of_a_tracker_are_all_described() -> None:
 
     names = forecast_of_training().to_dict()
     families = {"gpu_time_us", "memory_bytes"}
-    told = [name.partition("/")[0] if name.split("/")[0] in families else name for name in names]
-    assert [name for name in told if f"`{name}" not in described] == []
+    reported = [
+        name.partition("/")[0] if name.split("/")[0] in families else name for name in names
+    ]
+    assert [name for name in reported if f"`{name}" not in described] == []
 
 
 def test_a_training_block_gives_latency_memory_and_bound() -> None:

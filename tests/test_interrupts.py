@@ -287,8 +287,8 @@ def test_ctrl_c_in_a_callback_of_a_weak_reference_is_not_lost() -> None:
 
 
 def test_what_others_drop_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: reported.append(dropped.exc_type))
 
     class Broken:
         def __del__(self) -> None:
@@ -300,7 +300,7 @@ def test_what_others_drop_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> No
         del broken
         gc.collect()
 
-    assert told == [ZeroDivisionError]
+    assert reported == [ZeroDivisionError]
 
 
 def test_a_loop_that_sleeps_ends() -> None:
@@ -325,9 +325,9 @@ def test_a_loop_that_sleeps_ends() -> None:
 @pytest.fixture
 def presses() -> Iterator[list[int]]:
     """A handler of the user's own, which raises nothing; what it was told."""
-    told: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
-    yield told
+    reported: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: reported.append(number))
+    yield reported
     signal.signal(signal.SIGINT, before)
 
 
@@ -350,14 +350,14 @@ def test_it_is_called_once_the_block_is_open_or_closed(presses: list[int]) -> No
 
 
 def test_a_handler_set_inside_the_block_is_called_and_stays() -> None:
-    told = []
+    reported = []
     before = signal.getsignal(signal.SIGINT)
     try:
         with neusight.forecast_on("H100"):
-            ours = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+            ours = signal.signal(signal.SIGINT, lambda number, frame: reported.append(number))
             train(between=press)
         press()
-        assert told == [signal.SIGINT] * 3
+        assert reported == [signal.SIGINT] * 3
 
         assert callable(ours)
         with pytest.raises(KeyboardInterrupt):
@@ -392,17 +392,17 @@ def test_other_threads_get_no_signals_and_set_no_handlers(reference: float) -> N
 
 
 def test_an_interrupt_that_waits_is_passed_on_once() -> None:
-    told = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    reported = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: reported.append(number))
     interrupts = Interrupts()
     try:
         interrupts.hold()
         press()
         press()
-        assert (told, interrupts.count) == ([], 2)
+        assert (reported, interrupts.count) == ([], 2)
 
         interrupts.put_back()
-        assert told == [signal.SIGINT]
+        assert reported == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -440,11 +440,11 @@ def test_run_sums_up_what_was_recorded(folder: Path, capsys: pytest.CaptureFixtu
     code = main(["run", "--gpu", "H100", "--gpu", "A100", "--steps", "all", "--json", "f.json",
                  script(folder, STEPS.format(at_step_3=PRESS))])  # fmt: skip
 
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert (code, int(ExitCode.INTERRUPTED)) == (ExitCode.INTERRUPTED, 130)
-    assert "ms a step" in told.out and "A100-SXM4-80GB" in told.out
-    assert "neusight: interrupted; the forecast covers what it did before" in told.err
-    assert "Traceback" not in told.err
+    assert "ms a step" in reported.out and "A100-SXM4-80GB" in reported.out
+    assert "neusight: interrupted; the forecast covers what it did before" in reported.err
+    assert "Traceback" not in reported.err
     assert (folder / "f.json").exists()
     assert state() == before
 
@@ -462,9 +462,9 @@ def test_run_says_so_where_nothing_was_recorded(
 ) -> None:
     code = main(["run", "--gpu", "H100", script(folder, text)])
 
-    told = capsys.readouterr()
-    assert (code, told.out) == (ExitCode.INTERRUPTED, "")
-    assert told.err == "neusight: interrupted before any CUDA work\n"
+    reported = capsys.readouterr()
+    assert (code, reported.out) == (ExitCode.INTERRUPTED, "")
+    assert reported.err == "neusight: interrupted before any CUDA work\n"
 
 
 def test_a_script_that_ends_itself_at_ctrl_c_ends_as_it_says(
@@ -494,10 +494,10 @@ def test_check_sums_up_and_judges_nothing(folder: Path, capsys: pytest.CaptureFi
 
     code = main(["check", "--gpu", "H100", "--steps", "all", "--update", script(folder, text)])
 
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert code == ExitCode.INTERRUPTED
-    assert told.out.startswith("H100-SXM5-80GB: fits")
-    assert told.err == "neusight: interrupted; 0 results, of 1 programs to check\n"
+    assert reported.out.startswith("H100-SXM5-80GB: fits")
+    assert reported.err == "neusight: interrupted; 0 results, of 1 programs to check\n"
     assert not (folder / "neusight.json").exists()
 
 

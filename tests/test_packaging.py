@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 import neusight
 from neusight._version import __version__
-from neusight.stand_ins.catalogue import CATALOGUE
+from neusight.stubs.catalogue import CATALOGUE
 from places import ROOT
 
 FOLDERS = ("neusight_hooks", "predictors", "integrations")

@@ -59,8 +59,10 @@ def undescribed(module: object) -> Iterator[str]:
             yield name
         members = vars(value).items() if inspect.isclass(value) else ()
         for member, found in members:
-            told = getattr(found, "__func__", getattr(found, "fget", getattr(found, "func", found)))
-            if not member.startswith("_") and inspect.isfunction(told) and not told.__doc__:
+            reported = getattr(
+                found, "__func__", getattr(found, "fget", getattr(found, "func", found))
+            )
+            if not member.startswith("_") and inspect.isfunction(reported) and not reported.__doc__:
                 yield f"{name}.{member}"
 
 

@@ -19,7 +19,7 @@ _FLOORS = {
 }
 #: Packages whose strings may name attributes of torch (elsewhere they are parts of names of
 #: kernels, keys of JSON and the like).
-_PATCHING = ("neusight.fake_cuda", "neusight.recording", "neusight.stand_ins")
+_PATCHING = ("neusight.fake_cuda", "neusight.recording", "neusight.stubs")
 _PRIVATE = re.compile(r"_(?!_)\w+")
 _DOTTED = re.compile(r"torch(\.\w+)+")
 

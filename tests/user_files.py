@@ -42,7 +42,8 @@ def furnish(folder: Path) -> None:
 PYTHON = {
     "open w": "open('notes.txt', 'w').write('new'); seen = open('notes.txt').read()",
     "open a": "open('notes.txt', 'a').write('new'); seen = open('notes.txt').read()",
-    "open r+": "f = open('notes.txt', 'r+'); f.write('NEW'); f.close(); seen = open('notes.txt').read()",
+    "open r+": "f = open('notes.txt', 'r+'); f.write('NEW'); f.close(); seen = "
+    "open('notes.txt').read()",
     "open w+": "f = open('notes.txt', 'w+'); f.write('x'); f.seek(0); seen = f.read(); f.close()",
     "open wb": "open('data.bin', 'wb').write(b'new'); seen = open('data.bin', 'rb').read()",
     "open ab": "open('data.bin', 'ab').write(b'new'); seen = open('data.bin', 'rb').read()",
@@ -50,7 +51,8 @@ PYTHON = {
     "seen = open('data.bin', 'rb').read()",
     "open x on what stands": "try:\n    open('notes.txt', 'x')\n"
     "except FileExistsError as error:\n    seen = (error.errno, error.filename)",
-    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), sorted(os.listdir()))",
+    "a new file": "open('new.txt', 'w').write('new'); seen = (open('new.txt').read(), "
+    "sorted(os.listdir()))",
     "write_text": "Path('notes.txt').write_text('new'); seen = Path('notes.txt').read_text()",
     "write_bytes": "Path('data.bin').write_bytes(b'new'); seen = Path('data.bin').read_bytes()",
     "json.dump": "json.dump({'a': 1}, open('checkpoint-1/state.json', 'w'))\n"
@@ -70,7 +72,8 @@ PYTHON = {
     "logging": "h = logging.FileHandler('notes.txt', mode='w'); log = logging.getLogger('way')\n"
     "log.addHandler(h); log.warning('hello'); log.removeHandler(h); h.close()\n"
     "seen = open('notes.txt').read()",
-    "os.open": "d = os.open('notes.txt', os.O_WRONLY | os.O_TRUNC); os.write(d, b'new'); os.close(d)\n"
+    "os.open": "d = os.open('notes.txt', os.O_WRONLY | os.O_TRUNC); os.write(d, b'new'); "
+    "os.close(d)\n"
     "seen = open('notes.txt').read()",
     "os.open with a folder's descriptor": "f = os.open('checkpoint-1', os.O_RDONLY)\n"
     "d = os.open('state.json', os.O_WRONLY | os.O_APPEND, dir_fd=f); os.write(d, b'new')\n"
@@ -99,7 +102,8 @@ PYTHON = {
     "gzip": "gzip.open('notes.txt', 'wb').write(b'new'); seen = gzip.open('notes.txt').read()",
     "bz2": "bz2.open('notes.txt', 'wb').write(b'new'); seen = bz2.open('notes.txt').read()",
     "lzma": "lzma.open('notes.txt', 'wb').write(b'new'); seen = lzma.open('notes.txt').read()",
-    "pickle": "pickle.dump([1], open('data.bin', 'wb')); seen = pickle.load(open('data.bin', 'rb'))",
+    "pickle": "pickle.dump([1], open('data.bin', 'wb')); seen = pickle.load(open('data.bin', "
+    "'rb'))",
     "shelve": "with shelve.open('shelf') as s:\n    s['a'] = 1\n"
     "with shelve.open('shelf') as s:\n    seen = dict(s)",
     "through a link": "open('link.txt', 'a').write('new')\n"
@@ -116,7 +120,8 @@ PYTHON = {
     "print to a file": "print('new', file=open('notes.txt', 'a')); seen = open('notes.txt').read()",
     "fileinput in place": "for line in fileinput.input('notes.txt', inplace=True):\n"
     "    print(line.upper(), end='')\nseen = open('notes.txt').read()",
-    "configparser": "c = configparser.ConfigParser(); c['a'] = {'b': '1'}; c.write(open('notes.txt', 'w'))\n"
+    "configparser": "c = configparser.ConfigParser(); c['a'] = {'b': '1'}; "
+    "c.write(open('notes.txt', 'w'))\n"
     "seen = open('notes.txt').read()",
     "SummaryWriter": "from torch.utils.tensorboard import SummaryWriter\n"
     "w = SummaryWriter('checkpoint-1'); w.add_scalar('a', 1.0); w.close()\n"
@@ -134,9 +139,11 @@ C_LIBRARIES = {
     "seen = tuple(torch.load('model.pt', map_location='cpu').shape)",
     "torch.save, the old format": "torch.save({'a': torch.ones(2)}, 'model.pt',"
     " _use_new_zipfile_serialization=False)\nseen = torch.load('model.pt')['a'].tolist()",
-    "torch.save to a path of bytes above ASCII": "torch.save({'a': torch.ones(2)}, 'mod\\xe8le.pt')\n"
+    "torch.save to a path of bytes above ASCII": "torch.save({'a': torch.ones(2)}, "
+    "'mod\\xe8le.pt')\n"
     "seen = torch.load('mod\\xe8le.pt')['a'].tolist()",
-    "PyTorchFileWriter": "w = torch._C.PyTorchFileWriter('model.pt'); w.write_record('r', b'abc', 3)\n"
+    "PyTorchFileWriter": "w = torch._C.PyTorchFileWriter('model.pt'); w.write_record('r', "
+    "b'abc', 3)\n"
     "w.write_end_of_file(); seen = torch._C.PyTorchFileReader('model.pt').get_record('r')",
     "torch.jit.save": "torch.jit.save(torch.jit.script(Twice()), 'model.pt')\n"
     "seen = torch.jit.load('model.pt')(torch.ones(2)).tolist()",
@@ -153,9 +160,11 @@ C_LIBRARIES = {
     "dcp.save({'a': torch.ones(2) * 3}, checkpoint_id='checkpoint-1', no_dist=True)\n"
     "state = {'a': torch.zeros(2)}; dcp.load(state, checkpoint_id='checkpoint-1', no_dist=True)\n"
     "seen = (state['a'].tolist(), sorted(os.listdir('checkpoint-1')))",
-    "a mapped storage": "s = torch.UntypedStorage.from_file('data.bin', True, 64); s[0] = 99; del s\n"
+    "a mapped storage": "s = torch.UntypedStorage.from_file('data.bin', True, 64); s[0] = 99; "
+    "del s\n"
     "seen = open('data.bin', 'rb').read()",
-    "torch.from_file": "t = torch.from_file('data.bin', True, 64, dtype=torch.uint8); t[0] = 99; del t\n"
+    "torch.from_file": "t = torch.from_file('data.bin', True, 64, dtype=torch.uint8); t[0] = 99; "
+    "del t\n"
     "seen = open('data.bin', 'rb').read()",
     "torch.package": "from torch.package import PackageExporter, PackageImporter\n"
     "with PackageExporter('model.pt') as e:\n    e.save_text('p', 'r', 'text')\n"
@@ -172,14 +181,15 @@ C_LIBRARIES = {
 }
 
 MOVES_AND_REMOVALS = {
-    "os.remove": "os.remove('notes.txt'); seen = (os.path.exists('notes.txt'), sorted(os.listdir()))",
+    "os.remove": "os.remove('notes.txt'); seen = (os.path.exists('notes.txt'), "
+    "sorted(os.listdir()))",
     "os.unlink": "os.unlink('notes.txt'); seen = sorted(e.name for e in os.scandir())",
     "Path.unlink": "Path('notes.txt').unlink(); seen = sorted(p.name for p in Path().iterdir())",
     "remove with a descriptor": "d = os.open('checkpoint-1', os.O_RDONLY)\n"
     "os.unlink('model.pt', dir_fd=d); seen = os.listdir(d); os.close(d)",
     "remove twice": "os.remove('notes.txt')\ntry:\n    os.remove('notes.txt')\n"
     "except FileNotFoundError as error:\n    seen = (error.errno, error.filename)",
-    "remove, then write anew": "os.remove('notes.txt'); open('notes.txt', 'x').write('again')\n"
+    "remove, then write again": "os.remove('notes.txt'); open('notes.txt', 'x').write('again')\n"
     "seen = (open('notes.txt').read(), open('hard.txt').read())",
     "os.rmdir": "os.rmdir('empty'); seen = os.path.isdir('empty')",
     "rmdir of what is not empty": "try:\n    os.rmdir('checkpoint-1')\n"
@@ -187,10 +197,11 @@ MOVES_AND_REMOVALS = {
     "removedirs": "os.makedirs('a/b/c'); os.removedirs('a/b/c'); seen = os.path.exists('a')",
     "shutil.rmtree": "shutil.rmtree('checkpoint-1')\n"
     "seen = (glob.glob('checkpoint-*'), os.path.exists('checkpoint-1/model.pt'))",
-    "rmtree of a Path": "shutil.rmtree(Path('checkpoint-1').absolute()); seen = sorted(glob.glob('c*'))",
+    "rmtree of a Path": "shutil.rmtree(Path('checkpoint-1').absolute()); seen = "
+    "sorted(glob.glob('c*'))",
     "rmtree, errors ignored": "shutil.rmtree('checkpoint-1', ignore_errors=True)\n"
     "seen = os.path.lexists('checkpoint-1')",
-    "rmtree, then the folder anew": "shutil.rmtree('checkpoint-1'); os.makedirs('checkpoint-1')\n"
+    "rmtree, then the folder again": "shutil.rmtree('checkpoint-1'); os.makedirs('checkpoint-1')\n"
     "open('checkpoint-1/x', 'w').write('x'); seen = os.listdir('checkpoint-1')",
     "keep the last two": "for n in range(4, 7):\n    os.makedirs(f'checkpoint-{n}')\n"
     "    torch.save({'step': n}, f'checkpoint-{n}/model.pt')\n"
@@ -198,32 +209,41 @@ MOVES_AND_REMOVALS = {
     "seen = {p: torch.load(p + '/model.pt') for p in sorted(glob.glob('checkpoint-*'))}",
     "os.rename": "os.rename('notes.txt', 'moved.txt')\n"
     "seen = (os.path.exists('notes.txt'), open('moved.txt').read())",
-    "os.replace": "os.replace('log.csv', 'notes.txt'); seen = (open('notes.txt').read(), os.listdir())",
+    "os.replace": "os.replace('log.csv', 'notes.txt'); seen = (open('notes.txt').read(), "
+    "os.listdir())",
     "Path.rename": "Path('notes.txt').rename('moved.txt'); seen = Path('moved.txt').read_text()",
     "Path.replace": "Path('log.csv').replace('notes.txt'); seen = Path('notes.txt').read_text()",
     "rename of a folder": "os.rename('checkpoint-1', 'best')\n"
-    "seen = (torch.load('best/model.pt'), sorted(os.listdir('best')), os.path.exists('checkpoint-1'))",
+    "seen = (torch.load('best/model.pt'), sorted(os.listdir('best')), "
+    "os.path.exists('checkpoint-1'))",
     "rename of a folder, then write in it": "os.rename('checkpoint-1', 'best')\n"
     "open('best/state.json', 'w').write('new'); open('best/more', 'w').write('m')\n"
     "seen = sorted((str(p), p.read_bytes()) for p in Path('best').iterdir())",
     "save beside, then replace": "torch.save({'a': 5}, 'model.pt.tmp')\n"
-    "os.replace('model.pt.tmp', 'model.pt'); seen = (torch.load('model.pt'), os.path.exists('model.pt.tmp'))",
-    "text beside, then replace": "open('notes.tmp', 'w').write('new'); os.replace('notes.tmp', 'notes.txt')\n"
+    "os.replace('model.pt.tmp', 'model.pt'); seen = (torch.load('model.pt'), "
+    "os.path.exists('model.pt.tmp'))",
+    "text beside, then replace": "open('notes.tmp', 'w').write('new'); os.replace('notes.tmp', "
+    "'notes.txt')\n"
     "seen = open('notes.txt').read()",
-    "a named temporary file, then replace": "with tempfile.NamedTemporaryFile(dir='.', delete=False) as f:\n"
+    "a named temporary file, then replace": "with tempfile.NamedTemporaryFile(dir='.', "
+    "delete=False) as f:\n"
     "    torch.save({'a': 5}, f)\nos.replace(f.name, 'model.pt')\n"
     "seen = (torch.load('model.pt'), os.path.exists(f.name))",
     "backup by rename": "os.rename('notes.txt', 'notes.bak'); open('notes.txt', 'w').write('new')\n"
     "seen = (open('notes.txt').read(), open('notes.bak').read())",
     "rotation of a log": "os.replace('log.csv', 'log.1.csv'); open('log.csv', 'w').write('fresh')\n"
     "seen = sorted((p.name, p.read_text()) for p in Path().glob('log*'))",
-    "logging.handlers": "h = logging.handlers.RotatingFileHandler('notes.txt', maxBytes=10, backupCount=1)\n"
-    "log = logging.getLogger('rotating'); log.addHandler(h); log.warning('x' * 20); log.removeHandler(h)\n"
+    "logging.handlers": "h = logging.handlers.RotatingFileHandler('notes.txt', maxBytes=10, "
+    "backupCount=1)\n"
+    "log = logging.getLogger('rotating'); log.addHandler(h); log.warning('x' * 20); "
+    "log.removeHandler(h)\n"
     "h.close(); seen = sorted((p.name, p.read_text()) for p in Path().glob('notes*'))",
-    "shutil.move": "shutil.move('notes.txt', 'empty'); seen = (os.listdir('empty'), os.path.exists('notes.txt'))",
+    "shutil.move": "shutil.move('notes.txt', 'empty'); seen = (os.listdir('empty'), "
+    "os.path.exists('notes.txt'))",
     "shutil.move of a folder": "shutil.move('checkpoint-1', 'empty')\n"
     "seen = sorted(os.listdir('empty/checkpoint-1'))",
-    "shutil.copyfile over": "shutil.copyfile('log.csv', 'notes.txt'); seen = open('notes.txt').read()",
+    "shutil.copyfile over": "shutil.copyfile('log.csv', 'notes.txt'); seen = "
+    "open('notes.txt').read()",
     "shutil.copy2 over": "shutil.copy2('log.csv', 'notes.txt')\n"
     "seen = os.stat('notes.txt').st_mtime_ns == os.stat('log.csv').st_mtime_ns",
     "shutil.copytree over": "shutil.copytree('checkpoint-1', 'checkpoint-2', dirs_exist_ok=True)\n"
@@ -234,7 +254,8 @@ MOVES_AND_REMOVALS = {
     "seen = (os.readlink('link.txt'), os.path.exists('tmp'))",
     "os.link": "os.link('notes.txt', 'second'); open('second', 'a').write('more')\n"
     "seen = open('notes.txt').read()",
-    "rename over a folder": "os.rename('checkpoint-1', 'empty'); seen = sorted(os.listdir('empty'))",
+    "rename over a folder": "os.rename('checkpoint-1', 'empty'); seen = "
+    "sorted(os.listdir('empty'))",
     "walk after removals": "shutil.rmtree('checkpoint-2'); os.remove('checkpoint-1/model.pt')\n"
     "seen = sorted((a, sorted(b), sorted(c)) for a, b, c in os.walk('.'))",
     "os.renames": "os.renames('notes.txt', 'a/b/notes.txt'); seen = open('a/b/notes.txt').read()",
@@ -243,7 +264,8 @@ MOVES_AND_REMOVALS = {
 # What these print is what they read back; `rc` is what the script ends with.
 CHILDREN_AND_EXIT = {
     "a forked child writes": (
-        "def work():\n    open('notes.txt', 'a').write('child')\n    open('new.txt', 'w').write('n')\n"
+        "def work():\n    open('notes.txt', 'a').write('child')\n    open('new.txt', "
+        "'w').write('n')\n"
         "p = multiprocessing.get_context('fork').Process(target=work); p.start(); p.join()\n"
         "print(p.exitcode, open('notes.txt').read(), open('new.txt').read())",
         0,
@@ -257,13 +279,15 @@ CHILDREN_AND_EXIT = {
     "a spawned child writes": (
         "import worker\nif __name__ == '__main__':\n"
         "    p = multiprocessing.get_context('spawn').Process(target=worker.work)\n"
-        "    p.start(); p.join()\n    print(p.exitcode, open('notes.txt').read(), sorted(os.listdir()))",
+        "    p.start(); p.join()\n    print(p.exitcode, open('notes.txt').read(), "
+        "sorted(os.listdir()))",
         0,
     ),
     "a child of a fork server writes": (
         "import worker\nif __name__ == '__main__':\n"
         "    p = multiprocessing.get_context('forkserver').Process(target=worker.work)\n"
-        "    p.start(); p.join()\n    print(p.exitcode, open('notes.txt').read(), sorted(os.listdir()))",
+        "    p.start(); p.join()\n    print(p.exitcode, open('notes.txt').read(), "
+        "sorted(os.listdir()))",
         0,
     ),
     "a child sees what was written before": (
@@ -356,25 +380,31 @@ CHILDREN_AND_EXIT = {
         3,
     ),
     "a handle opened by an import": (
-        "import worker\nworker.log.write('line'); worker.log.flush()\nprint(open('log.csv').read())",
+        "import worker\nworker.log.write('line'); "
+        "worker.log.flush()\nprint(open('log.csv').read())",
         0,
     ),
 }
 
 # What reaches files by neither Python's functions nor the C writers that the overlay knows.
-_RUN = "run = lambda line: subprocess.run(line, shell=True, check=True, capture_output=True, text=True).stdout\n"
+_RUN = (
+    "run = lambda line: subprocess.run(line, shell=True, check=True, capture_output=True, "
+    "text=True).stdout\n"
+)
 _LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
 
 OTHERS = {
     "parquet": "import pyarrow, pyarrow.parquet as pq\n"
-    "pq.write_table(pyarrow.table({'a': [1, 2]}), 'log.csv'); seen = pq.read_table('log.csv').to_pydict()",
+    "pq.write_table(pyarrow.table({'a': [1, 2]}), 'log.csv'); seen = "
+        "pq.read_table('log.csv').to_pydict()",
     "ParquetWriter": "import pyarrow, pyarrow.parquet as pq; t = pyarrow.table({'a': [1, 2]})\n"
     "with pq.ParquetWriter('log.csv', t.schema) as w:\n    w.write_table(t); w.write_table(t)\n"
     "seen = pq.ParquetFile('log.csv').metadata.num_rows",
     "pandas to_parquet": "import pandas; pandas.DataFrame({'a': [1]}).to_parquet('log.csv')\n"
     "seen = pandas.read_parquet('log.csv')['a'].tolist()",
     "feather": "import pyarrow; from pyarrow import feather\n"
-    "feather.write_feather(pyarrow.table({'a': [1]}), 'log.csv'); seen = os.path.getsize('log.csv')",
+    "feather.write_feather(pyarrow.table({'a': [1]}), 'log.csv'); seen = "
+        "os.path.getsize('log.csv')",
     "Arrow's csv": "import pyarrow; from pyarrow import csv as c\n"
     "c.write_csv(pyarrow.table({'a': [1]}), 'log.csv'); seen = open('log.csv').read()",
     "sqlite3": "with contextlib.closing(sqlite3.connect('runs.db')) as c:\n"
@@ -383,7 +413,8 @@ OTHERS = {
     "    seen = c.execute('select * from runs').fetchall()",
     "sqlite3, new": "with contextlib.closing(sqlite3.connect('new.db')) as c:\n"
     "    c.execute('create table t (x)'); c.commit()\nseen = os.path.exists('new.db')",
-    "sqlite3 by URI": "with contextlib.closing(sqlite3.connect('file:runs.db?mode=rw', uri=True)) as c:\n"
+    "sqlite3 by URI": "with contextlib.closing(sqlite3.connect('file:runs.db?mode=rw', "
+        "uri=True)) as c:\n"
     "    c.execute('drop table runs'); c.commit()\n"
     "    seen = c.execute('select name from sqlite_master').fetchall()",
     "cp": _RUN + "run('cp notes.txt copied.txt'); seen = open('copied.txt').read()",
@@ -393,12 +424,15 @@ OTHERS = {
     "os.stat('checkpoint-1/state.json').st_mtime)",
     "rm": _RUN + "run('rm notes.txt'); seen = os.path.exists('notes.txt')",
     "rm -r": _RUN + "run('rm -r checkpoint-1'); seen = os.path.exists('checkpoint-1')",
-    "rm -r, then mkdir": _RUN + "run('rm -r checkpoint-1; mkdir checkpoint-1; echo n > checkpoint-1/n')\n"
+    "rm -r, then mkdir": _RUN + "run('rm -r checkpoint-1; mkdir checkpoint-1; echo n > "
+        "checkpoint-1/n')\n"
     "seen = os.listdir('checkpoint-1')",
-    "mv": _RUN + "run('mv notes.txt moved.txt'); seen = (open('moved.txt').read(), os.path.exists('notes.txt'))",
+    "mv": _RUN + "run('mv notes.txt moved.txt'); seen = (open('moved.txt').read(), "
+        "os.path.exists('notes.txt'))",
     "mv over": _RUN + "run('mv log.csv notes.txt'); seen = open('notes.txt').read()",
     "mv of a folder": _RUN + "run('mv checkpoint-1 best'); seen = torch.load('best/model.pt')",
-    "mv of a folder, then write in it": _RUN + "run('mv checkpoint-1 best; echo x >> best/state.json')\n"
+    "mv of a folder, then write in it": _RUN + "run('mv checkpoint-1 best; echo x >> "
+        "best/state.json')\n"
     "seen = (open('best/state.json').read(), sorted(os.listdir('best')))",
     "chmod": _RUN + "run('chmod 600 notes.txt'); seen = oct(os.stat('notes.txt').st_mode)",
     "chmod of a folder": _RUN + "run('chmod 700 empty'); seen = oct(os.stat('empty').st_mode)",
@@ -419,7 +453,8 @@ OTHERS = {
     "seen = torch.load('checkpoint-1/model.pt')",
     "git": _RUN + "run('git init -q . && git add notes.txt && git -c user.name=a -c user.email=a@b "
     "commit -qm one'); seen = run('git log --format=%s && git status --short notes.txt')",
-    "another Python": "subprocess.run([sys.executable, '-S', '-c', \"open('notes.txt', 'a').write('x')\"])\n"
+    "another Python": "subprocess.run([sys.executable, '-S', '-c', \"open('notes.txt', "
+        "'a').write('x')\"])\n"
     "seen = open('notes.txt').read()",
     "a program reads what was written": _RUN + "open('notes.txt', 'w').write('new')\n"
     "seen = run('cat notes.txt')",
@@ -432,17 +467,21 @@ OTHERS = {
     "open(2) by C": _LIBC + "d = libc.open(b'notes.txt', os.O_WRONLY | os.O_TRUNC)\n"
     "libc.write(d, b'new', 3); libc.close(d); seen = open('notes.txt').read()",
     "fopen by C": _LIBC + "libc.fopen.restype = ctypes.c_void_p\n"
-    "f = libc.fopen(b'new.txt', b'w')\nif not f:\n    raise PermissionError\nlibc.fputs(b'abc', ctypes.c_void_p(f))\n"
+    "f = libc.fopen(b'new.txt', b'w')\nif not f:\n    raise PermissionError\nlibc.fputs(b'abc', "
+        "ctypes.c_void_p(f))\n"
     "libc.fclose(ctypes.c_void_p(f)); seen = open('new.txt').read()",
-    "rename(2) by C": _LIBC + "libc.rename(b'log.csv', b'notes.txt'); seen = open('notes.txt').read()",
+    "rename(2) by C": _LIBC + "libc.rename(b'log.csv', b'notes.txt'); seen = "
+        "open('notes.txt').read()",
     "unlink(2) by C": _LIBC + "libc.unlink(b'notes.txt'); seen = os.path.exists('notes.txt')",
     "mkdir(2) by C": _LIBC + "libc.mkdir(b'made', 0o755); seen = os.listdir('made')",
-    "chmod(2) by C": _LIBC + "libc.chmod(b'notes.txt', 0o600); seen = oct(os.stat('notes.txt').st_mode)",
+    "chmod(2) by C": _LIBC + "libc.chmod(b'notes.txt', 0o600); seen = "
+        "oct(os.stat('notes.txt').st_mode)",
     "os.mkfifo": "os.mkfifo('pipe'); seen = os.path.exists('pipe')",
     "os.mknod": "os.mknod('plain'); seen = os.path.getsize('plain')",
     "a socket": "import socket; s = socket.socket(socket.AF_UNIX); s.bind('s'); s.listen()\n"
     "c = socket.socket(socket.AF_UNIX); c.connect('s'); c.send(b'x'); seen = s.accept()[0].recv(1)",
-    "setxattr": "os.setxattr('notes.txt', 'user.k', b'v'); seen = os.getxattr('notes.txt', 'user.k')",
+    "setxattr": "os.setxattr('notes.txt', 'user.k', b'v'); seen = os.getxattr('notes.txt', "
+        "'user.k')",
     "sqlite3, the program": _RUN + "run('sqlite3 runs.db \"insert into runs values (7)\"')\n"
     "c = sqlite3.connect('runs.db'); seen = c.execute('select * from runs').fetchall(); c.close()",
     "sqlite3, a kept connection": "import _sqlite3; c = _sqlite3.connect('runs.db')\n"
@@ -453,11 +492,13 @@ OTHERS = {
     "seen = d.execute('select * from runs').fetchall(); c.close(); d.close()",
     "dbm": "import dbm\nwith dbm.open('keys', 'c') as d:\n    d['a'] = 'b'\n"
     "with dbm.open('keys') as d:\n    seen = d['a']",
-    "mmap of a new file": "f = open('new.bin', 'wb+'); f.truncate(64); m = mmap.mmap(f.fileno(), 64)\n"
+    "mmap of a new file": "f = open('new.bin', 'wb+'); f.truncate(64); m = mmap.mmap(f.fileno(), "
+        "64)\n"
     "m[0:3] = b'abc'; m.flush(); m.close(); f.close(); seen = open('new.bin', 'rb').read(3)",
     "a lock": "import fcntl; f = open('notes.txt', 'a'); fcntl.flock(f, fcntl.LOCK_EX)\n"
     "f.write('x'); f.close(); seen = open('notes.txt').read()",
-    "a rewritten module": "import importlib\nPath('own_module.py').write_text('x = 1'); sys.path.insert(0, '.')\n"
+    "a rewritten module": "import importlib\nPath('own_module.py').write_text('x = 1'); "
+        "sys.path.insert(0, '.')\n"
     "import own_module; one = own_module.x; os.utime('own_module.py', (1, 1))\n"
     "Path('own_module.py').write_text('x = 20'); importlib.invalidate_caches()\n"
     "importlib.reload(own_module); seen = (one, own_module.x); sys.path.pop(0)\n"
@@ -470,9 +511,11 @@ OTHERS = {
     "profiler over a file": "with torch.profiler.profile() as p:\n    torch.ones(3) + 1\n"
     "p.export_chrome_trace('notes.txt'); seen = 'traceEvents' in json.load(open('notes.txt'))",
     "safetensors": "from safetensors.torch import load_file, save_file\n"
-    "save_file({'a': torch.ones(2)}, 'new.safetensors'); save_file({'a': torch.zeros(2)}, 'new.safetensors')\n"
+    "save_file({'a': torch.ones(2)}, 'new.safetensors'); save_file({'a': torch.zeros(2)}, "
+        "'new.safetensors')\n"
     "seen = load_file('new.safetensors')['a'].tolist()",
-    "safetensors' safe_open": "from safetensors import safe_open\nfrom safetensors.torch import save_file\n"
+    "safetensors' safe_open": "from safetensors import safe_open\nfrom safetensors.torch import "
+        "save_file\n"
     "save_file({'a': torch.ones(2)}, 'notes.txt')\nwith safe_open('notes.txt', 'pt') as f:\n"
     "    seen = f.get_tensor('a').tolist()",
     "tokenizers": "from tokenizers import Tokenizer, models\n"
@@ -500,14 +543,18 @@ OTHERS = {
     "PIL": "from PIL import Image; Image.new('L', (2, 2), 7).save('dot.png')\n"
     "seen = Image.open('dot.png').getpixel((0, 0))",
     "a Cython writer with its own handle": "import pandas\n"
-    "pandas.DataFrame({'a': [1]}).to_parquet('log.csv'); seen = pandas.read_parquet('log.csv')['a'].tolist()",
-    "numpy by a descriptor": "d = os.open('array.npy', os.O_RDWR); np.full(4, 9).tofile(os.fdopen(d, 'r+b'))\n"
+    "pandas.DataFrame({'a': [1]}).to_parquet('log.csv'); seen = "
+        "pandas.read_parquet('log.csv')['a'].tolist()",
+    "numpy by a descriptor": "d = os.open('array.npy', os.O_RDWR); np.full(4, "
+        "9).tofile(os.fdopen(d, 'r+b'))\n"
     "seen = open('array.npy', 'rb').read()[:8]",
     "os.rename of a folder": "os.rename('checkpoint-1', 'best'); seen = sorted(os.listdir('best'))",
     "os.replace of a folder with one": "shutil.rmtree('checkpoint-2'); os.mkdir('checkpoint-2')\n"
     "os.replace('checkpoint-1', 'checkpoint-2'); seen = torch.load('checkpoint-2/model.pt')",
-    "a second name that was there": "open('notes.txt', 'a').write('new'); seen = open('hard.txt').read()",
-    "posix": "import posix; posix.rename('notes.txt', 'moved.txt'); seen = open('moved.txt').read()",
+    "a second name that was there": "open('notes.txt', 'a').write('new'); seen = "
+        "open('hard.txt').read()",
+    "posix": "import posix; posix.rename('notes.txt', 'moved.txt'); seen = "
+        "open('moved.txt').read()",
     "_io": "import _io; f = _io.FileIO('notes.txt', 'w'); f.write(b'x'); f.close()\n"
     "seen = open('notes.txt').read()",
     "multiprocessing, spawned": "seen = subprocess.run([sys.executable, '-c', "
@@ -519,7 +566,8 @@ OTHERS = {
     "os.sendfile(b, a, 0, 4); os.close(a); os.close(b); seen = open('notes.txt').read()",
     "copy_file_range": "a, b = os.open('log.csv', os.O_RDONLY), os.open('notes.txt', os.O_WRONLY)\n"
     "os.copy_file_range(a, b, 4); os.close(a); os.close(b); seen = open('notes.txt').read()",
-    "a file without a name, linked": "d = os.open('.', os.O_TMPFILE | os.O_RDWR); os.write(d, b'x')\n"
+    "a file without a name, linked": "d = os.open('.', os.O_TMPFILE | os.O_RDWR); os.write(d, "
+        "b'x')\n"
     "os.link(f'/proc/self/fd/{d}', 'named', follow_symlinks=True, src_dir_fd=0)\n"
     "os.close(d); seen = open('named').read()",
 }  # fmt: skip

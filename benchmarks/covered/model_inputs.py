@@ -71,18 +71,18 @@ def _proposals(model: Any, taken: set[str]) -> Iterator[Inputs]:
     yield from _others(model, config, taken)
 
 
-def random_words(config: Any, *, length: int = WORDS) -> torch.Tensor:
+def random_text(config: Any, *, length: int = WORDS) -> torch.Tensor:
     length = min(length, figure(config, "max_position_embeddings", default=length))
     limit = max(10, min(figure(config, "vocab_size", default=100), 90))
     return torch.randint(5, limit, (BATCH, length))
 
 
 def _words(config: Any, taken: set[str]) -> Inputs:
-    call: Inputs = {"input_ids": random_words(config)}
+    call: Inputs = {"input_ids": random_text(config)}
     if "attention_mask" in taken:
         call["attention_mask"] = torch.ones_like(call["input_ids"])
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
-        call["decoder_input_ids"] = random_words(config)
+        call["decoder_input_ids"] = random_text(config)
     if "bbox" in taken:
         call["bbox"] = torch.ones(BATCH, WORDS, 4, dtype=torch.long)
     if "visual_feats" in taken:
@@ -164,7 +164,7 @@ def _words_with_images(model: Any, image: Inputs) -> Inputs | None:
     rows = _num_rows(found)
     if rows is None or rows % BATCH or rows // BATCH > 4096:
         return None
-    words = random_words(model.config)
+    words = random_text(model.config)
     places = torch.full((BATCH, rows // BATCH), place)
     ids = torch.cat((words[:, :4], places, words[:, 4:]), dim=1)
     call: Inputs = {**image, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -273,7 +273,7 @@ def _others(model: Any, config: Any, taken: set[str]) -> Iterator[Inputs]:
         for patches in _patches(config, {"grid_thw"}, channels):
             yield {"hidden_states": patches["pixel_values"], "grid_thw": patches["grid_thw"]}
     if "inputs" in taken:
-        yield {"inputs": random_words(config)}
+        yield {"inputs": random_text(config)}
         yield {"inputs": torch.rand(BATCH, WORDS, figure(config, "d_model", default=64))}
     if "audio_codes" in taken:
         books = figure(config, "num_codebooks", "n_codebooks", "num_quantizers", default=8)
@@ -302,7 +302,7 @@ def _with_needed(model: Any, taken: Any, call: Inputs) -> Inputs:
     """A call with what it would be refused without, where the name says what that is."""
     filled = dict(call)
     if "decoder_input_ids" in taken and _decodes(model):
-        filled.setdefault("decoder_input_ids", random_words(model.config))
+        filled.setdefault("decoder_input_ids", random_text(model.config))
     for name, parameter in taken.items():
         needed = parameter.default is inspect.Parameter.empty and parameter.kind not in (
             inspect.Parameter.VAR_KEYWORD,
@@ -322,7 +322,7 @@ def _decodes(model: Any) -> bool:
 def _needed(name: str, config: Any) -> Any:
     width = figure(config, "hidden_size", "d_model", default=64)
     if name.endswith("input_ids") or name == "task_inputs":
-        return random_words(config)
+        return random_text(config)
     if name == "freq":
         return torch.zeros(BATCH, dtype=torch.long)
     if name == "past_values_padding":

@@ -187,7 +187,7 @@ def _cpu_limit(limit_s: float) -> Iterator[None]:
 
 
 def _on_cpu(name: str, model_class: Any, trial: Trial) -> tuple[Any, Inputs]:
-    """The first configuration and inputs that run; what came back is noted."""
+    """The first configuration and inputs that run; what came back is recorded."""
     configs = _transformers("configuration_auto").CONFIG_MAPPING
     reason: Exception | None = None
     built: Exception | None = None

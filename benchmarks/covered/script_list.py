@@ -26,7 +26,7 @@ class Script:
     """A public script and how it is run. `command` is what follows `neusight run --gpu H100` and
     `options`, in the folder `inside`; `{bin}` is where packages put their commands. `limit` is
     what it says where it meets a documented limit; `cannot` why it runs nowhere here, on a CPU
-    either; `stand_in` what a user has and this did not."""
+    either; `stub` what a user has and this did not."""
 
     name: str
     source: Source
@@ -38,7 +38,7 @@ class Script:
     environment: Mapping[str, str] = field(default_factory=dict)
     limit: str = ""
     cannot: str = ""
-    stand_in: str = ""
+    stub: str = ""
 
 
 NANOGPT = Source("nanoGPT", "github.com/karpathy/nanoGPT", "3adf61e154c3")
@@ -129,7 +129,7 @@ _LLAMA2C = [
             for i in range(2)
         ),
         needs=("sentencepiece", "requests"),
-        stand_in="its export.py, which writes files for C, is imported and not run",
+        stub="its export.py, which writes files for C, is imported and not run",
     ),
 ]
 
@@ -550,7 +550,7 @@ def _torchtune(recipe: str, config: str, more: str) -> Script:
         f"-m torchtune._cli.tune run {recipe} --config {config} {_TORCHTUNE_COMMON} {more}",
         data=(data.text("words.txt"), data.json_value("texts.json", _TEXTS), _TORCHTUNE_MODEL),
         needs=("torchtune", "sentencepiece", "torchao"),
-        stand_in="beside torchao 0.10; it cannot be imported beside 0.18",
+        stub="beside torchao 0.10; it cannot be imported beside 0.18",
     )
 
 
@@ -753,7 +753,7 @@ _VIT = [
         options="--steps all",
         data=(data.file("train_all.py", _VITS),),
         needs=("einops", *_VISION),
-        stand_in="a loop over its classes: it has no script of its own",
+        stub="a loop over its classes: it has no script of its own",
     )
 ]
 
@@ -861,7 +861,7 @@ _DENOISING = [
         "train.py",
         data=(data.images("images", num=120, side=32), data.file("train.py", _DIFFUSION)),
         needs=("denoising_diffusion_pytorch", *_VISION),
-        stand_in="as in its README: it has no script of its own",
+        stub="as in its README: it has no script of its own",
     )
 ]
 

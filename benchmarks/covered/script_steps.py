@@ -24,8 +24,8 @@ class Meant:
 
 def differences(meant: Meant, forecast: dict[str, Any]) -> str:
     """What a forecast has another way, in words."""
-    said = str(forecast["step_is"])
-    found = [] if re.fullmatch(meant.step, said) else [f"the step is {said!r}"]
+    stated = str(forecast["step_is"])
+    found = [] if re.fullmatch(meant.step, stated) else [f"the step is {stated!r}"]
     for name in ("samples", "tokens"):
         wanted, counted = getattr(meant, name), forecast[f"{name}_per_step"]
         if wanted is not None and wanted != (counted or 0):

@@ -82,22 +82,22 @@ def command(script: Script, figures: Path) -> list[str]:
     return neusight + [word.replace("{bin}", scripts) for word in words]
 
 
-def judged(script: Script, code: int, said: str, figures: Path, version: str) -> Outcome:
+def judged(script: Script, code: int, stated: str, figures: Path, version: str) -> Outcome:
     """Whether the script ran to a forecast of its author's step and batch, or met the limit that it
     is to meet."""
     if script.limit:
-        if code != 0 and script.limit in " ".join(said.split()):
+        if code != 0 and script.limit in " ".join(stated.split()):
             return Outcome("refused", script.limit, version)
-        return Outcome("failed", plain(f"not refused ({code}): {_end(said)}"), version)
+        return Outcome("failed", plain(f"not refused ({code}): {_end(stated)}"), version)
     if code != 0:
-        return Outcome("failed", plain(f"exit code {code}: {_end(said)}"), version)
-    if any(f'File "{folder}' in said for folder in _own_folders()):
-        return Outcome("failed", plain(f"a traceback of neusight: {_end(said)}"), version)
+        return Outcome("failed", plain(f"exit code {code}: {_end(stated)}"), version)
+    if any(f'File "{folder}' in stated for folder in _own_folders()):
+        return Outcome("failed", plain(f"a traceback of neusight: {_end(stated)}"), version)
     forecast = json.loads(figures.read_text())
     if not forecast["num_kernels"]:
         return Outcome("failed", "the forecast has no kernels", version)
     meant = MEANT.get(script.name)
-    notes = [script.stand_in, _stubs(script), "" if meant else "no step of its own"]
+    notes = [script.stub, _stubs(script), "" if meant else "no step of its own"]
     wrong = differences(meant, forecast) if meant else ""
     reason = plain("; ".join(filter(None, (wrong, *notes))))
     return Outcome("difference" if wrong else "ok", reason, version)
@@ -136,8 +136,8 @@ def _copied(source: Source, folder: Path) -> str:
     return f"{source.address} {commit[: len(source.version)]}"
 
 
-def _end(said: str) -> str:
+def _end(stated: str) -> str:
     """The last words that tell why."""
-    lines = [line for line in said.strip().splitlines() if line.strip()]
+    lines = [line for line in stated.strip().splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line]
     return (errors or lines or [""])[-1]

@@ -104,7 +104,7 @@ IMAGE = 64
 def small_configs(build: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
     """The configuration that `build` gives, made small in three ways, the smallest first: what
     cannot be built as one may be as the next."""
-    for name, change in (("narrow", _narrow), ("few words", _few_words), ("few layers", _few)):
+    for name, change in (("narrow", _narrow), ("few words", _few_text), ("few layers", _few)):
         config = build()
         change(config)
         yield name, config
@@ -166,11 +166,11 @@ def _keep_backbone_here(config: Any) -> None:
             _set(part, "backbone_config", ResNetConfig(out_features=chosen))
 
 
-def _few_words(config: Any) -> None:
+def _few_text(config: Any) -> None:
     _few(config)
     renamed: dict[int, int] = {}
     for part in parts_of(config):
-        _cut_words(part, renamed)
+        _cut_text(part, renamed)
         _lower(part, "image_size", IMAGE)
         for name in EXPERTS:
             _lower(part, name, NUM_EXPERTS)
@@ -182,7 +182,7 @@ def _few_words(config: Any) -> None:
 
 
 def _narrow(config: Any) -> None:
-    _few_words(config)
+    _few_text(config)
     widths: dict[int, int] = {}
     for part in parts_of(config):
         widths.update(_cut_heads(part))
@@ -277,7 +277,7 @@ def _length_with_all(kinds: list[Any]) -> int:
     return max(kinds.index(kind) for kind in set(kinds)) + 1
 
 
-def _cut_words(config: Any, renamed: dict[int, int]) -> None:
+def _cut_text(config: Any, renamed: dict[int, int]) -> None:
     """Fewer words; the special ones move to the end, each to the same place everywhere."""
     old = max((_integer(config, name) or 0) for name in WORDS)
     if old <= NUM_WORDS:

@@ -80,7 +80,7 @@ class Worker:
             self._process.stdin.write(name.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise _LostError(self._last_words()) from error
+            raise _LostError(self._last_output()) from error
         return self._answer(limit_s)
 
     def _answer(self, limit_s: float) -> bytes:
@@ -95,11 +95,11 @@ class Worker:
                 raise _LostError(f"takes longer than {limit_s:.0f} s")
             part = os.read(descriptor, 1 << 16)
             if not part:
-                raise _LostError(self._last_words())
+                raise _LostError(self._last_output())
             found += part
         return found
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         """How the process ended, and what it said last."""
         assert self._process is not None and self._words is not None
         code = self._process.wait()

@@ -21,19 +21,19 @@ from neusight.integrations.check.difference import (
     price_changes_of,
     with_todays_names,
 )
-from neusight.integrations.check.figures.change import MetricChange, metric_changes
-from neusight.integrations.check.figures.intake import (
+from neusight.integrations.check.figures.batch_change import (
     BatchChange,
     are_batches_comparable,
     batch_change_of,
     rate_of,
 )
+from neusight.integrations.check.figures.change import MetricChange, metric_changes
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS
 from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
 from neusight.integrations.check.observation import Observation, priced_again
 from neusight.integrations.check.optimizer import optimizer_change
 from neusight.predictors.errors import NeusightError
-from neusight.predictors.words import milliseconds_text
+from neusight.predictors.formatting import milliseconds_text
 
 __all__ = [
     "Judgement",
@@ -68,7 +68,7 @@ class NewStop(NamedTuple):
 class Judgement:
     """A case compared with its baseline. `metrics` in the order of METRICS, causes largest first.
 
-    `batch` is there where a step takes in another number of samples or tokens: then figures that
+    `batch` is there where a step consumes another number of samples or tokens: then figures that
     grow with it are judged of one. `time_stack` and `memory_stack` are the lines that all of the
     larger causes have in common.
     `optimizer_change` says how parameters are updated otherwise.
@@ -317,8 +317,9 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
     notes = []
     if not before.adds_up:
         notes.append(
-            "the baseline's rows do not add up to its figures (edited by hand?), so what is said "
-            "about causes may be incomplete; --update writes both again"
+            "the baseline's rows do not add up to its figures (edited by hand?), so the listed "
+            "causes may be"
+            "incomplete; --update writes both again"
         )
     notes += [*_intake_notes(before, after.case), *_compiled_notes(before, after.case)]
     if num_moved:
@@ -329,12 +330,13 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
 
 
 def _intake_notes(before: Case, now: Case) -> list[str]:
-    """Where nobody knows what a step takes in, another batch cannot be told from other work."""
+    """Where it is not known the batch of a step, another batch cannot be distinguished from other
+    work."""
     if before.metrics["flops"] == now.metrics["flops"]:
         return []
     if rate_of(now.metrics) is None:
         return [
-            "what a step takes in is not known, so another batch would be judged as other work; "
+            "the batch of a step is not known, so another batch would be judged as other work; "
             "--samples N or --tokens N says it"
         ]
     if not are_batches_comparable(before.batch_source, now.batch_source):
@@ -344,7 +346,7 @@ def _intake_notes(before: Case, now: Case) -> list[str]:
         ]
     if rate_of(before.metrics) is None:
         return [
-            "the baseline does not say what a step takes in, so another batch is judged as other "
+            "the baseline does not state the batch of a step, so another batch is judged as other"
             "work; --update writes it down"
         ]
     return []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
 from neusight.integrations.check.baseline import Case, CompileRow, MemoryRow, OpRow, WaitRow
-from neusight.integrations.check.figures.intake import intake_figures
+from neusight.integrations.check.figures.batch_change import intake_figures
 from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.integrations.check.optimizer import optimizer_names
@@ -215,9 +215,9 @@ def tool(torch_version: str, gpu: GPU, calibration: Calibration | None = None) -
 
 
 def _calibration_digest(calibration: Calibration) -> str:
-    """Of what was learnt; from which measurements it was does not matter."""
-    learnt = {**calibration.to_json(), "source": None}
-    return _text_digest(json.dumps(learnt, sort_keys=True))
+    """Of what was fitted; from which measurements it was does not matter."""
+    fitted = {**calibration.to_json(), "source": None}
+    return _text_digest(json.dumps(fitted, sort_keys=True))
 
 
 def _text_digest(text: str) -> str:
@@ -228,7 +228,7 @@ def _text_digest(text: str) -> str:
 def _folder_digest(folders: tuple[Path, ...], endings: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for folder in folders:
-        # One folder may lie within another, as the rooms of an installed package do.
+        # One folder may lie within another, as the sub-packages of an installed package do.
         inner = [other for other in folders if other != folder and folder in other.parents]
         inner.append(folder / "integrations")  # shows forecasts, changes none
         found = {
@@ -447,7 +447,7 @@ def _compiling_of(
     ):
         key = (what, reason, code_at(line, folder) or line.rpartition(":")[0])
         counts[key] += count
-        places[key] = line  # of equal ones nobody can tell which is new; the last is the best guess
+        places[key] = line  # of equal ones nobody can show which is new; the last is the best guess
     return tuple(CompileRow(*key, count) for key, count in sorted(counts.items())), places
 
 

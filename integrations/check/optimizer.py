@@ -34,14 +34,14 @@ def optimizer_names(entries: Iterable[Entry]) -> str:
 
 def optimizer_change(before: Case, now: Case) -> str:
     """In words; "" where nothing changed that can be told. Another learning rate is none."""
-    told = []
+    reported = []
     if before.optimizer != now.optimizer and before.optimizer and now.optimizer:
-        told.append(f"it was {before.optimizer} before")
+        reported.append(f"it was {before.optimizer} before")
     way = _CHANGES.get((_way_of(before.ops), _way_of(now.ops)))
     if way is not None:
-        told.append(way)
+        reported.append(way)
     name = f"the optimizer, {now.optimizer}" if now.optimizer else "the optimizer"
-    return f"{name}: {'; '.join(told)}" if told else ""
+    return f"{name}: {'; '.join(reported)}" if reported else ""
 
 
 def _way_of(rows: Iterable[OpRow]) -> str:

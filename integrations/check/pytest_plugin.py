@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("neusight").addoption(
         "--neusight-update",
         action="store_true",
-        help="write the baselines of forecast_regression anew",
+        help="write the baselines of forecast_regression again",
     )
 
 
@@ -398,7 +398,7 @@ class ForecastRegression:
         if before.settings != seen.case.settings:
             raise BaselineError(
                 f"The baseline {where} was made with {before.settings}, this forecast with "
-                f"{seen.case.settings}. Use the same, or write it anew: pytest --neusight-update"
+                f"{seen.case.settings}. Use the same, or write it again: pytest --neusight-update"
             )
         judgement = judge(case_name, before, seen, _tolerances(config, tolerance))
         _raise_regression(self._item, judgement, where)
@@ -467,8 +467,8 @@ class _Budget:
 
     def problem(self, found: Forecast) -> str:
         """Why the forecast is over the budget; "" where it is not."""
+        from neusight.predictors.formatting import amount_text
         from neusight.predictors.terminal_text import printable_lines
-        from neusight.predictors.words import amount_text
 
         unit = self._limits.amount_unit
         value = self._value(found)
@@ -558,8 +558,8 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
 
 
 def _tell(item: pytest.Item, found: Forecast) -> None:
+    from neusight.predictors.formatting import amount_text
     from neusight.predictors.terminal_text import printable
-    from neusight.predictors.words import amount_text
 
     latency = amount_text(found.step_latency_us.median, "us")
     memory = amount_text(found.peak_memory_bytes, "bytes")

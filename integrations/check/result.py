@@ -95,12 +95,12 @@ def _other_settings(before: Case, now: Case) -> str:
 
 def removed_result(name: str, case: Case, results: Iterable[CaseResult]) -> CaseResult:
     """What becomes of a case of the baseline that was not among all those checked."""
-    twins = [
+    duplicates = [
         result.name
         for result in results
         if result.kind == "new" and result.case is not None and result.case.work == case.work
     ]
-    hint = f"; {twins[0]!r} does the same, so it may have been renamed" if twins else ""
+    hint = f"; {duplicates[0]!r} does the same, so it may have been renamed" if duplicates else ""
     return CaseResult(
         name, "removed", case=case, failure=f"the project has no such case any more{hint}"
     )

@@ -1,4 +1,4 @@
-"""The files that commands write: what cannot be written is told after all else was said."""
+"""The files that commands write: what cannot be written is reported after all else was said."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
 __all__ = [
-    "tell_problems",
+    "report_problems",
     "tried",
     "write_chakra_traces",
     "write_json",
@@ -50,10 +50,10 @@ def write_traces(
     as text; what could not be written."""
     from neusight.integrations.frameworks.tensorboard import trace_handler
 
-    told = {id(forecast): found for forecast, found in zip(forecasts, advice, strict=False)}
+    reported = {id(forecast): found for forecast, found in zip(forecasts, advice, strict=False)}
 
     def write(place: Path, forecast: Forecast) -> None:
-        trace_handler(place, advice=told.get(id(forecast), ()))(forecast)
+        trace_handler(place, advice=reported.get(id(forecast), ()))(forecast)
 
     return _written(folder, forecasts, write)
 
@@ -64,7 +64,7 @@ def write_chakra_traces(folder: str, forecasts: Sequence[Forecast]) -> list[str]
 
     def write(place: Path, forecast: Forecast) -> None:
         missing = forecast.export_chakra(place)
-        tell_problems([missing] if missing else [])
+        report_problems([missing] if missing else [])
 
     return _written(folder, forecasts, write)
 
@@ -84,7 +84,7 @@ def _written(
     return problems
 
 
-def tell_problems(problems: Iterable[str]) -> None:
+def report_problems(problems: Iterable[str]) -> None:
     """Says on standard error what could not be done."""
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from neusight._version import __version__
+from neusight.compatibility.releases import refuse_platform
 from neusight.compatibility.torch_internals import error_of_missing_name
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.commands import check, compare, doctor, gpus, plan, run, serve
@@ -32,7 +33,7 @@ from neusight.integrations.cli.hints import (
 from neusight.integrations.program.errors.internal_failure import (
     DEBUG_OPTION,
     debugging,
-    failure_words,
+    internal_failure_text,
     is_debugging,
 )
 from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
@@ -48,7 +49,6 @@ from neusight.predictors.errors import (
     UnsupportedTorchError,
 )
 from neusight.predictors.terminal_text import printable_text
-from neusight.supported import refuse_platform
 
 __all__ = ["main"]
 
@@ -110,18 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SIGTERM cleans up.
     """
     if arguments is not None:
-        return _told(list(arguments), is_command_line=False)
+        return _run_guarded(list(arguments), is_command_line=False)
     settle_standard_streams()
     try:
         with ending_on_sigterm():
-            return _told(sys.argv[1:], is_command_line=True)
+            return _run_guarded(sys.argv[1:], is_command_line=True)
     except Terminated:
         return ExitCode.TERMINATED
     except KeyboardInterrupt:  # again, before the first was said
         return ExitCode.INTERRUPTED
 
 
-def _told(words: list[str], *, is_command_line: bool) -> int:
+def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
     own, program = _split(words)
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
@@ -191,13 +191,13 @@ def _failed(error: Exception, words: Sequence[str]) -> ExitCode:
     if isinstance(error, OSError) and _is_named(error.filename, words):
         reason = error.strerror or type(error).__name__
         return _said(f"{error.filename}: {reason}", ExitCode.WRONG_USE)
-    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_SPACE:
         return _said(f"the output cannot be written: {error.strerror}", ExitCode.NEUSIGHT_FAILED)
-    return _said(failure_words(error), ExitCode.NEUSIGHT_FAILED)
+    return _said(internal_failure_text(error), ExitCode.NEUSIGHT_FAILED)
 
 
 #: What a standard output says that takes no more.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def _is_named(filename: object, words: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from neusight.advice.advice import Advice, advice_lines, fitting_lines
-from neusight.integrations.program.guard.guarded_process import files_words
+from neusight.integrations.program.guard.guarded_process import files_text
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import Outcome
@@ -57,7 +57,7 @@ def print_screen(screen: Screen, forecasts: list[Forecast], advice: list[list[Ad
     if len(forecasts) > 1:
         lines += [*_warnings_of(forecasts), *notes]
         if not screen.judges_memory and not all(forecast.fits for forecast in forecasts):
-            lines.append("  memory    --max-memory tells what would make it fit")
+            lines.append("  memory    --max-memory shows what would make it fit")
     lines += _places(screen, forecasts[0])
     print(coloured(printable_text("\n".join(lines)), sys.stdout))
 
@@ -71,7 +71,7 @@ def _notes(screen: Screen, first: Forecast) -> list[str]:
         notes.append(f"  note      the script was ended after {steps} steady steps (--steps)")
     mode = first.recording.options.get(FILES_OPTION)
     if mode is not None:
-        notes.append(f"  files     {files_words(str(mode), is_guarded=options.is_guarded)}")
+        notes.append(f"  files     {files_text(str(mode), is_guarded=options.is_guarded)}")
     return notes
 
 

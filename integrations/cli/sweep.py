@@ -11,16 +11,16 @@ from typing import Any
 
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.program.forecasting import ProgramForecast
+from neusight.integrations.program.fresh_process import FreshProcess
 from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.progress.telling import telling_work
+from neusight.integrations.program.progress.reporting import reporting_work
 from neusight.integrations.report.side_by_side import fits_cell, lay_side_by_side, text_table
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import NeusightError, OptionError
+from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import milliseconds_text
 
 __all__ = [
     "FLAG_VALUES",
@@ -185,16 +185,16 @@ def swept(
     def words() -> str:
         return f"{sweep.argument}: {num_done} of {len(sweep.values)} done"
 
-    with telling_work(words, quiet=quiet) as tell, ExitStack() as processes:
+    with reporting_work(words, quiet=quiet) as tell, ExitStack() as processes:
         # Ctrl-C ends all of them: none goes on.
-        running: deque[tuple[str, Program, OwnProcess]] = deque()
+        running: deque[tuple[str, Program, FreshProcess]] = deque()
         waiting = deque(sweep.values)
         while waiting or running:
             while waiting and len(running) < at_once:
                 value = waiting.popleft()
                 arguments = with_argument(program.arguments, sweep.argument, value)
                 varied = replace(program, arguments=arguments)
-                process = processes.enter_context(OwnProcess(varied, gpus[0], options))
+                process = processes.enter_context(FreshProcess(varied, gpus[0], options))
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
             process.await_end(tell)
@@ -213,7 +213,7 @@ class _SweptWork:
     prices: Mapping[str, float]
 
 
-def _points(value: str, work: _SweptWork, process: OwnProcess) -> list[SweepPoint]:
+def _points(value: str, work: _SweptWork, process: FreshProcess) -> list[SweepPoint]:
     try:
         found = process.result()
         if found.outcome.failure:
@@ -293,29 +293,29 @@ def _bar(share: float) -> str:
 
 
 def _words(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    """What fits for sure; what is close is told apart."""
+    """What fits for sure; borderline cases are listed separately."""
     close = [point.value for point in points if point.memory_verdict == "close"]
-    told = _words_of_fitting(sweep, points)
-    return f"{told}; close: {', '.join(close)}" if close else told
+    reported = _fitting_text(sweep, points)
+    return f"{reported}; close: {', '.join(close)}" if close else reported
 
 
-def _words_of_fitting(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+def _fitting_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fitting = [point for point in points if point.memory_verdict == "fits"]
     if not fitting:
         return f"no {sweep.argument} of these fits"
     unit = unit_of(points)
     best = max(fitting, key=lambda point: point.rate(unit) or 0.0)
-    said = [f"most {unit} that fit: {sweep.argument} {best.value}"]
+    stated = [f"most {unit} that fit: {sweep.argument} {best.value}"]
     if unit == _STEPS:
-        said = ["what a step takes in is not known, so no value is called the best"]
+        stated = ["the batch of a step is not known, so no value is called the best"]
     numbers = [(_number(point.value), point) for point in points]
     if all(number is not None for number, _ in numbers):
         known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)
         if unit != _STEPS and len(fitting) >= _LEAST_FOR_KNEE:
-            said.append(f"knee: {sweep.argument} {_knee(fitting, unit).value}")
+            stated.append(f"knee: {sweep.argument} {_knee(fitting, unit).value}")
         largest = max(number for number, _, point in known if point in fitting)
-        said.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
-    return "; ".join(said)
+        stated.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
+    return "; ".join(stated)
 
 
 def _knee(points: Sequence[SweepPoint], unit: str) -> SweepPoint:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.advice.advice import COMPILE, Advice
-from neusight.integrations.program.own_process import recorded_apart
+from neusight.integrations.program.fresh_process import recorded_apart
 from neusight.integrations.report.side_by_side import text_table
 from neusight.output.compiled import compiled_lines
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.formatting import bytes_text, time_text
 from neusight.recording.recording import TRIAL_OPTION
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def tried_compiling(first: ProgramForecast, forecasts: Sequence[Forecast]) -> li
     """Runs the program again in a process of its own, its models compiled, for the GPU of each
     forecast; what it prints is kept from view."""
     if first.forecast.compiled is not None:
-        problem = "the program compiles by itself, as told above"
+        problem = "the program compiles its models itself, as shown above"
         return [Trial(forecast, problem=problem) for forecast in forecasts]
     return [_tried(first, forecast) for forecast in forecasts]
 
@@ -79,12 +79,12 @@ def trial_lines(trial: Trial) -> list[str]:
     rows = [_cells("eager", trial.eager), _cells("compiled", there)]
     header = ["", "a step", "80 % range", "GPU busy", "memory", "kernels"]
     table = [f"    {line}" for line in text_table(header, rows).splitlines()]
-    told = [] if there.compiled is None else compiled_lines(there.compiled)
+    reported = [] if there.compiled is None else compiled_lines(there.compiled)
     return [
         f"  what torch.compile gives: {-trial.gain + 0.0:+.1%} of the step's time. Compiled by "
         f"torch.compile(model): {trial.models}; all else, the optimizer too, ran as it is",
         *table,
-        *told,
+        *reported,
         *(f"  note      compiled: {text}" for text in _new_warnings(trial.eager, there)),
     ]
 

@@ -16,7 +16,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from neusight.integrations.program.progress.telling import Pace, progress_words, told_at
+from neusight.integrations.program.progress.reporting import (
+    ReportInterval,
+    progress_text,
+    report_progress,
+)
 from neusight.predictors.errors import NeusightError
 
 if TYPE_CHECKING:
@@ -39,7 +43,7 @@ MAGIC = "neusight"
 _BEGINS_CELL = re.compile(rf"%%{MAGIC}(?=\s|$)")
 
 #: Most cells have ended before.
-_PACE = Pace(3.0, 1.0)
+_REPORT_INTERVAL = ReportInterval(3.0, 1.0)
 
 #: The name that the open cell has among the notebook's variables while it runs.
 _OPEN_CELL = "_neusight_cell"
@@ -53,7 +57,7 @@ _DESCRIPTION = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong in a line, as magics do."""
+    """Shows what is wrong in a line, as magics do."""
 
     def error(self, message: str) -> NoReturn:
         raise _usage_error(f"{message}\nusage: {_USAGE}")
@@ -78,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--as", dest="name", metavar="NAME", help="variable for the forecast")
     parser.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     parser.add_argument("--calibration", metavar="FILE",
-                        help="what `neusight calibrate` learnt of the GPU")  # fmt: skip
+                        help="calibration of the GPU (`neusight calibrate`)")  # fmt: skip
     parser.add_argument("--host", metavar="NAME", help="cost of the host")
     parser.add_argument("--torch", metavar="VERSION", help="price that version's kernels, as 2.4")
-    parser.add_argument("--samples", type=int, metavar="N", help="samples a step takes in")
+    parser.add_argument("--samples", type=int, metavar="N", help="samples per step")
     parser.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     parser.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     parser.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
@@ -105,7 +109,7 @@ class NotebookCell:
         self._shell = shell
         self._options = _options_of(line)
         self._session: Session | None = None
-        self._telling: AbstractContextManager[None] = nullcontext()
+        self._reporting: AbstractContextManager[None] = nullcontext()
         #: What the last line of the cell gave.
         self.value: object = None
 
@@ -121,8 +125,10 @@ class NotebookCell:
         self._session = session
         if not options.quiet and hasattr(self._shell, "kernel"):  # a terminal would keep each line
             line = _UpdatedLine()
-            self._telling = told_at(line, lambda s: progress_words(session, s), _PACE)
-            self._telling.__enter__()
+            self._reporting = report_progress(
+                line, lambda s: progress_text(session, s), _REPORT_INTERVAL
+            )
+            self._reporting.__enter__()
         return self
 
     def __exit__(
@@ -134,10 +140,10 @@ class NotebookCell:
         session, self._session = self._session, None
         assert session is not None
         try:
-            session.note_failure(kind, error, traceback)
+            session.record_failure(kind, error, traceback)
             session.close()
         finally:
-            self._telling.__exit__(None, None, None)
+            self._reporting.__exit__(None, None, None)
         self._shell.user_ns.pop(_OPEN_CELL, None)
         forecast = session.forecast
         if self._options.name:

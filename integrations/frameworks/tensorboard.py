@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.integrations.frameworks.tensorboard_text import (
-    advice_worth_telling,
+    advice_to_show,
     forecast_markdown,
 )
 from neusight.output.trace.ranks import RankForecast, worker_of, write_rank_traces
@@ -39,7 +39,7 @@ def trace_handler(
     Mirrors torch.profiler.tensorboard_trace_handler, and adds `write_summary`. Where several ranks
     were run, each has a trace of its own. The handler returns the path of the (first) trace;
     TraceError where the folder cannot be written. A trace of the same worker is replaced. `advice`
-    is told where it is known already; None: what this finds.
+    is shown where it is known already; None: what this finds.
     """
     folder = Path(logdir)
 
@@ -99,8 +99,8 @@ def write_summary(
         for name, value, index in _scalars(forecast):
             add(f"forecast/{name}", value, index)
         add("forecast/MFU", forecast.mfu, index)
-        told = advice_worth_telling(forecast) if advice is None else advice
-        writer.add_text("forecast", forecast_markdown(forecast, told), index)
+        reported = advice_to_show(forecast) if advice is None else advice
+        writer.add_text("forecast", forecast_markdown(forecast, reported), index)
     finally:
         writer.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["mend_pages"]
+__all__ = ["fix_pages"]
 
 _HERE = Path(__file__).parent
 #: In the plugin's page of traces, and the file that stands for it.
@@ -30,11 +30,11 @@ _CHARTS_IF_NONE_CAME = (
 )
 
 
-def mend_pages(plugin: Any) -> None:
+def fix_pages(plugin: Any) -> None:
     """Has the plugin serve the scripts, and pages that ask for them."""
     routes = plugin.get_plugin_apps
 
-    def mended_routes(self: Any) -> dict[str, Any]:
+    def fixed_routes(self: Any) -> dict[str, Any]:
         found: dict[str, Any] = routes(self)
         pages = Path(inspect.getfile(plugin)).parent / "static"
         trace, index = pages / "trace_embedding.html", pages / "index.html"
@@ -46,7 +46,7 @@ def mend_pages(plugin: Any) -> None:
         }
         return found
 
-    plugin.get_plugin_apps = mended_routes
+    plugin.get_plugin_apps = fixed_routes
 
 
 def _with_own_polyfill(page: bytes) -> bytes:
@@ -58,7 +58,7 @@ def _with_charts(page: bytes) -> bytes:
 
 
 def _serving(
-    plugin: Any, path: Path, mended: Callable[[bytes], bytes] = lambda content: content
+    plugin: Any, path: Path, fixed: Callable[[bytes], bytes] = lambda content: content
 ) -> Any:
     """A WSGI application that answers with a file, as the plugin does with its own."""
     import werkzeug
@@ -68,7 +68,7 @@ def _serving(
     @werkzeug.Request.application
     def answer(request: Any) -> Any:
         return werkzeug.Response(
-            mended(path.read_bytes()), content_type=kind, headers=list(plugin.headers)
+            fixed(path.read_bytes()), content_type=kind, headers=list(plugin.headers)
         )
 
     return answer

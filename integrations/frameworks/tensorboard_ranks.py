@@ -18,7 +18,7 @@ __all__ = [
     "Calls",
     "Meeting",
     "calls_of",
-    "mend_ranks",
+    "fix_ranks",
     "set_steps",
     "set_transfer_times",
     "steps_of",
@@ -39,11 +39,11 @@ _ANNOTATIONS = ("nccl:", "gloo:")
 _PARAMETERS = "record_param_comms"
 #: Of profiles that do not note groups: calls are paired off in their order.
 _UNKNOWN: Meeting = ("",)
-_MENDED = "_neusight_pairs"
+_FIXED = "_neusight_pairs"
 
 
 def calls_of(events: Iterable[Event]) -> Calls:
-    """Which meetings each annotated call takes part in, as its kernel or what is noted within it
+    """Which meetings each annotated call takes part in, as its kernel or what is recorded within it
     tells."""
     spans: dict[Any, list[Event]] = defaultdict(list)
     noted: dict[Any, list[Event]] = defaultdict(list)
@@ -144,10 +144,10 @@ def _length(node: Any, from_end: int, otherwise: float) -> float:
     return length
 
 
-def mend_ranks(data: Any, loader: Any) -> None:
+def fix_ranks(data: Any, loader: Any) -> None:
     """Puts this in the place of the plugin's own pairing; once, however often it is called."""
     runs = loader.RunLoader
-    if getattr(runs, _MENDED, False):
+    if getattr(runs, _FIXED, False):
         return
     parse = data.DistributedRunProfileData.__init__
     process = runs._process_distributed_profiles
@@ -169,4 +169,4 @@ def mend_ranks(data: Any, loader: Any) -> None:
 
     data.DistributedRunProfileData.__init__ = take_calls_over
     runs._process_distributed_profiles = pair_and_process
-    setattr(runs, _MENDED, True)
+    setattr(runs, _FIXED, True)

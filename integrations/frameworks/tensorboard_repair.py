@@ -22,8 +22,8 @@ from typing import Any
 
 from tensorboard.plugins import base_plugin
 
-from neusight.integrations.frameworks.tensorboard_pages import mend_pages
-from neusight.integrations.frameworks.tensorboard_ranks import calls_of, mend_ranks, steps_of
+from neusight.integrations.frameworks.tensorboard_pages import fix_pages
+from neusight.integrations.frameworks.tensorboard_ranks import calls_of, fix_ranks, steps_of
 
 __all__ = ["Repair", "mapped_events", "repair"]
 
@@ -70,7 +70,7 @@ def mapped_events(events: Iterable[Event]) -> list[Event]:
     """The events as the plugin expects them; those given stay as they are.
 
     Categories are mapped; annotations on the GPU, which it would take for steps of their own, are
-    left out; launches and kernels bear the id of an operator that is there; intervals nest.
+    left out; launches and kernels have the id of an operator that is there; intervals nest.
     """
     mapped = []
     for event in events:
@@ -243,13 +243,13 @@ def repair() -> None:
 
     profile.__init__ = init
     setattr(profile, _REPAIRED, True)
-    _mend_trees(op_tree.OpTreeBuilder)
-    _mend_memory(memory_parser.MemoryParser)
-    mend_ranks(data, loader)
+    _fix_trees(op_tree.OpTreeBuilder)
+    _fix_memory(memory_parser.MemoryParser)
+    fix_ranks(data, loader)
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
     tensor_core.TC_OP_Allowlist.allowlist.extend(_TENSOR_CORE_OPERATORS)
     tensor_core.TC_Allowlist.allowlist.extend(_TENSOR_CORE_KERNELS)
-    mend_pages(plugin.TorchProfilerPlugin)
+    fix_pages(plugin.TorchProfilerPlugin)
     # The plugin loads in processes that would not be repaired; threads of this one are.
     loader.Process = threading.Thread
     loader.Queue = queue.Queue
@@ -263,7 +263,7 @@ class _Trees(dict[int, Any]):
         self.whole = whole
 
 
-def _mend_memory(parser: Any) -> None:
+def _fix_memory(parser: Any) -> None:
     """The plugin finds the operator of an allocation in the tree of its thread, where no backward
     operator is left once modules are known."""
     find = parser.find_memory_nodes
@@ -274,7 +274,7 @@ def _mend_memory(parser: Any) -> None:
     parser.find_memory_nodes = find_in_whole_trees
 
 
-def _mend_trees(builder: Any) -> None:
+def _fix_trees(builder: Any) -> None:
     """Where modules are known, the plugin moves backward operators below those of their forward."""
     build_module, modules_of, build_tree = (
         builder._build_backward_module,

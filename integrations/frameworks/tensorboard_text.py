@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from neusight.advice.advice import Advice, advice_for, fitting_lines
 from neusight.integrations.report.memory import MemoryReport
+from neusight.predictors.formatting import time_text
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import time_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["advice_worth_telling", "forecast_markdown"]
+__all__ = ["advice_to_show", "forecast_markdown"]
 
 #: What Markdown would take for its own, and what it leaves to HTML.
 _MARKS = re.compile(r"([\\`*_{}\[\]|#])")
 
 
-def advice_worth_telling(forecast: Forecast) -> list[Advice]:
+def advice_to_show(forecast: Forecast) -> list[Advice]:
     """What would make the step faster; nothing of a program that failed, nor of several ranks."""
     if forecast.failure or forecast.ranks or forecast.verdict.num_kernels == 0:
         return []

@@ -13,7 +13,7 @@ from neusight.integrations.layouts.layout import ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.search import Found
 from neusight.integrations.report.side_by_side import text_table
-from neusight.predictors.words import bytes_text, milliseconds_text
+from neusight.predictors.formatting import bytes_text, milliseconds_text
 
 __all__ = ["SCHEMA_VERSION", "LayoutReport", "script_text"]
 
@@ -77,8 +77,8 @@ class LayoutReport:
         if self.found.problems and not self.found.least_needed_bytes:
             return "no block could be recorded"
         least = self.found.least_needed_bytes
-        said = f": the smallest needs {bytes_text(least)} on a rank" if least else ""
-        return f"no layout fits{said}; add ranks, or say fewer tokens or shorter sequences"
+        stated = f": the smallest needs {bytes_text(least)} on a rank" if least else ""
+        return f"no layout fits{stated}; add ranks, or say fewer tokens or shorter sequences"
 
     def _table(self) -> str:
         names = ["rank", "layout", "GPU", "ranks", "ms a step", "tokens/s", "MFU", "GiB",
@@ -165,12 +165,14 @@ def _why(best: LayoutPrice, other: LayoutPrice) -> str:
         for name, us in other.parts.items()
         if abs(us - best.parts[name]) >= 0.005 * max(1.0, abs(other.step_us - best.step_us))
     }
-    told = ", ".join(
+    reported = ", ".join(
         f"{milliseconds_text(abs(us))} ms {'more' if us > 0 else 'less'} {name}"
         for name, us in sorted(changes.items(), key=lambda item: -item[1])[:3]
     )
     where = "" if other.gpu == best.gpu else f" on {other.gpu}"
-    return f"{other.layout.title}{where} takes {more:.1%} longer: {told or 'nothing stands out'}"
+    return (
+        f"{other.layout.title}{where} takes {more:.1%} longer: {reported or 'nothing stands out'}"
+    )
 
 
 def script_text(source: str, price: LayoutPrice, work: StepLoad, *, gpus_per_node: int) -> str:

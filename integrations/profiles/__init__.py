@@ -1,1 +1,1 @@
-"""Real profiles and measurements: read, laid beside a forecast, learnt from."""
+"""Real profiles and measurements: read, laid beside a forecast, fitted to."""

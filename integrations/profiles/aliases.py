@@ -19,7 +19,7 @@ __all__ = [
     "size_of",
 ]
 
-#: Raised whenever an alias changes, so that two comparisons can be told apart.
+#: Raised whenever an alias changes, so that two comparisons can be distinguished.
 ALIASES_VERSION = 2
 
 _K = KernelClass
@@ -81,7 +81,7 @@ _OWNERS: tuple[tuple[KernelClass, str], ...] = (
 )
 _OWNER_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _OWNERS)
 
-#: Old operators' gradients of a convolution, and words of kernel names that tell which it is.
+#: Old operators' gradients of a convolution, and words of kernel names that show which it is.
 _DATA_GRADIENT = re.compile(r"backward_input|dgrad|data_gradient")
 _WEIGHT_GRADIENT = re.compile(r"backward_weight|wgrad|weight_gradient")
 
@@ -133,7 +133,7 @@ def is_auxiliary(kind: KernelClass, op: str) -> bool:
 
 
 def gradient_of(text: str) -> str:
-    """Which gradient of a convolution a kernel or operator name tells of; "" where it does not.
+    """Which gradient of a convolution a kernel or operator name reports; "" where it does not.
 
     >>> gradient_of("sm80_xmma_dgrad_implicit_gemm")
     'data gradient'

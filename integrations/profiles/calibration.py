@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.profiles.measurements import measurements_of, told_left_out
+from neusight.integrations.profiles.measurements import measurements_of, reported_left_out
 from neusight.integrations.profiles.reading.devices import (
     SAME_MODEL,
     NearestGPU,
@@ -132,9 +132,9 @@ def calibrate(
         elif isinstance(item, Sample):
             found.measurements += _of_samples([item], found.notes)
         elif isinstance(item, Profile):
-            _learn_profile(found, item, Path(item.source).name)
+            _fit_profile(found, item, Path(item.source).name)
         else:
-            _learn_path(found, Path(item))
+            _fit_path(found, Path(item))
     if found.gpu is None:
         raise CalibrationError("Say of which GPU these measurements are: calibrate(..., gpu=NAME).")
     if len(found.torch_versions) > 1:
@@ -151,7 +151,7 @@ def _fitted(found: _Evidence, gpu: GPU, predictor: str | Predictor | None) -> Ca
     if found.kernel_ns:
         used = 1.0 - sum(found.left_out_ns.values()) / found.kernel_ns
         found.notes.append(f"{used:.1%} of the kernel time in traces is used")
-        found.notes += told_left_out(found.left_out_ns, found.kernel_ns)
+        found.notes += reported_left_out(found.left_out_ns, found.kernel_ns)
     profiled = merged_costs(found.hosts)
     plain = None
     if profiled is not None and found.unprofiled:
@@ -167,10 +167,10 @@ def _fitted(found: _Evidence, gpu: GPU, predictor: str | Predictor | None) -> Ca
     )
 
 
-def _learn_path(found: _Evidence, path: Path) -> None:
+def _fit_path(found: _Evidence, path: Path) -> None:
     if path.is_dir():
         if (path / "environment.json").exists():
-            _learn_folder(found, path)
+            _fit_folder(found, path)
             return
         traces = sorted({trace for pattern in _TRACES for trace in path.glob(pattern)})
         if not traces:
@@ -179,27 +179,27 @@ def _learn_path(found: _Evidence, path: Path) -> None:
                 "profiler traces (.json, .json.gz)."
             )
         for trace in traces:
-            _learn_one_of_many(found, trace)
+            _fit_one_of_many(found, trace)
         if not found.files:
             raise CalibrationError(f"{path} holds no profiler trace: {'; '.join(found.notes)}")
         return
     if path.name == "quick.json" and (path.parent / "environment.json").exists():
-        _learn_folder(found, path.parent, only_quick=True)
+        _fit_folder(found, path.parent, only_quick=True)
         return
-    _learn_profile(found, read_profile(path, keep_arguments=True), path.name)
+    _fit_profile(found, read_profile(path, keep_arguments=True), path.name)
 
 
-def _learn_one_of_many(found: _Evidence, path: Path) -> None:
-    """A trace in a folder; other files there are told and left out."""
+def _fit_one_of_many(found: _Evidence, path: Path) -> None:
+    """A trace in a folder; other files there are shown and left out."""
     try:
         profile = read_profile(path, keep_arguments=True)
     except TraceError as error:
         found.notes.append(f"{path.name} is left out: {error}")
     else:
-        _learn_profile(found, profile, path.name)
+        _fit_profile(found, profile, path.name)
 
 
-def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
+def _fit_profile(found: _Evidence, profile: Profile, name: str) -> None:
     gpu = found.meet_gpu(profile.device_name, name, profile)
     heard = measurements_of(profile, gpu)
     if not profile.is_complete:
@@ -215,7 +215,7 @@ def _learn_profile(found: _Evidence, profile: Profile, name: str) -> None:
         found.hosts.append(costs)
 
 
-def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -> None:
+def _fit_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -> None:
     measured = read_measured(folder)
     environment = measured.environment
     found.meet_gpu(environment.gpu, folder.name)
@@ -231,7 +231,7 @@ def _learn_folder(found: _Evidence, folder: Path, *, only_quick: bool = False) -
             found.unprofiled.append(workload.step_us["median"] / workload.profiled_step_us)
         trace = folder / "workloads" / workload.trace
         if workload.trace and trace.exists():
-            _learn_profile(found, read_profile(trace, keep_arguments=True), workload.trace)
+            _fit_profile(found, read_profile(trace, keep_arguments=True), workload.trace)
 
 
 def _of_samples(samples: Iterable[Sample], notes: list[str]) -> list[Measurement]:

@@ -10,11 +10,11 @@ from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Curve, Topology
 from neusight.predictors.errors import CalibrationError, UnknownGPUError
 from neusight.predictors.files import shown
+from neusight.predictors.formatting import bytes_text
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.measuring.cluster import LevelFit, fitted_topology, held_out_error
 from neusight.predictors.measuring.nccl_tests import NcclRun, read_nccl_output
 from neusight.predictors.terminal_text import printable_lines
-from neusight.predictors.words import bytes_text
 
 __all__ = ["MeasuredCluster", "calibrate_cluster"]
 
@@ -28,7 +28,7 @@ class MeasuredCluster(NamedTuple):
     held_out: tuple[tuple[Curve, float | None], ...]
 
     def table(self) -> str:
-        """What was learnt and how near it comes, as people read it."""
+        """What was fitted and how near it comes, as people read it."""
         lines = [f"{self.topology.name}: {self.gpu.name}, by nccl-tests"]
         for curve, error in self.held_out:
             (first, _), (last, _) = curve.points[0], curve.points[-1]
@@ -41,13 +41,13 @@ class MeasuredCluster(NamedTuple):
             before, after = (level.gbps * level.share for level in (fit.before, fit.after))
             lines.append(
                 f"  {fit.after.kind:<10}  {after:.3g} GB/s reached ({before:.3g} taken before), "
-                f"{_latency_words(fit)} at least; alone {fit.error_before:.0%} off before, "
+                f"{_latency_text(fit)} at least; alone {fit.error_before:.0%} off before, "
                 f"{fit.error_after:.0%} after"
             )
         return printable_lines(lines)
 
 
-def _latency_words(fit: LevelFit) -> str:
+def _latency_text(fit: LevelFit) -> str:
     """What a collective costs at least over the level."""
     return f"{fit.after.base_us:.3g} µs ({fit.before.base_us:.3g})"
 

@@ -42,7 +42,7 @@ __all__ = [
     "measurements_of",
     "ops_of_calls",
     "outermost_ops",
-    "told_left_out",
+    "reported_left_out",
 ]
 
 _HOST_COPIES = ("HtoD", "DtoH")
@@ -53,7 +53,7 @@ _TAKEN_APART = frozenset({"aten::linear", "aten::contiguous", "aten::softmax", "
 #: Ops on lists of tensors by which optimizers step.
 _MULTI_TENSOR = ("aten::_foreach", "aten::_fused", "aten::_amp_foreach")
 
-#: Share of the kernel time from which on a reason is told by itself.
+#: Share of the kernel time from which on a reason is shown by itself.
 _TOLD = 0.01
 
 #: Marks the calls in the recording.
@@ -110,7 +110,7 @@ class TraceMeasurements:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was left out, in words."""
-        return tuple(told_left_out(self.left_out_ns, self.total_ns))
+        return tuple(reported_left_out(self.left_out_ns, self.total_ns))
 
 
 class RecordedCall(NamedTuple):
@@ -171,7 +171,7 @@ def measurements_of(profile: Profile, gpu: GPU) -> TraceMeasurements:
     )
 
 
-def told_left_out(left_out_ns: Mapping[str, int], total_ns: int) -> Iterator[str]:
+def reported_left_out(left_out_ns: Mapping[str, int], total_ns: int) -> Iterator[str]:
     """What was left out of that much kernel time and why, the most first, small parts together."""
     rest_ns = 0
     for reason, spent_ns in sorted(left_out_ns.items(), key=lambda item: (-item[1], item[0])):
@@ -201,7 +201,7 @@ def _require_shapes(profile: Profile) -> None:
         )
     if not any(op.shapes for op in profile.ops):
         raise CalibrationError(
-            f"{profile.source} has no shapes: what its kernels computed cannot be told. Profile "
+            f"{profile.source} has no shapes: what its kernels computed is unknown. Profile "
             "again with torch.profiler.profile(record_shapes=True), or use `neusight measure`."
         )
 
@@ -384,7 +384,7 @@ def _kernels(call: RecordedCall, heard: Sequence[OpCall]) -> tuple[Kernel, ...] 
 
 
 class _Dtypes:
-    """The types in lists of tensors, which profiles do not tell."""
+    """The types in lists of tensors, which profiles do not state."""
 
     def __init__(self, calls: Sequence[RecordedCall]) -> None:
         self._of: dict[tuple[int, ...], set[str]] = defaultdict(set)
@@ -519,7 +519,7 @@ def _tensor_or_none(
 def _listed_tensor(shape: Any, name: str, call: RecordedCall, dtypes: _Dtypes) -> torch.Tensor:
     dtype = dtypes.of(shape, name, call)
     if dtype is None:
-        raise _Unusable("operators on lists of tensors whose types cannot be told")
+        raise _Unusable("operators on lists of tensors whose types are unknown")
     return _tensor(shape, None, dtype, "cuda")
 
 

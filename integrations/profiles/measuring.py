@@ -190,13 +190,14 @@ class _Run:
     def look(self, *, even_if_busy: bool) -> int:
         """Who is measured, and whether it may be; the number of its GPUs."""
         try:
-            (reply,) = self._asked({"do": "environment"}, timeout_s=_PROBE_TIMEOUT_S)
+            (reply,) = self._request({"do": "environment"}, timeout_s=_PROBE_TIMEOUT_S)
         except WorkerLost as error:
             raise DataError(f"The measuring process could not start: {error}") from error
         if reply["busy"] and not even_if_busy:
             raise DataError(
-                f"The GPU is busy: {reply['busy']}. What is measured beside other work is worth"
-                " nothing: wait, choose another with CUDA_VISIBLE_DEVICES, or give --even-if-busy."
+                f"The GPU is busy: {reply['busy']}. Measurements taken while other work runs are "
+                "not"
+                " usable: wait, choose another with CUDA_VISIBLE_DEVICES, or give --even-if-busy."
             )
         environment = Environment(**reply["environment"])
         self._outcome = MeasuringResult(environment)
@@ -315,7 +316,7 @@ class _Run:
             begun = ""
             try:
                 request = {**task.request, "probes": list(left)}
-                for reply in self._asked(request, timeout_s=_PROBE_TIMEOUT_S):
+                for reply in self._request(request, timeout_s=_PROBE_TIMEOUT_S):
                     if "begin" in reply:
                         begun = reply["begin"]
                     elif "sample" in reply:
@@ -324,7 +325,7 @@ class _Run:
                         self._refuse(Refusal(**reply["refused"]))
                 return
             except WorkerLost as error:
-                self._lost(error)
+                self._count_loss(error)
                 # With nothing begun the first one is to blame, or the next start tells.
                 culprit = begun or next(iter(left))
                 self._refuse(Refusal(culprit, str(error)))
@@ -337,14 +338,14 @@ class _Run:
         # A process of its own for each: what one leaves on the GPU is not the next one's.
         self._end_worker()
         try:
-            for reply in self._asked(task.request, timeout_s=_WORKLOAD_TIMEOUT_S):
+            for reply in self._request(task.request, timeout_s=_WORKLOAD_TIMEOUT_S):
                 if "workload" in reply:
                     with _disk(self._folder):
                         write_workload(self._folder, Workload(**reply["workload"]))
                 elif "refused" in reply:
                     self._refuse(Refusal(**reply["refused"]))
         except WorkerLost as error:
-            self._lost(error)
+            self._count_loss(error)
             self._refuse(Refusal(task.title, str(error)))
         self._end_worker()
 
@@ -367,7 +368,7 @@ class _Run:
 
     # -- the worker -----------------------------------------------------------------------------
 
-    def _asked(self, request: Request, *, timeout_s: float) -> Iterator[Reply]:
+    def _request(self, request: Request, *, timeout_s: float) -> Iterator[Reply]:
         if self._worker is None:
             self._worker = self._start()
         for reply in self._worker.ask(request, timeout_s=timeout_s):
@@ -375,13 +376,13 @@ class _Run:
                 raise DataError(reply["error"])
             yield reply
 
-    def _lost(self, error: WorkerLost) -> None:
+    def _count_loss(self, error: WorkerLost) -> None:
         self._end_worker()
         self._crashes += 1
         if self._crashes >= _MOST_CRASHES:
             raise DataError(
                 f"The measuring process died {self._crashes} times, the last time: {error}. Is"
-                " the GPU healthy? What was measured is kept; the same command goes on."
+                " the GPU healthy? What was measured is kept; the same command continues."
             ) from error
 
     def _end_worker(self) -> None:
@@ -418,8 +419,9 @@ class _disk:  # a context manager reads as a place
         if isinstance(error, OSError):
             raise DataError(
                 f"{error.filename or self._folder} cannot be written:"
-                f" {error.strerror or error}. What was measured before is kept; make room, and"
-                " the same command goes on."
+                f" {error.strerror or error}. What was measured before is kept; free some space, "
+                "and the same command"
+                " continues."
             ) from error
 
 
@@ -463,13 +465,13 @@ class WorkerProcess:
                 raise WorkerLost(f"no reply within {timeout_s:.0f} s") from None
             if not line:
                 code = self._process.wait()
-                raise WorkerLost(f"it ended with code {code}{self._last_words()}")
+                raise WorkerLost(f"it ended with code {code}{self._last_output()}")
             reply: Reply = json.loads(line)
             if "done" in reply:
                 return
             yield reply
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return f": {lines[-1][:300]}" if lines else ""
@@ -480,18 +482,18 @@ class WorkerProcess:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         try:
-            self._process.wait(timeout=_PATIENCE_S)
+            self._process.wait(timeout=_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(timeout=_PATIENCE_S)
+        self._reader.join(timeout=_END_TIMEOUT_S)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
 
 
 #: Seconds that a process gets to end by itself.
-_PATIENCE_S = 5.0
+_END_TIMEOUT_S = 5.0
 
 
 def worker_command(start: Sequence[str], *, rehearsed_gpu: str | None) -> list[str]:

@@ -242,12 +242,12 @@ def _gpu_index() -> str:
     return visible or "0"
 
 
-def _smi(*questions: str) -> list[str]:
+def _smi(*queries: str) -> list[str]:
     """nvidia-smi's answers, empty texts where there are none. It only reads."""
-    nothing = [""] * len(questions)
+    nothing = [""] * len(queries)
     if shutil.which("nvidia-smi") is None:
         return nothing
-    command = ["nvidia-smi", "-i", _gpu_index(), f"--query-gpu={','.join(questions)}"]
+    command = ["nvidia-smi", "-i", _gpu_index(), f"--query-gpu={','.join(queries)}"]
     try:
         done = subprocess.run(
             [*command, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=30
@@ -257,7 +257,7 @@ def _smi(*questions: str) -> list[str]:
     found = [part.strip() for part in done.stdout.splitlines()[0].split(",")] if (
         done.returncode == 0 and done.stdout.strip()
     ) else []  # fmt: skip
-    return found if len(found) == len(questions) else nothing
+    return found if len(found) == len(queries) else nothing
 
 
 def _busy() -> str:

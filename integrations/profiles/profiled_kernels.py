@@ -65,7 +65,7 @@ def _header(path: Path) -> set[str]:
 def read_profiled(folder: str | Path) -> tuple[list[ProfiledCall], list[str]]:
     """Every call of every table of the folder, and what was left out, with the reason.
 
-    DataError where a table is damaged; a GPU that nobody knows is left out.
+    DataError where a table is damaged; a GPU not known is left out.
     """
     found: list[ProfiledCall] = []
     left_out: list[str] = []
@@ -117,7 +117,7 @@ def _calls_on(
 
 def _num_calls(rows: Sequence[Mapping[str, str]]) -> int:
     """How often the operator was called: as often as the kernel ran that takes longest. Helpers may
-    run several times a call (MIOpen's transposes of image, filter and result bear one name)."""
+    run several times a call (MIOpen's transposes of image, filter and result have one name)."""
     longest = max(rows, key=lambda row: float(row["median_us"]))
     return int(longest["count"])
 

@@ -13,21 +13,21 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from neusight.integrations.profiles.comparison.breakdown import ComparisonRow
 from neusight.integrations.profiles.comparison.comparison import compare
 from neusight.integrations.profiles.comparison.figures import step_figures
-from neusight.integrations.profiles.comparison.rows import ComparisonRow
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.integrations.program.forecasting import ProgramForecast
+from neusight.integrations.program.fresh_process import recorded_apart
 from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.own_process import recorded_apart
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import DataError, NeusightError, TraceError, UnknownGPUError
+from neusight.predictors.formatting import aligned, percent_text, time_text
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.registry import find_predictor
 from neusight.predictors.terminal_text import printable_lines
-from neusight.predictors.words import aligned, percent_text, time_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -234,10 +234,10 @@ def validate(
     left_out = [text for text in left_out if not only or text.partition(":")[0] in only]
     seen = False
     if calibration is not None:
-        learnt = Calibration.load(calibration)
-        seen = place.resolve().name in learnt.source.get("files", ())
+        fitted = Calibration.load(calibration)
+        seen = place.resolve().name in fitted.source.get("files", ())
         for name in {task.gpu for task in chosen}:  # before minutes of forecasting
-            learnt.applied_to(find_predictor(predictor), find_gpu(name))
+            fitted.applied_to(find_predictor(predictor), find_gpu(name))
     rows: list[WorkloadScore] = []
     predictors: dict[str, None] = {}
     for number, task in enumerate(chosen, start=1):
@@ -424,7 +424,7 @@ def _notes(tasks: Sequence[_Task], *, seen: bool) -> Iterator[str]:
     if any(task.is_rehearsal for task in tasks):
         yield "a rehearsal: its times are forecasts, so these errors say nothing of a real GPU"
     if seen:
-        yield "the calibration was learnt from this folder: these errors are of what it has seen"
+        yield "the calibration was fitted to this folder: these errors are in-sample"
 
     here = version("torch").partition("+")[0]
     others = sorted({task.torch.partition("+")[0] for task in tasks if task.torch} - {here})

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neusight.failure import failure_options, failure_text
+from neusight.integrations.program.fresh_process import recorded_apart
 from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.own_process import recorded_apart
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.recording import recorded
@@ -16,7 +16,7 @@ from neusight.predictors.errors import ForecastStateError, HangError, MismatchEr
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-    from neusight.ops.own_ops import OwnOps
+    from neusight.ops.user_ops import UserOps
     from neusight.predictors.gpu import GPU
 
 __all__ = ["ProgramForecast", "forecast_program"]
@@ -32,7 +32,7 @@ class ProgramForecast:
     forecast: Forecast
     outcome: Outcome
     files: str
-    ops: OwnOps | None = None
+    ops: UserOps | None = None
 
     @classmethod
     def of(
@@ -55,7 +55,7 @@ class ProgramForecast:
             there = self.forecast.on(
                 gpu,
                 host=options.host_beside_torch,
-                calibration=options.learnt_of(gpu),
+                calibration=options.calibration_for(gpu),
                 topology=options.topology_for(gpu),
             )
         except ForecastStateError:
@@ -96,12 +96,12 @@ def _failed(found: Recorded, error: Exception) -> Recorded:
     return replace(found, outcome=outcome, recording=recording, ranks=())
 
 
-def _priced(forecast: Forecast, ops: OwnOps | None) -> Forecast:
+def _priced(forecast: Forecast, ops: UserOps | None) -> Forecast:
     """Priced at once where the program brought ops of its own: the next program may bring others of
     the same names."""
     if ops is not None and ops.names:
-        from neusight.ops.own_ops import register_own_ops
+        from neusight.ops.user_ops import register_user_ops
 
-        register_own_ops(ops)
+        register_user_ops(ops)
         forecast.timeline  # noqa: B018  (computed here, and kept)
     return forecast

@@ -49,13 +49,13 @@ _RANKS = re.compile(r"\d{1,6}(\.\.\d{1,6})?(,\d{1,6}(\.\.\d{1,6})?)*")
 #: Ops after which a loop counts as endless; a step of a large model has some ten thousand.
 DEFAULT_MAX_OPS = 5_000_000
 
-#: Versions of torch whose kernels are told apart.
+#: Versions of torch whose kernels are distinguished.
 _TORCH = re.compile(r"2\.\d{1,2}(\.\d+)?")
 
 #: Options that a project's settings and a baseline may state too, by name, as text.
 STATED = ("calibration", "host", "predictor", "steps", "torch")
 
-#: The same of what a step takes in.
+#: The same of the batch of a step.
 STATED_OF_BATCH = ("samples", "tokens")
 
 #: The same for a program that is one of many, or several side by side.
@@ -67,7 +67,7 @@ class ProgramOptions:
     """How a program is recorded and priced.
 
     `steps` is after how many steady steps it is ended (None: never), `calibration` the file of
-    what was learnt of a GPU, `host` what the host costs (None: what machines with that GPU have),
+    what is known of a GPU, `host` what the host costs (None: what machines with that GPU have),
     `torch` the version whose kernels are priced ("2.4"; None: the one that is installed).
     `samples` and `tokens` state what enters a step, in place of what is recorded. `is_guarded`
     runs it in a process of its own, in which the user's files are safe; with `has_view` this is
@@ -163,7 +163,7 @@ class ProgramOptions:
 
     @property
     def stated_batch(self) -> dict[str, str]:
-        """What states the same of what a step takes in, by the names in STATED_OF_BATCH.
+        """What states the same of the batch of a step, by the names in STATED_OF_BATCH.
 
         >>> ProgramOptions(samples=8).stated_batch
         {'samples': '8'}
@@ -193,12 +193,12 @@ class ProgramOptions:
         """The steps as they are stated: a number, or "all"."""
         return "all" if self.steps is None else str(self.steps)
 
-    def learnt_of(self, gpu: GPU) -> Calibration | None:
+    def calibration_for(self, gpu: GPU) -> Calibration | None:
         """What the calibration says of that GPU; None for all others."""
         if self.calibration is None:
             return None
-        learnt = Calibration.load(self.calibration)
-        return learnt if learnt.gpu == gpu.name else None
+        fitted = Calibration.load(self.calibration)
+        return fitted if fitted.gpu == gpu.name else None
 
 
 def read_ranks(text: str | None) -> tuple[int | None, tuple[int, ...] | None]:
@@ -266,7 +266,7 @@ def _ranks_of(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def checked_calibration(options: ProgramOptions, targets: list[GPU]) -> None:
     """CalibrationError where there is a calibration, but of none of the GPUs."""
-    if options.calibration is None or any(options.learnt_of(target) for target in targets):
+    if options.calibration is None or any(options.calibration_for(target) for target in targets):
         return
     raise CalibrationError(
         f"{options.calibration} is of {Calibration.load(options.calibration).gpu}, which is not "

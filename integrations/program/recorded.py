@@ -11,7 +11,7 @@ from neusight.integrations.program.runner import Outcome
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast, ForecastOptions
-    from neusight.ops.own_ops import OwnOps
+    from neusight.ops.user_ops import UserOps
     from neusight.predictors.gpu import GPU
     from neusight.recording.recording import Recording
 
@@ -27,7 +27,7 @@ class Recorded:
 
     outcome: Outcome
     recording: Recording | None = None
-    ops: OwnOps | None = None
+    ops: UserOps | None = None
     files: str = ""
     ranks: tuple[Recording, ...] = ()
     was_stopped: bool = False
@@ -48,7 +48,7 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
     return forecast_options(
         gpu,
         predictor=options.predictor,
-        calibration=options.learnt_of(gpu),
+        calibration=options.calibration_for(gpu),
         host=options.host_beside_torch,
         topology=options.topology_for(gpu),
     )

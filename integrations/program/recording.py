@@ -15,7 +15,7 @@ from neusight.integrations.program.guard.guarded_process import in_guarded_proce
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.printed_rates import PrintedRates
 from neusight.integrations.program.program import Program, digest_of_files, own_files
-from neusight.integrations.program.progress.telling import telling_progress
+from neusight.integrations.program.progress.reporting import reporting_progress
 from neusight.integrations.program.recorded import Recorded, forecast_options_for
 from neusight.integrations.program.runner import Outcome, hide_gpus, run_program
 
@@ -76,14 +76,14 @@ def _recorded_here(
 ) -> Recorded:
     """Records in this process; with a store or a link, in one that is the program's alone."""
     from neusight.ops import formulas
-    from neusight.ops.own_ops import own_ops_of
+    from neusight.ops.user_ops import user_ops_of
     from neusight.session import Session
 
     formulas_before, modules_before = formulas(), set(sys.modules)
     is_own = store is not None or link is not None or options.has_view
     session = Session(_session_options(program, gpu, options, link), store=store)
     rates = PrintedRates(session)
-    with telling_progress(session, quiet=options.quiet), rates.reading():
+    with reporting_progress(session, quiet=options.quiet), rates.reading():
         outcome = run_program(program, session, is_last=is_own)
     outcome = _with_failure_of_others(outcome, session)
     recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
@@ -91,7 +91,7 @@ def _recorded_here(
     if not program.is_module:
         files.add(Path(program.target).resolve())
     return Recorded(
-        outcome, recording, own_ops_of(recording, formulas_before), digest_of_files(files)
+        outcome, recording, user_ops_of(recording, formulas_before), digest_of_files(files)
     )
 
 

@@ -124,7 +124,7 @@ def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
         undo.callback(session.close)
         session.interrupts.on_second = partial(_end_at_once, undo)
         undo.enter_context(_as_main(program))
-        undo.push(session.note_failure)
+        undo.push(session.record_failure)
         _execute_to_the_end(program, is_last=is_last)
 
 
@@ -158,17 +158,17 @@ def _outcome_of_error(error: Exception) -> Outcome:
     return Outcome(failure=f"{_line_of(error)} {_missing(package, str(error))}", exit_code=1)
 
 
-def _missing(package: str, told: str) -> str:
+def _missing(package: str, reported: str) -> str:
     """What of the package cannot be had, and what to do."""
-    from neusight.stand_ins.catalogue import CATALOGUE
+    from neusight.stubs.catalogue import CATALOGUE
 
     remedy = "Make the import optional, or put a module of your own in its place, whose ops are "
     remedy += "registered with neusight.register_op (examples/custom_op.py)."
     if package not in CATALOGUE:
-        return f"imports {package}, which is not installed here and has no stand-in. {remedy}"
-    what = told.partition(" (")[0]  # behind it stands where the stand-in lies
+        return f"imports {package}, which is not installed here and has no stub. {remedy}"
+    what = reported.partition(" (")[0]  # behind it stands where the stub lies
     version = CATALOGUE[package].version
-    return f"asks for more of {package} than its stand-in has (as of {version}): {what}. {remedy}"
+    return f"uses more of {package} than its stub has (as of {version}): {what}. {remedy}"
 
 
 def _outcome_of_exit(error: SystemExit) -> Outcome:

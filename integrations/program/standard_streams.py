@@ -29,7 +29,7 @@ _ESCAPED_BYTE = range(0xDC80, 0xDD00)
 def settle_standard_streams() -> None:
     """From here on text that the encoding lacks is written in other words, and nobody needs to read
     to the end: a pipe that was closed (`| head`) takes what follows and drops it."""
-    codecs.register_error(_PLAIN_WORDS, _in_plain_words)
+    codecs.register_error(_PLAIN_WORDS, _as_plain_text)
     terminal = Terminal(sys.stderr.fileno()) if _can_rewrite(sys.stderr) else None
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -49,9 +49,9 @@ def flush_standard_streams() -> None:
             raise
 
 
-class _PatientFile(io.FileIO):
+class _RetryingFile(io.FileIO):
     """A descriptor whose reader may go: what is written after that is dropped. Where it leads to a
-    terminal, a line at its foot makes way."""
+    terminal, a line at its foot is cleared."""
 
     terminal: Terminal | None = None
 
@@ -79,7 +79,7 @@ def _settled(stream: io.TextIOWrapper, terminal: Terminal | None) -> TextIO:
     if type(raw) is not io.FileIO:  # a test's, or settled already
         return stream
     stream.flush()
-    patient = _PatientFile(raw.fileno(), "w", closefd=False)
+    patient = _RetryingFile(raw.fileno(), "w", closefd=False)
     patient.terminal = terminal
     return io.TextIOWrapper(
         io.BufferedWriter(patient) if is_buffered else patient,  # python -u has no buffer
@@ -102,7 +102,7 @@ def _point_nowhere(descriptor: int) -> None:
     os.close(nowhere)
 
 
-def _in_plain_words(error: UnicodeError) -> tuple[str | bytes, int]:
+def _as_plain_text(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]

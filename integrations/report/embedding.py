@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from neusight.integrations.report.html import html_report
-from neusight.predictors.words import bytes_text
+from neusight.predictors.formatting import bytes_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
 from neusight.advice.advice import Advice
-from neusight.integrations.report.page.beside import labels_of, view_of_several
-from neusight.integrations.report.page.tables import Detail
+from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.page.side_by_side_view import labels_of, view_of_several
 from neusight.integrations.report.section import section_of
 from neusight.predictors.errors import OptionError
 
@@ -76,7 +76,7 @@ def html_report(
 
     `labels` are the names of several, as those of their files; else what tells them apart, such as
     the GPU. `unlike` says first in what they are not alike (None: what is found here). `command` is
-    the command line that it came from, `date` the day; neither is told unless given, and equal
+    the command line that it came from, `date` the day; neither is shown unless given, and equal
     arguments give equal bytes.
 
     A content security policy lets nothing be loaded and no script run but the page's own, known by
@@ -187,17 +187,17 @@ def _title(forecasts: Sequence[Forecast]) -> str:
 
 def _opening(first: Forecast, title: str, whole: _Whole) -> list[str]:
     recording, command, date = first.recording, whole.command, whole.date
-    said = [
+    details = [
         f"A forecast by neusight {__version__}",
         *([date] if date else []),
         f"recorded with torch {recording.torch_version}",
         f"host profile {first.host.name}",
     ]
     if recording.world_size > 1:
-        said.append(f"rank {recording.rank} of {recording.world_size}")
+        details.append(f"rank {recording.rank} of {recording.world_size}")
     return [
         f"<header><h1>{escape(title)}</h1>",
-        f'<p class="muted">{escape(", ".join(said))}. No GPU ran.</p>',
+        f'<p class="muted">{escape(", ".join(details))}. No GPU ran.</p>',
         f'<p class="command"><code>{escape(command)}</code></p>' if command else "",
         "</header><main>",
     ]

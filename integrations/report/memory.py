@@ -12,8 +12,8 @@ from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
 from neusight.memory.placement import category_of
 from neusight.memory.spread import MemoryVerdict, PeakRange
 from neusight.predictors.errors import OptionError
+from neusight.predictors.formatting import bytes_text, time_text
 from neusight.predictors.terminal_text import printable, printable_lines
-from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import Alloc, TensorSpec
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class MemoryReport:
 
 
 def _alike(alloc: Alloc, spec: TensorSpec | None) -> tuple[Any, ...]:
-    """What rows of the table are told apart by: modules that a model repeats are one."""
+    """What rows of the table are distinguished by: modules that a model repeats are one."""
     return (
         None if spec is None else spec.shape,
         "" if spec is None else spec.dtype,

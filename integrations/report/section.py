@@ -10,16 +10,16 @@ from neusight.advice.advice import Advice
 from neusight.inference.phases import phase_figures
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.page.changes import advice_table, compiled_tables, remedy_table
+from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.lanes import lanes_of
 from neusight.integrations.report.page.memory_view import view_of_memory
 from neusight.integrations.report.page.modules import view_of_modules
 from neusight.integrations.report.page.ranks_view import view_of_ranks
-from neusight.integrations.report.page.tables import Detail
 from neusight.integrations.report.page.time_tables import view_of_times
-from neusight.integrations.report.page.timeline_view import timeline_words, view_of_timeline
+from neusight.integrations.report.page.timeline_view import timeline_text, view_of_timeline
 from neusight.output.ranks import slowest
-from neusight.output.summary import headline, verdict_words
-from neusight.predictors.words import amount_text, bytes_text, counted, time_text
+from neusight.output.summary import headline, verdict_text
+from neusight.predictors.formatting import amount_text, bytes_text, counted, time_text
 from neusight.timeline.spans import StepSpan
 from neusight.timeline.steady import steady_step_of
 
@@ -87,7 +87,7 @@ def _of_step(
             drawn,
             f"timeline-{number}",
             label=f"Timeline of the steady step on {label}, {latency}",
-            words=timeline_words(drawn),
+            words=timeline_text(drawn),
             most=detail.num_spans,
         ),
     ]
@@ -102,16 +102,16 @@ def _of_step(
 def _headline(forecast: Forecast) -> str:
     if forecast.failure:
         first, *_ = forecast.summary().splitlines()
-        told = first.removeprefix(f"{forecast.gpu.name}: ")
+        reported = first.removeprefix(f"{forecast.gpu.name}: ")
         return (
-            f'<p><span class="bad">{escape(told)}</span>: {escape(forecast.failure)}</p>'
+            f'<p><span class="bad">{escape(reported)}</span>: {escape(forecast.failure)}</p>'
             "<p>The figures are of what was recorded until then.</p>"
         )
     if forecast.verdict.num_kernels == 0:
         return f'<p><span class="bad">Nothing to forecast</span>: {_without_kernels(forecast)}</p>'
-    told = forecast.memory_verdict
-    colour = {"fits": "good", "unknown": "muted"}.get(told, "bad")
-    fits = f'<span class="{colour}">{verdict_words(told)}</span>'
+    reported = forecast.memory_verdict
+    colour = {"fits": "good", "unknown": "muted"}.get(reported, "bad")
+    fits = f'<span class="{colour}">{verdict_text(reported)}</span>'
     return f'<p class="verdict">{fits}, {escape(headline(forecast.verdict))}</p>'
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
+from neusight.predictors.formatting import aligned, milliseconds_text
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import aligned, milliseconds_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -85,7 +85,7 @@ class SideBySide:
         return min(priced, key=_cost) if len(priced) > 1 else None
 
     def table(self) -> str:
-        """Aligned text; columns that nobody knows anything for are left out."""
+        """Aligned text; columns not known anything for are left out."""
         return text_table(self.header(), self.cells())
 
     def to_markdown(self) -> str:
@@ -101,14 +101,14 @@ class SideBySide:
     def words(self) -> str:
         """The fastest and the cheapest, in a line; empty where there is nothing to choose. For
         several ranks also whose the rates and the costs are."""
-        said = []
+        stated = []
         if len(self.rows) > 1 and self.fastest is not None:
-            said.append(_fastest_words(self.fastest, self.rows))
+            stated.append(_fastest_text(self.fastest, self.rows))
             if self.cheapest is not None:
-                said.append(f"cheapest a step: {self.cheapest.gpu}")
+                stated.append(f"cheapest a step: {self.cheapest.gpu}")
         if self.rows and self.rows[0].world_size > 1 and self._known_columns():
-            said.append(f"rates and costs are those of all {self.rows[0].world_size} ranks")
-        return "; ".join(said)
+            stated.append(f"rates and costs are those of all {self.rows[0].world_size} ranks")
+        return "; ".join(stated)
 
     def header(self) -> list[str]:
         """Titles of the columns."""
@@ -249,7 +249,7 @@ def _cost_of_a_million(cost: float | None, count: int | None) -> float | None:
 _EQUAL_SHARE = 0.005
 
 
-def _fastest_words(best: SideBySideRow, rows: Sequence[SideBySideRow]) -> str:
+def _fastest_text(best: SideBySideRow, rows: Sequence[SideBySideRow]) -> str:
     """The fastest; several where the others are not slower, as where the host bounds all."""
     equals = [
         row for row in rows if row.fits and row.latency_us <= best.latency_us * (1 + _EQUAL_SHARE)

@@ -44,14 +44,14 @@ def page_html(
     whole_style = page.read_text(encoding="utf-8") + _CHART_STYLE + style
     digest = base64.b64encode(hashlib.sha256(whole_style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    said = ", ".join([f"A forecast by neusight {__version__}", *([date] if date else [])])
+    stated = ", ".join([f"A forecast by neusight {__version__}", *([date] if date else [])])
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         f"<title>{escape(title)} · neusight</title><style>{whole_style}</style></head><body>",
-        f'<header><h1>{escape(title)}</h1><p class="muted">{escape(said)}. No GPU ran.</p>',
+        f'<header><h1>{escape(title)}</h1><p class="muted">{escape(stated)}. No GPU ran.</p>',
         f'<p class="command"><code>{escape(command)}</code></p>' if command else "",
         "</header><main>",
         *body,

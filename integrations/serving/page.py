@@ -9,11 +9,11 @@ from pathlib import Path
 from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
 from neusight.integrations.serving.screen import (
-    bound_words,
+    bound_text,
     frontier_of,
     seconds_text,
     server_lines,
-    slo_words,
+    slo_text,
 )
 from neusight.integrations.serving.service import LoadPoint, Server
 from neusight.predictors.files import write_atomically
@@ -104,10 +104,10 @@ def _summary(
     for server, point in highest:
         label = server.deployment.label
         if point is None or point.rate is None:
-            words = f"{label}: no rate keeps {slo_words(slo)}"
+            words = f"{label}: no rate keeps {slo_text(slo)}"
             parts.append(f'<p class="verdict"><span class="bad">{escape(words)}</span></p>')
         else:
-            words = f"{label}: up to {point.rate:,.3g} requests/s keep {slo_words(slo)}"
+            words = f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)}"
             more = f" for {slo.attainment:.0%} of requests"
             parts.append(
                 f'<p class="verdict"><span class="good">{escape(words)}</span>{escape(more)}</p>'
@@ -250,7 +250,7 @@ def _run(point: LoadPoint, slo: Slo) -> list[str]:
     replica = " (the first replica)" if len(point.runs) > 1 else ""
     ttft = sorted((one.arrival_s, one.ttft_s) for run in point.runs for one in run.served)
     limited = ", ".join(
-        f"{share:.0%} {bound_words(name)}"
+        f"{share:.0%} {bound_text(name)}"
         for share, name in sorted(((found.bounds[name], name) for name in BOUNDS), reverse=True)
         if share >= 0.005
     )

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from neusight.integrations.serving.request import ServeRequest
 from neusight.integrations.serving.service import LoadPoint, Server
-from neusight.predictors.words import aligned, bytes_text
+from neusight.predictors.formatting import aligned, bytes_text
 from neusight.serving.figures import Percentiles, Slo
 from neusight.serving.load import Load
 from neusight.serving.scheduler import BOUNDS
 
 __all__ = [
-    "bound_words",
+    "bound_text",
     "explanation_lines",
     "frontier_of",
     "point_lines",
     "screen_lines",
     "seconds_text",
     "server_lines",
-    "slo_words",
+    "slo_text",
     "table_lines",
 ]
 
@@ -32,13 +32,13 @@ _BOUND_WORDS = {
 }
 
 
-def bound_words(name: str) -> str:
+def bound_text(name: str) -> str:
     """A bound for whoever does not know the word."""
     return _BOUND_WORDS[name]
 
 
 def server_lines(server: Server) -> list[str]:
-    """What runs, and how much room it has."""
+    """What runs, and how much space it has."""
     capacity, program = server.capacity, server.program
     settings, deployment = server.settings, server.deployment
     name = server.model.name
@@ -83,7 +83,7 @@ def point_lines(point: LoadPoint, slo: Slo) -> list[str]:
     if found.slo_share is not None and found.goodput is not None:
         met = "met" if found.meets(slo) else "NOT met"
         lines.append(
-            f"  SLO       {met}: {found.slo_share:.1%} of requests keep {slo_words(slo)}; goodput "
+            f"  SLO       {met}: {found.slo_share:.1%} of requests keep {slo_text(slo)}; goodput "
             f"{found.goodput:,.2f} requests/s"
         )
     lines.append(f"  cost      {_cost_text(point)}")
@@ -111,7 +111,7 @@ def _bounds_text(bounds: object) -> str:
     return ", ".join(f"{share:.0%} {name}" for share, name in sorted(parts, reverse=True))
 
 
-def slo_words(slo: Slo) -> str:
+def slo_text(slo: Slo) -> str:
     """The limits in words."""
     named = (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("E2E", slo.e2e_s))
     return ", ".join(f"{name} {seconds_text(limit)}" for name, limit in named if limit is not None)
@@ -192,7 +192,7 @@ def screen_lines(
         return table_lines(points, slo)
     lines = _servers_lines(list(dict.fromkeys(point.server for point in points)))
     if request.load is not None:
-        lines += [_load_words(request.load), ""]
+        lines += [_load_text(request.load), ""]
     if len(points) == 1:
         lines += point_lines(points[0], slo)
     else:
@@ -202,7 +202,7 @@ def screen_lines(
     return [*lines, "", *explanation_lines()]
 
 
-#: Servers that are described in full; of more the memory is told in a table.
+#: Servers that are described in full; of more the memory is shown in a table.
 _MOST_DESCRIBED = 2
 
 
@@ -228,7 +228,7 @@ def _servers_lines(servers: Sequence[Server]) -> list[str]:
     ]
 
 
-def _load_words(load: Load) -> str:
+def _load_text(load: Load) -> str:
     kinds = "; ".join(f"{one.input} tokens in, {one.output} out" for one in load.classes)
     arrivals = f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
     turns = f", sessions of {load.turns} turns" if load.turns > 1 else ""
@@ -250,11 +250,11 @@ def _saturations(points: Sequence[LoadPoint]) -> list[str]:
 def _highest_line(server: Server, point: LoadPoint | None, slo: Slo) -> str:
     label, share = server.deployment.label, f"{slo.attainment:.0%} of requests"
     if point is None or point.rate is None:
-        return f"{label}: no rate keeps {slo_words(slo)} for {share}"
+        return f"{label}: no rate keeps {slo_text(slo)} for {share}"
     found = point.figures
     dollars = found.dollars_per_million_tokens
     cost = "" if dollars is None else f", ${dollars:,.2f} a million tokens"
     return (
-        f"{label}: up to {point.rate:,.3g} requests/s keep {slo_words(slo)} for {share}: "
+        f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)} for {share}: "
         f"{found.output_tokens_per_s:,.0f} tokens/s{cost}"
     )

@@ -109,7 +109,7 @@ class LoadPoint:
 
 
 class Server:
-    """A deployment of a model: its steps' prices and the room for its cache."""
+    """A deployment of a model: its steps' prices and the space for its cache."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Server:
 
     @cached_property
     def capacity(self) -> Capacity:
-        """The room for the cache of one replica."""
+        """The space for the cache of one replica."""
         settings = self.settings
         return capacity_of(
             self.program,

@@ -9,6 +9,7 @@ from pathlib import Path
 from neusight.integrations.suites.case import LeftOut, Suite
 from neusight.integrations.suites.paper import paper_suite
 from neusight.integrations.suites.published import published_suite
+from neusight.integrations.suites.rendering import result_row
 from neusight.integrations.suites.results import PricedCase, case_results
 from neusight.integrations.suites.scores import (
     ErrorTable,
@@ -16,7 +17,6 @@ from neusight.integrations.suites.scores import (
     paper_tables,
     published_tables,
 )
-from neusight.integrations.suites.tables import result_row
 from neusight.predictors.errors import DataError
 from neusight.predictors.registry import DEFAULT_PREDICTOR, find_predictor
 from neusight.predictors.training.evaluate import Score, score_dataset

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.integrations.suites.case import CaseProgram, LeftOut, Suite, SuiteCase
-from neusight.integrations.suites.rows import Row, number_in, read_rows, whole_in
+from neusight.integrations.suites.csv_files import Row, number_in, read_rows, whole_in
 from neusight.predictors.errors import DataError
 from neusight.predictors.training.datasheet import KnownGPUs
 

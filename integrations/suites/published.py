@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from neusight.integrations.suites.case import CannotBuild, CaseProgram, LeftOut, Suite, SuiteCase
-from neusight.integrations.suites.rows import Row, number_in, read_rows, whole_in
+from neusight.integrations.suites.csv_files import Row, number_in, read_rows, whole_in
 from neusight.predictors.errors import UnknownGPUError
 from neusight.predictors.gpu import find_gpu
 
@@ -107,7 +107,7 @@ _TORCH_OF_CONTAINER = {"21.03": "1.9"}
 
 
 def _torch_of(text: str) -> str:
-    """The version of torch that ran; "" where nobody says."""
+    """The version of torch that ran; "" where it is not stated."""
     container = _CONTAINER.search(text)
     if container:
         return _TORCH_OF_CONTAINER.get(container[1], "")
@@ -128,7 +128,7 @@ def _program(row: Row, path: Path) -> CaseProgram:
     name = row["case_id"]
     family = next((made for start, made in _FAMILIES.items() if name.startswith(start)), None)
     if family is None:
-        raise CannotBuild(_why_not(row) or "nobody wrote its program")
+        raise CannotBuild(_why_not(row) or "its program is not available")
     return CaseProgram(
         family,
         _TIMM_NAMES.get(row["model"], row["model"]),

@@ -28,9 +28,9 @@ from neusight.advice.what_if import (
     without_waits,
 )
 from neusight.output.compiled import breaks_of, recompiles_of, resumed_frames
+from neusight.predictors.formatting import bytes_text, time_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
-from neusight.predictors.words import bytes_text, time_text
 from neusight.recording.recording import (
     CompiledFrame,
     Entry,
@@ -92,7 +92,7 @@ class _StepChange:
     what: str
     assumes: str
     entries: Entries
-    is_always_told: bool = False
+    is_always_shown: bool = False
 
 
 def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> list[Advice]:
@@ -105,7 +105,7 @@ def advice_for(forecast: Scheduled, *, smallest_gain: float = SMALLEST_GAIN) -> 
     found = []
     for change in _changes(what_if, forecast, smallest_gain):
         gain = 1 - what_if.latency_of(change.entries) / what_if.latency_us
-        if gain >= smallest_gain or change.is_always_told:
+        if gain >= smallest_gain or change.is_always_shown:
             # As a share of what the verdict says: the step repeated alone may differ slightly.
             latency_us = step.latency_ns / _NS_PER_US * (1 - gain)
             found.append(
@@ -230,7 +230,7 @@ def _of_compiled_code(what_if: WhatIf, frames: Sequence[CompiledFrame]) -> Itera
             assumes="the line can be traced or moved out of compiled code; it gains at least that, "
             "for the fusion across it is not counted",
             entries=without_break(what_if.entries, stop.line, resumed_frames(frames, stop)),
-            is_always_told=True,
+            is_always_shown=True,
         )
     for again in recompiles_of(frames):
         yield _StepChange(
@@ -238,7 +238,7 @@ def _of_compiled_code(what_if: WhatIf, frames: Sequence[CompiledFrame]) -> Itera
             what=f"no recompile for {again.line}: {again.reason}{_remedy(again.reason)}",
             assumes="each recompile costs the program seconds once, and no steady step",
             entries=what_if.entries,
-            is_always_told=True,
+            is_always_shown=True,
         )
 
 
@@ -310,7 +310,7 @@ def _of_precision(what_if: WhatIf, gpu: GPU, smallest_gain: float) -> Iterator[_
             assumes="every tensor of bfloat16 is one of float16; the scaler's own work, a pass "
             "over the gradients, is not counted",
             entries=with_float16(what_if.entries),
-            is_always_told=True,
+            is_always_shown=True,
         )
     half = _half_of(gpu.has_matrix_unit)
     if half and times["fp32"] + times["tf32"] >= least_us:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neusight.output.kernel_names import kernel_display_name
+from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -18,7 +19,7 @@ from neusight.predictors.kernel import (
     GemmSize,
     Kernel,
 )
-from neusight.predictors.learned.correction import network_words
+from neusight.predictors.learned.correction import network_text
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.roofline import (
     flop_roofline_us,
@@ -29,7 +30,6 @@ from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Group
 from neusight.predictors.training.nearest import nearest_rows
-from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.timeline.spans import KernelSpan
 
 __all__ = ["NothingToExplainError", "explain_kernels", "read_rows"]
@@ -50,7 +50,7 @@ _OWN_UNIT = {
 _ORIGINS = {
     "trained": "a network on top of the physics",
     "physics": "the physics of its class",
-    "fallback": "bytes over bandwidth: nobody mapped the op to kernels",
+    "fallback": "bytes over bandwidth: no function maps the op to kernels",
     "custom": "bytes over bandwidth: a kernel of the program's own, which may compute more",
 }
 
@@ -146,12 +146,12 @@ def _explained(spans: Sequence[KernelSpan], gpu: GPU, predictor: Predictor) -> l
     modules = list(dict.fromkeys(span.call.module or "(no module)" for span in spans))
     places = modules[0] + (f" and {len(modules) - 1} more" if len(modules) > 1 else "")
     rows = [
-        ("what", f"{_size_words(kernel)}, {_type_words(kernel, gpu)}"),
-        ("how", _algorithm_words(kernel, estimate, gpu)),
+        ("what", f"{_size_as_text(kernel)}, {_type_text(kernel, gpu)}"),
+        ("how", _algorithm_text(kernel, estimate, gpu)),
         ("where", f"{first.call.signature.op} in {places}"),
-        ("launch", _launch_words(kernel, estimate, gpu)),
-        ("bound", _bound_words(kernel, estimate, gpu)),
-        ("price", _price_words(kernel, estimate, gpu, predictor)),
+        ("launch", _launch_text(kernel, estimate, gpu)),
+        ("bound", _bound_text(kernel, estimate, gpu)),
+        ("price", _price_text(kernel, estimate, gpu, predictor)),
     ]
     name = kernel_display_name(kernel, estimate, gpu)
     lines = [f"  {len(spans)} x {each} ({interval})  {name}"]
@@ -173,13 +173,13 @@ def _near_lines(
         error = estimate.latency_us / row.measured_us - 1.0
         is_same = "the same: " if row.distance == 0.0 else ""
         lines.append(
-            f"      {label:<7} {is_same}{_size_words(row.kernel)}, {_type_words(row.kernel)}: "
+            f"      {label:<7} {is_same}{_size_as_text(row.kernel)}, {_type_text(row.kernel)}: "
             f"measured {time_text(row.measured_us)}, forecast {error:+.0%}"
         )
     return lines
 
 
-def _size_words(kernel: Kernel) -> str:
+def _size_as_text(kernel: Kernel) -> str:
     size = kernel.size
     if isinstance(size, GemmSize):
         batch = f"{size.batch} x " if size.batch > 1 else ""
@@ -208,7 +208,7 @@ def _size_words(kernel: Kernel) -> str:
     return f"{kernel.name} of {size.rows:,} x {size.width:,} elements"
 
 
-def _algorithm_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+def _algorithm_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     """The algorithm and the units that run it."""
     unit = _unit(kernel, gpu)
     cores = "tensor cores" if gpu.vendor == "nvidia" else "matrix cores"
@@ -239,18 +239,18 @@ def _unit(kernel: Kernel, gpu: GPU) -> str:
     return "fp32" if is_missing else kernel.compute
 
 
-def _type_words(kernel: Kernel, gpu: GPU | None = None) -> str:
+def _type_text(kernel: Kernel, gpu: GPU | None = None) -> str:
     compute = kernel.compute if gpu is None else _unit(kernel, gpu)
     types = kernel.dtype
     if kernel.out_dtype != kernel.dtype:
         types += f" to {kernel.out_dtype}"
     if kernel.flops and compute != _OWN_UNIT.get(kernel.dtype):
         types += f" in {compute}"
-    is_told = not kernel.variant or kernel.name.startswith(kernel.variant)
-    return types if is_told else f"{types}, {kernel.variant}"
+    is_shown = not kernel.variant or kernel.name.startswith(kernel.variant)
+    return types if is_shown else f"{types}, {kernel.variant}"
 
 
-def _launch_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+def _launch_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if isinstance(kernel.size, CollectiveSize):
         return ""
     words = [] if estimate.tile is None else [f"tiles of {estimate.tile[0]} x {estimate.tile[1]}"]
@@ -261,7 +261,7 @@ def _launch_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     return ", ".join(words)
 
 
-def _bound_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
+def _bound_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     """What limits it, and how far it is from the least that the datasheet allows."""
     words = []
     if kernel.flops:
@@ -279,17 +279,17 @@ def _bound_words(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     return f"{estimate.bound}; " + ", ".join(words) if words else estimate.bound
 
 
-def _price_words(kernel: Kernel, estimate: Estimate, gpu: GPU, predictor: Predictor) -> str:
-    told = f"{predictor.name}: {_ORIGINS.get(estimate.origin, estimate.origin)}"
+def _price_text(kernel: Kernel, estimate: Estimate, gpu: GPU, predictor: Predictor) -> str:
+    reported = f"{predictor.name}: {_ORIGINS.get(estimate.origin, estimate.origin)}"
     if estimate.predictor not in ("tiled", "tiled_burst"):
-        return told
-    network = network_words(kernel, gpu)
+        return reported
+    network = network_text(kernel, gpu)
     if not network:
-        return told
+        return reported
     sustained = estimate.predictor == "tiled"
     [physics] = Tiled(sustained=sustained, correction=None).predict([kernel], gpu)
     inside = "inside" if estimate.in_range else "outside"
     return (
-        f"{told}; the physics alone says {time_text(physics.latency_us)}; {network}; "
+        f"{reported}; the physics alone says {time_text(physics.latency_us)}; {network}; "
         f"{inside} the range of its measurements"
     )

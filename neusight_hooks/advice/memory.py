@@ -1,4 +1,4 @@
-"""What would make a program fit: each change made to its recording, which is then placed anew."""
+"""What would make a program fit: each change made to its recording, which is then placed again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Remedy:
     """A change to the program and the memory that it would then need.
 
     `total_bytes` is the smallest memory that it fits into, the CUDA context included; `added_us`
-    the time that it adds to a step, None where nobody knows; `needs` what else has to be true.
+    the time that it adds to a step, None where it is not known; `needs` what else has to be true.
     """
 
     what: str

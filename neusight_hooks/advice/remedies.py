@@ -39,7 +39,7 @@ class Saving(NamedTuple):
 
 
 def savings_of(recording: Recording) -> Iterator[Saving]:
-    """Every change that the program has room for."""
+    """Every change that the program has space for."""
     for family in families_of(recording):
         what = f"checkpoint {family.pattern} ({len(family.paths)} modules)"
         yield Saving(what, _checkpointing(family.paths), is_priced=True)

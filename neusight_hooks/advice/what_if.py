@@ -107,11 +107,11 @@ class WhatIf:
 
     def launching(self, call: OpCall, kernels: Sequence[Kernel]) -> OpCall:
         """A call in place of others that launches these kernels, whatever its op is."""
-        stand_in = replace(call, signature=replace(call.signature))
+        stub = replace(call, signature=replace(call.signature))
         estimates = self._forecast.predictor.predict(list(kernels), self._forecast.gpu)
-        self._own[id(stand_in.signature)] = tuple(zip(kernels, estimates, strict=True))
-        self._keep.append(stand_in)  # identities must not be used again
-        return stand_in
+        self._own[id(stub.signature)] = tuple(zip(kernels, estimates, strict=True))
+        self._keep.append(stub)  # identities must not be used again
+        return stub
 
     def latency_of(self, entries: Entries) -> float:
         """Microseconds that a loop of such steps takes for each."""

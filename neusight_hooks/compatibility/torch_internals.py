@@ -27,8 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from neusight.compatibility.releases import remedy_for_torch
 from neusight.predictors.errors import UnsupportedTorchError
-from neusight.supported import remedy_for_torch
 
 __all__ = [
     "FEATURES",

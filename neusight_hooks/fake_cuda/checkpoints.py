@@ -69,14 +69,14 @@ def _install_loading(patches: Patches) -> None:
     original_move = storages.to
     for name in ("to", "cuda"):
         patches.set(storages, name, lambda self, *args, **kwargs: move(self, *args, **kwargs))
-    original = patches.answer(torch.serialization, "load", load)
+    original = patches.replace_code(torch.serialization, "load", load)
 
     def rebuild_parameter(data: torch.Tensor, *args: Any) -> Any:
         """A parameter is where its data goes; made on the CPU it would lose them first."""
         home = homes.get(data.untyped_storage()._cdata) if is_reading else None
         return original_rebuild(data if home is None else data.to(home), *args)
 
-    original_rebuild = patches.answer(torch._utils, "_rebuild_parameter", rebuild_parameter)
+    original_rebuild = patches.replace_code(torch._utils, "_rebuild_parameter", rebuild_parameter)
 
 
 def _moved(found: Any, to_home: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -121,14 +121,14 @@ def _patch_safetensors(patches: Patches, module: Any) -> None:
             return loaded
         return {name: tensor.to(device) for name, tensor in loaded.items()}
 
-    original_save = patches.answer(module, "save_file", save_file)
-    original_load = patches.answer(module, "load_file", load_file)
+    original_save = patches.replace_code(module, "save_file", save_file)
+    original_load = patches.replace_code(module, "load_file", load_file)
 
 
 def _write_without_data(
     tensors: Mapping[str, torch.Tensor], filename: Any, metadata: Mapping[str, str] | None
 ) -> None:
-    """A file of the right size that takes no room on the disk: a header, and zeros never written.
+    """A file of the right size that takes no space on the disk: a header, and zeros never written.
 
     Tensors that have data keep it.
     """

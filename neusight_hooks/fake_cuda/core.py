@@ -27,10 +27,10 @@ from typing import Any
 import torch
 
 from neusight._version import __version__
+from neusight.compatibility.releases import refuse_platform, refuse_torch, remedy_for_torch
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
 from neusight.recording.dispatch.record_functions import CHECK_PROGRAM, is_known_header
-from neusight.supported import refuse_platform, refuse_torch, remedy_for_torch
 
 __all__ = [
     "IS_CUDA_BUILD",
@@ -50,7 +50,7 @@ IS_CUDA_BUILD = torch.version.cuda is not None
 _CUDA_DEVICE_TYPE = 1
 _NUM_DEVICE_TYPES = 22
 
-#: Slots of a stand-in device guard: more than c10/core/impl/DeviceGuardImplInterface.h has.
+#: Slots of a stub device guard: more than c10/core/impl/DeviceGuardImplInterface.h has.
 _GUARD_SLOTS = 64
 
 #: Words before the first slot of an Itanium C++ ABI virtual table: offset to top, type information.

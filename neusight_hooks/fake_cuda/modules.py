@@ -103,7 +103,7 @@ def _install_truncated_normal(patches: Patches) -> None:
                 return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
         return original(tensor, mean, std, a, b, generator)
 
-    original = patches.answer(nn.init, "_no_grad_trunc_normal_", truncated_normal)
+    original = patches.replace_code(nn.init, "_no_grad_trunc_normal_", truncated_normal)
 
 
 def _install_apply(patches: Patches, recorder: Recorder) -> None:

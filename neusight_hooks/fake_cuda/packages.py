@@ -52,7 +52,7 @@ def install_packages(patches: Patches) -> None:
     def patch_transformers(module: Any) -> None:
         from neusight.fake_cuda.inlined import is_tracers_tensor
 
-        patches.answer(module, "is_fake_tensor", is_tracers_tensor)
+        patches.replace_code(module, "is_fake_tensor", is_tracers_tensor)
 
     when_imported(patches, "transformers.utils.import_utils", patch_transformers)
 

@@ -42,7 +42,7 @@ class _Change(NamedTuple):
 class Patches:
     """A stack of what is replaced; `restore` undoes it, also where the old value was None.
 
-    How to undo a change is noted before it is made, mostly as one call of a builtin: whatever
+    How to undo a change is recorded before it is made, mostly as one call of a builtin: whatever
     interrupts, and wherever, each change is either not made or undone.
     """
 
@@ -88,7 +88,9 @@ class Patches:
                     for change in changes:
                         setattr(change.owner, change.name, change.value)
 
-    def answer(self, owner: Any, name: str, replacement: Callable[..., Any]) -> Callable[..., Any]:
+    def replace_code(
+        self, owner: Any, name: str, replacement: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Replaces what the function `owner.name` does, also for those who imported it before.
 
         The function object stays and its code is exchanged; what is no plain function (a class, a

@@ -12,15 +12,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neusight.compatibility.torch_internals import missing, require
-from neusight.fake_cuda.answers.accelerator import install_accelerator
-from neusight.fake_cuda.answers.clock import LiveClock, install_virtual_time
-from neusight.fake_cuda.answers.covariance import install_covariance
-from neusight.fake_cuda.answers.facade import install_facade
-from neusight.fake_cuda.answers.late_modules import load_late_modules_in
-from neusight.fake_cuda.answers.live_memory import LiveMemory
-from neusight.fake_cuda.answers.native.generators import install_generators
-from neusight.fake_cuda.answers.native_names import install_native_names
-from neusight.fake_cuda.answers.overrides import install_overrides
 from neusight.fake_cuda.checkpoints import install_checkpoints
 from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
@@ -29,24 +20,33 @@ from neusight.fake_cuda.core import enter_cuda_core, record_functions_failure
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
-from neusight.fake_cuda.nvml.installing import install_nvml
+from neusight.fake_cuda.nvml.installation import install_nvml
 from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.overlay.spawned import install_spawned
 from neusight.fake_cuda.overlay.writers import install_writers
-from neusight.fake_cuda.own_code.custom_ops import install_custom_ops
-from neusight.fake_cuda.own_code.exchange import install_exchange
-from neusight.fake_cuda.own_code.gradients import install_gradients
-from neusight.fake_cuda.own_code.numeric_checks import install_numeric_checks
-from neusight.fake_cuda.own_code.subclasses import install_subclasses
 from neusight.fake_cuda.packages import install_packages
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.processes.processes import Processes
 from neusight.fake_cuda.processes.sent_tensors import install_sent_tensors
 from neusight.fake_cuda.processes.starting import install_processes
 from neusight.fake_cuda.store.store import Store
+from neusight.fake_cuda.torch_api.accelerator import install_accelerator
+from neusight.fake_cuda.torch_api.clock import SimulatedClock, install_virtual_time
+from neusight.fake_cuda.torch_api.covariance import install_covariance
+from neusight.fake_cuda.torch_api.cuda_module import install_cuda_module
+from neusight.fake_cuda.torch_api.lazy_modules import load_lazy_modules_in
+from neusight.fake_cuda.torch_api.native.generators import install_generators
+from neusight.fake_cuda.torch_api.native_names import install_native_names
+from neusight.fake_cuda.torch_api.overrides import install_overrides
+from neusight.fake_cuda.torch_api.simulated_memory import SimulatedMemory
+from neusight.fake_cuda.user_extensions.custom_ops import install_custom_ops
+from neusight.fake_cuda.user_extensions.dlpack import install_dlpack
+from neusight.fake_cuda.user_extensions.gradients import install_gradients
+from neusight.fake_cuda.user_extensions.numeric_checks import install_numeric_checks
+from neusight.fake_cuda.user_extensions.subclasses import install_subclasses
 from neusight.fake_cuda.user_kernels import install_user_kernels
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.dispatch.operator_calls import OperatorCalls
@@ -83,7 +83,7 @@ def enter_fake_cuda(
     *,
     price: Pricing,
     host: HostProfile,
-    asked: Callable[[str, object], None],
+    on_query: Callable[[str, object], None],
     virtual_time: bool = False,
     store: Store | None = None,
     has_view: bool = False,
@@ -98,12 +98,12 @@ def enter_fake_cuda(
     do; what they do to files goes to `store`, without one where they say: to the user's own, or in
     a process that `has_view` to its copy-on-write view. With `compiles_models`
     their models are compiled, whatever they say. What they start joins `processes`. `undo` ends it;
-    how to undo a change is noted there before the change is made."""
-    clocks: list[LiveClock] = []
+    how to undo a change is recorded there before the change is made."""
+    clocks: list[SimulatedClock] = []
 
-    def clock() -> LiveClock:
+    def clock() -> SimulatedClock:
         if not clocks:
-            clocks.append(LiveClock(recorder, price, host))
+            clocks.append(SimulatedClock(recorder, price, host))
         return clocks[0]
 
     recorder.handlers = HANDLERS
@@ -111,33 +111,33 @@ def enter_fake_cuda(
     undo.enter_context(quiet_fake_kernels())
     patches = Patches()
     undo.enter_context(patches.undo)
-    memory = LiveMemory(recorder, gpu, raises=raise_out_of_memory)
+    memory = SimulatedMemory(recorder, gpu, raises=raise_out_of_memory)
 
-    def asked_by_program(question: str, answer: object) -> None:
+    def on_program_query(device_query: str, answer: object) -> None:
         if not recorder.mode.is_inside:  # else Inductor did, of which `inductor` is the question
-            asked(question, answer)
+            on_query(device_query, answer)
 
-    install_facade(patches, recorder, gpu, memory, asked_by_program, clock)
-    install_native_names(patches, recorder, gpu, asked_by_program)
+    install_cuda_module(patches, recorder, gpu, memory, on_program_query, clock)
+    install_native_names(patches, recorder, gpu, on_program_query)
     install_accelerator(patches)
     install_covariance(patches, recorder)
     wrappers = Wrappers()
-    heard = wrappers.hearing(recorder.mode, asked)
-    install_overrides(patches, recorder, gpu, heard)
+    on_tracked_query = wrappers.recording_queries(recorder.mode, on_query)
+    install_overrides(patches, recorder, gpu, on_tracked_query)
     install_packages(patches)
     install_modules(patches, recorder)
     _install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
     install_generators(patches, recorder)  # one for each GPU, whose number is known from here on
     install_nested(patches, recorder)
     install_user_kernels(patches, recorder)
-    _install_own_code(patches, recorder)
+    _install_user_extensions(patches, recorder)
     install_sent_tensors(patches)
     renew_readings = install_nvml(patches, gpu, lambda: recorder.devices.count)
     if processes is not None:
         processes.before_start = renew_readings
         if processes.process is None:  # else this one joined at its start
             install_processes(patches, processes)
-    install_compiler(patches, recorder, gpu, heard, wrappers)
+    install_compiler(patches, recorder, gpu, on_tracked_query, wrappers)
     if compiles_models:
         install_trial(patches, recorder)
     _install_overlay(patches, store)
@@ -145,10 +145,10 @@ def enter_fake_cuda(
         install_folder_renames(patches)
     install_checkpoints(patches)
     _set_only_lift_cpu_tensors(undo)
-    _leave_room_for_hooks(undo)
+    _raise_recursion_limit(undo)
     undo.callback(torch.set_rng_state, torch.get_rng_state())
     undo.enter_context(torch.autograd.set_multithreading_enabled(False))
-    load_late_modules_in(undo, lambda: _as_before(patches))
+    load_lazy_modules_in(undo, lambda: _as_before(patches))
     undo.callback(setattr, recorder.tape, "is_open", False)
     recorder.tape.is_open = True
     recorder.hooks.start(undo)
@@ -197,9 +197,9 @@ def _refuse_process_groups(*args: object, **kwargs: object) -> None:
     require("distributed")
 
 
-def _install_own_code(patches: Patches, recorder: Recorder) -> None:
+def _install_user_extensions(patches: Patches, recorder: Recorder) -> None:
     install_custom_ops(patches, recorder)
-    install_exchange(patches)
+    install_dlpack(patches)
     install_gradients(patches)
     install_numeric_checks(patches, recorder)
     install_subclasses(patches)
@@ -221,7 +221,7 @@ def _install_overlay(patches: Patches, store: Store | None) -> None:
 _FRAMES_WITH_HOOKS = 2
 
 
-def _leave_room_for_hooks(undo: ExitStack) -> None:
+def _raise_recursion_limit(undo: ExitStack) -> None:
     """Modules may nest as deep as without a forecast, though each call has hooks in between."""
     before = sys.getrecursionlimit()
     room = before * _FRAMES_WITH_HOOKS

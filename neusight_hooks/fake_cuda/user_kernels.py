@@ -143,7 +143,7 @@ class UnbuiltKernel:
     def __init__(self, kernel: Any, options: Mapping[str, Any]) -> None:
         self._kernel = kernel
         self.name = kernel.__name__
-        #: Triton launches 4 warps where nobody says how many.
+        #: Triton launches 4 warps where it is not stated how many.
         self.metadata = SimpleNamespace(
             shared=0, num_warps=options.get("num_warps", 4), name=self.name
         )
@@ -192,7 +192,7 @@ def record_launch(
     if f"{language}::{name}" not in mapped_ops():
         recorder.warn_once(
             "kernels of the program's own are priced by the bytes of their tensors; "
-            f'register_op("{language}::{name}") tells better'
+            f'register_op("{language}::{name}") describes them better'
         )
     recorder.record_op(KnownOp(OpSignature(f"{language}::{name}", "default", arguments, ())))
 

@@ -1,1 +1,1 @@
-"""Models that generate: their phases, their cache, and what is told of them."""
+"""Models that generate: their phases, their cache, and what is shown of them."""

@@ -1,4 +1,4 @@
-"""What is told of a model that generates: time to the first token and to each more, its cache."""
+"""What is shown of a model that generates: time to the first token and to each more, its cache."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from neusight.inference.generation import Generation
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.formatting import bytes_text, time_text
 
 __all__ = ["Phases", "phase_figures", "phase_lines", "phases_json"]
 
 _US_PER_S = 1e6
-#: A token later that takes this much longer is told by itself.
+#: A token later that takes this much longer is shown by itself.
 _LONGER = 0.005
 
 
@@ -66,7 +66,7 @@ def phase_lines(phases: Phases | None) -> Iterator[str]:
     found = phases.generation
     first_us, last_us = phases.tpot_us
     ttft = time_text(found.ttft_us)
-    yield f"  prefill   {_prompt_words(found)}: {ttft} to the first token (TTFT)"
+    yield f"  prefill   {_prompt_text(found)}: {ttft} to the first token (TTFT)"
     later = ""
     if abs(last_us - first_us) > _LONGER * first_us:
         later = f", {time_text(last_us, like=first_us)} at {found.last_context:,}"
@@ -90,7 +90,7 @@ def phase_figures(phases: Phases | None) -> Iterator[tuple[str, str]]:
     if phases is None:
         return
     found = phases.generation
-    yield time_text(found.ttft_us), f"to the first token (TTFT); {_prompt_words(found)}"
+    yield time_text(found.ttft_us), f"to the first token (TTFT); {_prompt_text(found)}"
     first_us, last_us = phases.tpot_us
     yield (
         time_text(last_us),
@@ -104,7 +104,7 @@ def phase_figures(phases: Phases | None) -> Iterator[tuple[str, str]]:
         )
 
 
-def _prompt_words(found: Generation) -> str:
+def _prompt_text(found: Generation) -> str:
     prompt = f"{found.samples} x {found.prompt:,} tokens"
     if not found.encode_us:
         return prompt

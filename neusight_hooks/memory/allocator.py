@@ -173,7 +173,7 @@ class Allocator:
         if self._fitting(rounded, pool) is not None:
             return True
         tail = self._tails.get(pool)
-        room = self._room(pool)
+        room = self._space(pool)
         if self.reserved + self._new_bytes(rounded, pool, room) <= self.capacity_bytes:
             return True
         releasable = sum(num_bytes for _, num_bytes in map(self._releasable, self._cached()))
@@ -209,7 +209,7 @@ class Allocator:
             self._release(block)
 
     def reset_peak(self) -> None:
-        """Peaks start anew from what is held now."""
+        """Peaks start again from what is held now."""
         self.peak_allocated = self.allocated
         self.peak_reserved = self.reserved
 
@@ -315,12 +315,12 @@ class Allocator:
 
     def _new_block(self, rounded: int, pool: int) -> tuple[Block, bool]:
         expands = self.settings.expandable_segments
-        num_bytes = self._new_bytes(rounded, pool, self._room(pool))
+        num_bytes = self._new_bytes(rounded, pool, self._space(pool))
         fits = True
         if self.capacity_bytes is not None and self.reserved + num_bytes > self.capacity_bytes:
             self.num_retries += 1
             self.empty_cache()
-            num_bytes = self._new_bytes(rounded, pool, self._room(pool))
+            num_bytes = self._new_bytes(rounded, pool, self._space(pool))
             fits = self.reserved + num_bytes <= self.capacity_bytes
         self.reserved += num_bytes
         if pool >> 1 > FIRST_PRIVATE:
@@ -331,10 +331,10 @@ class Allocator:
             return self._expanded(num_bytes, pool), fits
         block = Block(self._next_address, num_bytes, pool)
         self._next_address += round_up(num_bytes, SEGMENT_ROUND_BYTES)
-        self._tell("segment_alloc", block.address, num_bytes, pool)
+        self._record_change("segment_alloc", block.address, num_bytes, pool)
         return block, fits
 
-    def _room(self, pool: int) -> int:
+    def _space(self, pool: int) -> int:
         """Bytes that are free at the end of the pool's expandable segment."""
         tail = self._tails.get(pool)
         return tail.num_bytes if tail is not None and tail.is_free else 0
@@ -360,7 +360,7 @@ class Allocator:
             self._num_expandable += 1
         else:
             address = tail.address + tail.num_bytes
-        self._tell("segment_map", address, num_bytes, pool)
+        self._record_change("segment_map", address, num_bytes, pool)
         if tail is not None and tail.is_free:
             self._forget(tail)
             tail.num_bytes += num_bytes
@@ -399,7 +399,9 @@ class Allocator:
         self._forget(block)
         self.reserved -= num_bytes
         expands = self.settings.expandable_segments
-        self._tell("segment_unmap" if expands else "segment_free", start, num_bytes, block.pool)
+        self._record_change(
+            "segment_unmap" if expands else "segment_free", start, num_bytes, block.pool
+        )
         if expands:
             self._unmap(block, start, num_bytes)
 
@@ -430,7 +432,7 @@ class Allocator:
         elif neighbours[1] is not None:
             neighbours[1].before = None
 
-    def _tell(
+    def _record_change(
         self,
         action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"],
         address: int,

@@ -147,7 +147,7 @@ class MemoryTimeline:
     settings: AllocatorSettings
     #: What of `peak_reserved` are private pools of CUDA graphs.
     reserved_for_graphs: int = 0
-    #: The largest workspace of cuDNN that there was no room for, and that an op ran without.
+    #: The largest workspace of cuDNN that there was no space for, and that an op ran without.
     most_left_out: int = 0
     out_of_memory: OutOfMemory | None = None
     spread: Spread = field(default_factory=Spread)
@@ -241,7 +241,7 @@ class Placement:
     def __init__(self, allocator: Allocator, workspaces: Workspaces | None = None) -> None:
         self.allocator = allocator
         self.workspaces = workspaces
-        #: The largest workspace that there was no room for, and that an op ran without.
+        #: The largest workspace that there was no space for, and that an op ran without.
         self.most_left_out = 0
         #: Position of the last `Alloc` or `Free`, -1 before the first; number of the step.
         self.mark = -1

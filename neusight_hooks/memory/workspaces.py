@@ -175,8 +175,8 @@ def _product_need(gpu: GPU, environment: Mapping[str, str]) -> Need:
 
 def _lt_need(version: tuple[int, int], environment: Mapping[str, str]) -> Need | None:
     """cuBLASLt's own workspace; None where it shares that of cuBLAS."""
-    said = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "")
-    if said == "1" or (said != "0" and version >= _UNIFIED_SINCE):
+    stated = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "")
+    if stated == "1" or (stated != "0" and version >= _UNIFIED_SINCE):
         return None
     size = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
     num_bytes = int(size) * 1024 if size.isdigit() else CUBLASLT_BYTES
@@ -209,7 +209,7 @@ def _of_convolution(kernels: tuple[Kernel, ...], fp32: tuple[str, ...]) -> tuple
 
 
 def _temporary(sizes: tuple[int, ...]) -> tuple[Need, ...]:
-    """Tensors of an op's own, told apart by their number."""
+    """Tensors of an op's own, distinguished by their number."""
     return tuple(Need(f"temporary {number}", size) for number, size in enumerate(sizes) if size)
 
 

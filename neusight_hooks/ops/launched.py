@@ -18,7 +18,7 @@ __all__ = ["kernels_launched_by", "kernels_of_calls", "listening"]
 
 def kernels_launched_by(function: Callable[[], object]) -> tuple[tuple[Kernel, ...], list[str]]:
     """The kernels, as a forecast describes them, of one call on whatever device it runs on, and
-    the names of the ops that nobody described."""
+    the names of the ops without a description."""
     with listening() as calls:
         function()
     return kernels_of_calls(calls)
@@ -27,7 +27,7 @@ def kernels_launched_by(function: Callable[[], object]) -> tuple[tuple[Kernel, .
 def kernels_of_calls(
     calls: Sequence[tuple[OpSignature, MathMode]],
 ) -> tuple[tuple[Kernel, ...], list[str]]:
-    """The kernels of what was recorded, and the names of the ops that nobody described."""
+    """The kernels of what was recorded, and the names of the ops without a description."""
     mappings = [(signature, map_op(signature, math)) for signature, math in calls]
     unmapped = [signature.op for signature, mapping in mappings if not mapping.is_mapped]
     return tuple(kernel for _, mapping in mappings for kernel in mapping.kernels), unmapped

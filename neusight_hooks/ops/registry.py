@@ -207,7 +207,7 @@ def _unknown(signature: OpSignature) -> Kernel:
     )
 
 
-#: Words in the name of an op that nobody described, which is all that is known of it: it writes
+#: Words in the name of an op without a description, which is all that is known of it: it writes
 #: where others write too.
 _SCATTERING = ("scatter", "index_put", "index_add", "bincount", "histc")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.figures import Row
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.formatting import bytes_text, time_text
 from neusight.recording.recording import (
     COMPILED_CODE,
     CompiledFrame,
@@ -142,13 +142,13 @@ def resumed_frames(frames: Sequence[CompiledFrame], stop: Break) -> set[str]:
 def _priced_breaks(
     frames: Sequence[CompiledFrame], step: StepSpan | None, timeline: Timeline, host: HostProfile
 ) -> Iterator[Break]:
-    told: set[str] = set()  # a call is that of one break, where two are on a line
+    reported: set[str] = set()  # a call is that of one break, where two are on a line
     for stop in breaks_of(frames):
         if step is None:
             yield stop
             continue
-        ids = resumed_frames(frames, stop) - told
-        told |= ids
+        ids = resumed_frames(frames, stop) - reported
+        reported |= ids
         calls = [mark for mark in _marks(step.replay.step.entries) if frame_of(mark) in ids]
         waits = _waits_at(stop.line, step, timeline)
         yield stop._replace(
@@ -203,8 +203,8 @@ def compiled_lines(found: Compilation) -> list[str]:
         f"({time_text(fused.time_us)}, {fused.share:.1%} of kernel time)"
         f"{buffers if found.buffer_bytes else ''}"
     ]
-    lines += _shown([_break_words(stop) for stop in found.breaks], "breaks")
-    lines += _shown([_recompile_words(again) for again in found.recompiles], "recompiles")
+    lines += _shown([_break_text(stop) for stop in found.breaks], "breaks")
+    lines += _shown([_recompile_text(again) for again in found.recompiles], "recompiles")
     return lines
 
 
@@ -214,7 +214,7 @@ def _shown(rows: Sequence[str], what: str) -> list[str]:
     return [*lines, f"            and {more} more {what}"] if more > 0 else lines
 
 
-def _break_words(stop: Break) -> str:
+def _break_text(stop: Break) -> str:
     costs = []
     if stop.num_calls:
         calls = _counted(stop.num_calls, "more call")
@@ -228,7 +228,7 @@ def _break_words(stop: Break) -> str:
     return f"{words}; costs {' and '.join(costs)} a step, and fusion across it"
 
 
-def _recompile_words(again: Recompile) -> str:
+def _recompile_text(again: Recompile) -> str:
     times = f" ({again.num_times} times)" if again.num_times > 1 else ""
     return f"recompiled{times} for {again.line}: {again.reason}"
 

@@ -153,9 +153,9 @@ def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if compute == "fp64":
         return f"cutlass_80_tensorop_d884gemm_{tile_m}x{tile_n}_16x3_{layout}_align1"
     if major >= 10 and compute in ("bf16", "fp16", "fp8"):
-        letters = {"bf16": "tst", "fp16": "hsh", "fp8": "qqtst"}[compute]
+        messages = {"bf16": "tst", "fp16": "hsh", "fp8": "qqtst"}[compute]
         order = layout.upper() + "N"
-        return f"nvjet_{letters}_{tile_m}x{tile_n}_64x4_2x1_v_bz_{order}"
+        return f"nvjet_{messages}_{tile_m}x{tile_n}_64x4_2x1_v_bz_{order}"
     if major >= 9 and compute in ("bf16", "fp16", "fp8", "tf32"):
         types = {
             "bf16": "bf16bf16_bf16f32_f32",

@@ -10,7 +10,7 @@ from typing import Any
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.clusters.placement import ranks_from
-from neusight.predictors.words import bytes_text, counted, time_text
+from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
@@ -22,8 +22,8 @@ __all__ = [
     "rank_row",
     "ranks_json",
     "ranks_run",
+    "run_as_text",
     "run_text",
-    "run_words",
     "slowest",
 ]
 
@@ -80,7 +80,7 @@ def slowest(rows: Sequence[RankRow]) -> RankRow:
     return min(equals, key=lambda row: row.waited_us)
 
 
-def _who_is_slowest(rows: Sequence[RankRow]) -> str:
+def _slowest_rank(rows: Sequence[RankRow]) -> str:
     last = slowest(rows)
     step = f"{time_text(last.step_us)} a step"
     others = [row for row in rows if row is not last]
@@ -113,7 +113,7 @@ def ranks_run(recording: Recording) -> tuple[int, ...]:
     return () if text is None else ranks_from(text)
 
 
-def run_words(recording: Recording, shown: Iterable[int]) -> str:
+def run_as_text(recording: Recording, shown: Iterable[int]) -> str:
     """Which ranks those that are `shown` stand for, and which were not run at all; "" where no
     more than these were asked for."""
     run = frozenset(ranks_run(recording))
@@ -134,7 +134,7 @@ def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
     if not rows:
         return []
     world_size = recording.world_size
-    title = f"  ranks     {len(rows)} of {world_size} side by side; {_who_is_slowest(rows)}"
+    title = f"  ranks     {len(rows)} of {world_size} side by side; {_slowest_rank(rows)}"
     header = f"    {'rank':<6}{'step':>11}{'no compute':>12}{'waits':>11}{'memory':>12}"
     lines = [
         f"    {row.rank:<6}{time_text(row.step_us):>11}{row.bubble:>12.1%}"
@@ -143,7 +143,7 @@ def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
         for row in rows[:_MOST_SHOWN]
     ]
     more = len(rows) - _MOST_SHOWN
-    others = run_words(recording, [row.rank for row in rows])
+    others = run_as_text(recording, [row.rank for row in rows])
     return [
         title,
         header,

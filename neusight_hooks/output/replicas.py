@@ -1,4 +1,4 @@
-"""How many ranks take in samples of their own, read off what a rank's forward sends."""
+"""How many ranks consume samples of their own, read off what a rank's forward sends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from neusight.recording.recording import RANK_OPTION, Entry, Mark, OpCall, Recording
-from neusight.timeline.ranks.likeness import connected, peers_of
+from neusight.timeline.ranks.similarity import connected, peers_of
 
 __all__ = ["Replicas", "replicas_of", "replicas_together"]
 
@@ -25,8 +25,8 @@ _ACTIVATION_DIMENSIONS = 2
 
 @dataclass(frozen=True)
 class Replicas:
-    """`count` replicas among `world_size` ranks: the ranks of a replica take in the same samples.
-    None: this rank alone does not tell, for it is a stage of a pipeline. `split` ranks share each
+    """`count` replicas among `world_size` ranks: the ranks of a replica consume the same samples.
+    None: this rank alone does not state, for it is a stage of a pipeline. `split` ranks share each
     of its layers."""
 
     world_size: int = 1

@@ -1,4 +1,4 @@
-"""What is told of a forecast: the first screen in words, and all figures as plain values."""
+"""What is shown of a forecast: the first screen in words, and all figures as plain values."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
 from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
-from neusight.output.ranks import RankRow, rank_lines, ranks_json, ranks_run, run_words
-from neusight.output.system import network_words
+from neusight.output.ranks import RankRow, rank_lines, ranks_json, ranks_run, run_as_text
+from neusight.output.system import network_text
 from neusight.predictors.clusters.topology import Topology
+from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
-from neusight.predictors.words import bytes_text, counted, time_text
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Findings",
+    "SummaryData",
     "describe",
     "headline",
     "memory_verdict",
     "to_dict",
     "to_json",
-    "verdict_words",
+    "verdict_text",
 ]
 
 #: Raised when a key of `to_json` changes its meaning or goes.
@@ -45,15 +45,15 @@ _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "blo
 
 
 @dataclass(frozen=True)
-class Findings:
+class SummaryData:
     """What a forecast found, as far as it is told.
 
-    `unmapped` are ops that nobody mapped to kernels; `trace_path` where its trace was written;
+    `unmapped` are ops without a mapping to kernels; `trace_path` where its trace was written;
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
-    and `notes` what the figures rest on that nobody stated. `ranks` are those that were run side by
+    and `notes` what the figures rest on not stated. `ranks` are those that were run side by
     side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
     `phases` are those of a model that generates. `host_assumes` says which machine and software
-    the costs of the host stand for, where nobody measured them.
+    the costs of the host stand for, where it was not measured them.
     """
 
     recording: Recording
@@ -97,10 +97,10 @@ def memory_verdict(recording: Recording, memory: MemoryTimeline) -> MemoryVerdic
     return "does not fit" if ran_out(recording) else memory.verdict
 
 
-def verdict_words(verdict: MemoryVerdict) -> str:
+def verdict_text(verdict: MemoryVerdict) -> str:
     """The verdict as it is shown.
 
-    >>> verdict_words("close")
+    >>> verdict_text("close")
     'close (may not fit)'
     """
     return _VERDICT_WORDS.get(verdict, verdict)
@@ -124,34 +124,34 @@ def headline(verdict: Verdict) -> str:
     return f"{words}, {rate[0]:,.0f} {rate[1]}/s{ranks}"
 
 
-def describe(found: Findings, *, changes: Sequence[str] = ()) -> str:
+def describe(found: SummaryData, *, changes: Sequence[str] = ()) -> str:
     """The first screen: verdict, where the time goes, memory, coverage, warnings, then `changes`:
     the lines on what to change."""
     gpu = found.gpu
     if found.failure:
-        return printable_lines(_failure_words(found))
+        return printable_lines(_failure_lines(found))
     if found.verdict.num_kernels == 0:
         return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(found.warnings)])
     lines = [
-        f"{gpu.name}: {verdict_words(found.memory_verdict)}, {headline(found.verdict)}",
+        f"{gpu.name}: {verdict_text(found.memory_verdict)}, {headline(found.verdict)}",
         "",
-        *_time_words(found.verdict),
+        *_time_text(found.verdict),
         "",
         *phase_lines(found.phases),
         *rank_lines(found.ranks, found.recording),
-        *_known_memory_words(found),
+        *_known_memory_text(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
-        _coverage_words(found.verdict, found.unmapped),
-        _setting_words(found),
+        _coverage_text(found.verdict, found.unmapped),
+        _setting_text(found),
         *_premises(found),
         *_bullets(found.warnings),
         *changes,
-        *_trace_words(found),
+        *_trace_text(found),
     ]
     return printable_lines(lines)
 
 
-def _time_words(verdict: Verdict) -> list[str]:
+def _time_text(verdict: Verdict) -> list[str]:
     """Where the time goes, all of it in one unit."""
     busy_us = verdict.gpu_busy_us
     return [
@@ -166,24 +166,24 @@ def _time_words(verdict: Verdict) -> list[str]:
     ]
 
 
-def _premises(found: Findings) -> Iterator[str]:
+def _premises(found: SummaryData) -> Iterator[str]:
     """What the figures rest on: the host, a calibration, what was taken for a batch and a step."""
-    yield from _host_words(found)
+    yield from _host_text(found)
     if found.calibration is not None:
         yield f"  measured  {found.calibration.headline()}"
     if found.verdict.batch:
-        yield f"  batch     {_batch_words(found.verdict.batch)}"
-        yield from _replica_words(found.verdict)
+        yield f"  batch     {_batch_text(found.verdict.batch)}"
+        yield from _replica_text(found.verdict)
     elif found.verdict.kind != "setup":
         yield "  batch     not known; --samples N or --tokens N of a step gives the throughput"
     rank = found.recording.options.get(RANK_OPTION)
     if rank and not found.ranks:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"
-        others = run_words(found.recording, [found.recording.rank])
+        others = run_as_text(found.recording, [found.recording.rank])
         if others:
             yield f"            {others}"
     if found.topology is not None:
-        yield f"  topology  {found.topology.name}, {network_words(found.topology)}"
+        yield f"  topology  {found.topology.name}, {network_text(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)
     if taken:
         whole = f", {time_text(found.verdict.latency_us)} in all"
@@ -191,7 +191,7 @@ def _premises(found: Findings) -> Iterator[str]:
         yield f"  step      {taken}; {counted}{whole if found.verdict.kind == 'eval' else ''}"
 
 
-def _trace_words(found: Findings) -> list[str]:
+def _trace_text(found: SummaryData) -> list[str]:
     return [f"  trace     {found.trace_path}"] if found.trace_path else []
 
 
@@ -208,7 +208,7 @@ def _bullets(texts: Iterable[str]) -> list[str]:
     return [f"  note      {text}" for text in texts]
 
 
-def _failure_words(found: Findings) -> list[str]:
+def _failure_lines(found: SummaryData) -> list[str]:
     """Of a program that failed only what was recorded until then is known: no step, no verdict but
     that it does not fit, where that is why."""
     verdict, memory, gpu = found.verdict, found.memory, found.gpu
@@ -220,23 +220,24 @@ def _failure_words(found: Findings) -> list[str]:
     if found.recording.num_ops:
         steps = _counted_steps(verdict.steps)
         lines.append(f"  recorded  until then: {steps}, {time_text(verdict.latency_us)} in all")
-        lines += _memory_words(memory, gpu)
+        lines += _memory_text(memory, gpu)
     else:
         lines.append("  recorded  until then: nothing on the GPU")
     lines += _bullets(found.warnings)
-    return [*lines, *_trace_words(found)]
+    return [*lines, *_trace_text(found)]
 
 
-def _known_memory_words(found: Findings) -> list[str]:
+def _known_memory_text(found: SummaryData) -> list[str]:
     if found.memory_verdict != "unknown":
-        return _memory_words(found.memory, found.gpu)
+        return _memory_text(found.memory, found.gpu)
     return [
-        f"  memory    not known, of {bytes_text(found.gpu.memory_bytes)}: nothing that was read"
-        " tells of it"
+        f"  memory    not known, of {bytes_text(found.gpu.memory_bytes)}: the file that was read "
+        "does not state"
+        " it"
     ]
 
 
-def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
+def _memory_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
     lines = [
         f"  memory    {bytes_text(memory.peak_allocated)} allocated, "
         f"{bytes_text(memory.peak_reserved)} reserved, {bytes_text(gpu.context_bytes)} context, "
@@ -251,19 +252,19 @@ def _memory_words(memory: MemoryTimeline, gpu: GPU) -> list[str]:
         )
     if memory.most_left_out:
         lines.append(
-            f"            no room for {bytes_text(memory.most_left_out)} of cuDNN's workspace: "
+            f"            no space for {bytes_text(memory.most_left_out)} of cuDNN's workspace: "
             "other kernels run, which may be slower"
         )
     if memory.peak_event is not None:
         source = memory.peak_event.source
         line = f", {source.stack[0]}" if source.stack else ""
         lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
-        held = _category_words(memory)
+        held = _category_text(memory)
         lines += [f"            {held}"] if held else []
-    return lines + _out_of_memory_words(memory)
+    return lines + _out_of_memory_text(memory)
 
 
-def _out_of_memory_words(memory: MemoryTimeline) -> list[str]:
+def _out_of_memory_text(memory: MemoryTimeline) -> list[str]:
     failure = memory.out_of_memory
     if failure is None:
         return []
@@ -274,7 +275,7 @@ def _out_of_memory_words(memory: MemoryTimeline) -> list[str]:
     ]
 
 
-def _category_words(memory: MemoryTimeline) -> str:
+def _category_text(memory: MemoryTimeline) -> str:
     held = sorted(memory.by_category.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{name.replace('_', ' ')} {bytes_text(num_bytes)}"
@@ -287,7 +288,7 @@ def _category_words(memory: MemoryTimeline) -> str:
 _ORIGIN_WORDS = {"custom": "kernels of the program's own by their bytes"}
 
 
-def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
+def _coverage_text(verdict: Verdict, unmapped: Sequence[str]) -> str:
     shares = ", ".join(
         f"{share:.0%} {_ORIGIN_WORDS.get(origin, origin)}"
         for origin, share in verdict.coverage.items()
@@ -301,7 +302,7 @@ def _coverage_words(verdict: Verdict, unmapped: Sequence[str]) -> str:
     return words
 
 
-def _setting_words(found: Findings) -> str:
+def _setting_text(found: SummaryData) -> str:
     """What it was forecast for, and with."""
     torch = found.recording.torch_version.partition("+")[0]
     clock = clock_of(found.predictor)
@@ -309,7 +310,7 @@ def _setting_words(found: Findings) -> str:
     return f"  setting   {found.gpu.name}, host {found.host!r}, torch {torch}, {priced}"
 
 
-def _host_words(found: Findings) -> list[str]:
+def _host_text(found: SummaryData) -> list[str]:
     """Which host was assumed, where the verdict hangs on it."""
     verdict = found.verdict
     if verdict.bound != "host":
@@ -325,7 +326,7 @@ def _host_words(found: Findings) -> list[str]:
     return lines
 
 
-def _batch_words(batch: Batch) -> str:
+def _batch_text(batch: Batch) -> str:
     return f"{_counts(batch)} a step ({batch.known_by})"
 
 
@@ -338,17 +339,17 @@ def _counts(batch: Batch) -> str:
     return ", ".join(counts)
 
 
-def _replica_words(verdict: Verdict) -> list[str]:
-    """What all ranks take in, where there are several."""
+def _replica_text(verdict: Verdict) -> list[str]:
+    """The batch of all ranks, where there are several."""
     replicas = verdict.replicas
     if replicas.world_size == 1:
         return []
     if replicas.count is None:
-        return ["            of this rank; a stage does not tell what all ranks take in"]
+        return ["            of this rank; one stage does not show the samples of all ranks"]
     return [f"            x {replicas.words} = {_counts(verdict.whole_batch)}, all ranks"]
 
 
-def to_json(found: Findings) -> dict[str, Any]:
+def to_json(found: SummaryData) -> dict[str, Any]:
     """The forecast as plain values, the same for the same script byte for byte."""
     verdict, memory, gpu = found.verdict, found.memory, found.gpu
     is_known = found.memory_verdict != "unknown"
@@ -400,7 +401,7 @@ def to_json(found: Findings) -> dict[str, Any]:
 
 
 def _all_ranks_json(verdict: Verdict) -> dict[str, Any]:
-    """What all ranks take in together; the same as this one where it is alone."""
+    """The batch of all ranks together; the same as this one where it is alone."""
     whole, latency_us = verdict.whole_batch, verdict.step_latency.median
     rates = {
         name: count / latency_us * _US_PER_S if count is not None and latency_us else None
@@ -453,39 +454,39 @@ _TRACKED_FIGURES = (
     "latency_us", "gpu_busy_us", "mfu", "flops_per_step", "num_ops", "num_kernels",
     "peak_memory_bytes", "peak_reserved_bytes", "context_bytes", "memory_capacity_bytes",
 )  # fmt: skip
-#: What nobody knows of a program that failed, or did nothing on the GPU.
+#: What is not known of a program that failed, or did nothing on the GPU.
 _OF_A_WHOLE_STEP = (
     "bound", "step_latency_us", "step_latency_low_us", "step_latency_high_us", "gpu_busy_us", "mfu",
     "samples_per_second", "tokens_per_second", "ttft_us", "tpot_us", "tokens_per_s",
 )  # fmt: skip
 
 
-def to_dict(found: Findings) -> dict[str, Any]:
+def to_dict(found: SummaryData) -> dict[str, Any]:
     """The figures as flat pairs of a name and a number or a word: see `Forecast.to_dict`.
 
     No name is another's with "/" behind it: MLflow's file store keeps names as paths.
     """
-    told = to_json(found)
-    latency, memory = told["step_latency_us"], told["memory"] or {}
+    reported = to_json(found)
+    latency, memory = reported["step_latency_us"], reported["memory"] or {}
     # torch's version is a string of a class of its own, which not every tracker knows.
-    words = {name: told[name] for name in _TRACKED_WORDS}
+    words = {name: reported[name] for name in _TRACKED_WORDS}
     flat: dict[str, Any] = {name: word and str(word) for name, word in words.items()}
     flat |= {
         "step_latency_us": latency["median"],
         "step_latency_low_us": latency["low"],
         "step_latency_high_us": latency["high"],
     }
-    flat |= {name: told[name] for name in _TRACKED_FIGURES}
-    flat |= {name: told[name] for name in ("ttft_us", "tokens_per_s", "kv_bytes_per_token")}
-    flat["tpot_us"] = told["tpot_us"] and told["tpot_us"]["last"]
+    flat |= {name: reported[name] for name in _TRACKED_FIGURES}
+    flat |= {name: reported[name] for name in ("ttft_us", "tokens_per_s", "kv_bytes_per_token")}
+    flat["tpot_us"] = reported["tpot_us"] and reported["tpot_us"]["last"]
     flat["needed_memory_bytes"] = memory.get("needed_bytes")
-    flat["fits"] = None if told["fits"] is None else int(told["fits"])
-    whole = {name: count for name, count in told["all_ranks"].items() if name != "num_replicas"}
-    flat |= whole | {"num_unmapped": len(told["unmapped"])}
-    flat |= {f"coverage/{origin}": share for origin, share in told["coverage"].items()}
-    flat |= {f"gpu_time_us/{row['name']}": row["time_us"] for row in told["by_kernel_class"]}
+    flat["fits"] = None if reported["fits"] is None else int(reported["fits"])
+    whole = {name: count for name, count in reported["all_ranks"].items() if name != "num_replicas"}
+    flat |= whole | {"num_unmapped": len(reported["unmapped"])}
+    flat |= {f"coverage/{origin}": share for origin, share in reported["coverage"].items()}
+    flat |= {f"gpu_time_us/{row['name']}": row["time_us"] for row in reported["by_kernel_class"]}
     held = memory.get("by_category", {})
     flat |= {f"memory_bytes/{category}": size for category, size in held.items()}
-    is_whole = not told["failure"] and told["num_kernels"] > 0
+    is_whole = not reported["failure"] and reported["num_kernels"] > 0
     known = {name: value for name, value in flat.items() if value is not None}
     return {name: known[name] for name in known if is_whole or name not in _OF_A_WHOLE_STEP}

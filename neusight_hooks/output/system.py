@@ -10,7 +10,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.physics.communication.system import system_of
 
-__all__ = ["network_words", "unstated_network"]
+__all__ = ["network_text", "unstated_network"]
 
 
 def unstated_network(kernels: Iterable[Kernel], gpu: GPU) -> str:
@@ -21,17 +21,17 @@ def unstated_network(kernels: Iterable[Kernel], gpu: GPU) -> str:
     if gpu.topology is not None or all(place.network is None for place in placed):
         return ""
     return (
-        f"nobody stated the network between nodes: it is taken to be that of {system.name} "
-        f"({network_words(system)}), and what runs over it has a wide interval. Say --topology, or "
+        f"the network between nodes is not stated; assumed is that of {system.name} "
+        f"({network_text(system)}), and what runs over it has a wide interval. Say --topology, or "
         "--network-gbps."
     )
 
 
-def network_words(system: Topology) -> str:
+def network_text(system: Topology) -> str:
     """The cards of a node.
 
     >>> from neusight.predictors.clusters.named import find_topology
-    >>> network_words(find_topology("p4d"))
+    >>> network_text(find_topology("p4d"))
     '4 cards of 12.5 GB/s a node'
     """
     network = system.network

@@ -84,7 +84,7 @@ class Attribution:
         sequence = None if number >= _NO_SEQUENCE else number
         return TapedOp(signature, math, module, phase, stream, sequence, node.name())
 
-    def note_stack(self, op: TapedOp, here: CallStack) -> None:
+    def record_stack(self, op: TapedOp, here: CallStack) -> None:
         """The op was dispatched `here`; in backward, what led to it led to its forward op."""
         sequence = op.sequence_nr
         if op.phase != "backward":

@@ -97,9 +97,9 @@ def _cell_of(filename: str) -> str:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)  # since 8.0
-    told = name_of(filename) if name_of is not None else None
-    if told:
-        return str(told[1])
+    reported = name_of(filename) if name_of is not None else None
+    if reported:
+        return str(reported[1])
     numbered = _SHELL_CELL.match(filename)
     return f"In[{numbered[1]}]" if numbered else _UNNAMED_CELL
 
@@ -115,7 +115,7 @@ _UNNAMED_CELL = "cell"
 
 
 class CallStacks:
-    """Tells where the program is, quickly: the same place gives the same object.
+    """Shows where the program is, quickly: the same place gives the same object.
 
     Files below `folder` are named relative to it, those of installed packages relative to where
     packages are, all others by their name alone: no path of the machine gets into a recording.

@@ -100,7 +100,7 @@ class ProgramHooks:
         undo.callback(self._repeats.restore_all)
         follow_loaders(undo, self.inputs, lambda: self.is_elsewhere)
         if self._tape.stacks is not None:
-            undo.callback(register_module_module_registration_hook(self._note_made).remove)
+            undo.callback(register_module_module_registration_hook(self._record_made).remove)
 
     def hide(self, handle: RemovableHandle) -> None:
         """Has torch not see another hook of ours either while it compiles."""
@@ -132,15 +132,15 @@ class ProgramHooks:
         """The call of a module, with hooks of ours for which torch leaves no place."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            is_heard = self._tape.is_open
-            if is_heard:
+            is_observed = self._tape.is_open
+            if is_observed:
                 self._enter_module(module, args, kwargs)
             result = None
             try:
                 result = call(*args, **kwargs)
                 return result
             finally:
-                if is_heard:
+                if is_observed:
                     self._leave_module(module, args, result)
 
         return run
@@ -177,8 +177,8 @@ class ProgramHooks:
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            is_heard = self._tape.is_open and not self.is_elsewhere and not self._in_function
-            if not is_heard or not self._attribution.is_outside() or _is_torch(sys._getframe(1)):
+            is_observed = self._tape.is_open and not self.is_elsewhere and not self._in_function
+            if not is_observed or not self._attribution.is_outside() or _is_torch(sys._getframe(1)):
                 return function(*args, **kwargs)
             has_input = self.inputs.function_begins(function, run.__name__, args, kwargs)
             self._in_function = True
@@ -253,7 +253,7 @@ class ProgramHooks:
             if buffer is not None:
                 self._storages.mark(buffer, "buffer")
 
-    def _note_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
+    def _record_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
         """A module becomes part of another one, for the first time on the line that made it."""
         stacks = self._tape.stacks
         if stacks is not None and module is not None and not self.is_elsewhere:

@@ -19,7 +19,7 @@ from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
-from neusight.recording.dispatch.math_switches import MathSwitches
+from neusight.recording.dispatch.math_settings import MathSettings
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.torchscript import (
@@ -138,7 +138,7 @@ class Recorder:
         self.interrupted: Callable[[], None] | None = None
         self._main = threading.get_ident()
         self._why_unmapped = why_unmapped
-        self._math = MathSwitches()
+        self._math = MathSettings()
         self._cache = OpCache(may_be_known)
         self._composites: dict[Any, Callable[..., Any] | None] = {}
         self._mapped: dict[int, OpSignature] = {}
@@ -212,7 +212,7 @@ class Recorder:
         return empty
 
     def address_of(self, tensor: ForecastTensor) -> int:
-        """A unique stand-in for the storage's address."""
+        """A unique stub for the storage's address."""
         return int(tensor.untyped_storage()._cdata) + int(
             tensor.storage_offset() * tensor.element_size()
         )
@@ -330,7 +330,7 @@ class Recorder:
             cutter.round_ends()
         stacks = self.tape.stacks
         if stacks is not None:
-            self.attribution.note_stack(op, stacks.here())
+            self.attribution.record_stack(op, stacks.here())
         if self._why_unmapped is not None:
             self._require_mapped(known.signature, self._why_unmapped)
         if self.operators.is_on:

@@ -57,7 +57,7 @@ __all__ = [
 RANK_OPTION = "rank"
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
-#: The name there that is set where nobody knows what memory the program takes.
+#: The name there that is set where it is not known what memory the program takes.
 MEMORY_OPTION = "memory_is_unknown"
 #: The name there of the modules that were compiled though the program does not ask for it.
 TRIAL_OPTION = "compiled_on_trial"
@@ -485,7 +485,7 @@ class Recording:
     steps: tuple[Step, ...]
     gpu: str
     torch_version: str
-    questions: tuple[tuple[str, str], ...] = ()
+    queries: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
     script: str = ""
     world_size: int = 1

@@ -213,7 +213,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         "torch_version": recording.torch_version,
         "script": recording.script,
         **{name: getattr(recording, name) for name in _RANK_FIELDS},
-        "questions": [list(question) for question in recording.questions],
+        "questions": [list(device_query) for device_query in recording.queries],
         "warnings": list(recording.warnings),
         "options": dict(sorted(recording.options.items())),
         "signatures": signatures.rows,
@@ -370,7 +370,7 @@ def _decode_argument(value: Any) -> Argument:
 
 def _decode_special(text: Any) -> float:
     if text not in ("nan", "inf", "-inf"):
-        raise _Damage(f"{shown(text)} stands where a number should")
+        raise _Damage(f"{shown(text)} is given where a number is expected")
     return float(text)
 
 
@@ -417,9 +417,11 @@ def _decode(document: Fields) -> Recording:
         steps=_decode_steps(document, calls, stacks),
         gpu=document.text("gpu"),
         torch_version=torch_version,
-        questions=tuple(
-            (question, answer)
-            for question, answer in (_row("question", row) for row in document.items("questions"))
+        queries=tuple(
+            (device_query, answer)
+            for device_query, answer in (
+                _row("question", row) for row in document.items("questions")
+            )
         ),
         warnings=document.texts("warnings"),
         script=document.text("script", default=""),

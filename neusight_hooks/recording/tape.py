@@ -381,7 +381,7 @@ class Tape:
                 follower(fresh)
 
     def cut(self, upto: int | None = None) -> list[TapeEntry]:
-        """Takes the first `upto` entries off, or all; ops are counted anew up to `max_ops`."""
+        """Takes the first `upto` entries off, or all; ops are counted again up to `max_ops`."""
         self.drain()
         upto = len(self.entries) if upto is None else upto
         taken = self.entries[:upto]

@@ -48,7 +48,7 @@ class TensorListener(Protocol):
         ...
 
     def address_of(self, tensor: ForecastTensor) -> int:
-        """A stable, unique stand-in for the address of the tensor's storage."""
+        """A stable, unique stub for the address of the tensor's storage."""
         ...
 
 
@@ -158,7 +158,7 @@ class ForecastTensor(FakeTensor):
 
     @staticmethod
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        """Libraries make a parameter anew by its type: `type(old)(data, requires_grad=...)`."""
+        """Libraries make a parameter again by its type: `type(old)(data, requires_grad=...)`."""
         if args and isinstance(args[0], torch.Tensor):
             return torch.nn.Parameter(args[0], kwargs.get("requires_grad", True))
         return super().__new__(cls, *args, **kwargs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.predictors.errors import OptionError
+from neusight.predictors.formatting import bytes_text
 from neusight.predictors.gpu import GPU
-from neusight.predictors.words import bytes_text
 from neusight.serving.prices import StepProgram
 
 __all__ = ["Capacity", "capacity_of"]
@@ -69,7 +69,7 @@ def capacity_of(
         raise OptionError(
             f"the model does not fit into {gpu.name}: of {bytes_text(gpu.memory_bytes)} the server "
             f"may use {bytes_text(usable)}, its weights take {bytes_text(program.weight_bytes)} "
-            f"and a step {bytes_text(activations + gpu.context_bytes)}, which leaves no room for "
+            f"and a step {bytes_text(activations + gpu.context_bytes)}, which leaves no space for "
             "a KV cache. Use more GPUs (--tp), a larger GPU or fewer bits (--quantization)."
         )
     return Capacity(

@@ -106,7 +106,7 @@ _MOST_BEFORE = 48
 
 def with_latent_attention(launches: Sequence[LaunchedKernel]) -> tuple[LaunchedKernel, ...]:
     """The same where keys and values are expanded from a latent vector of each cached token, in
-    each step anew: engines keep the latent vectors alone, multiply queries and results by the
+    each step again: engines keep the latent vectors alone, multiply queries and results by the
     expansion instead, a problem for each head, and attend over the latent ones (DeepSeek-V2, arXiv
     2405.04434, section 2.1.2)."""
     found = list(launches)

@@ -309,7 +309,7 @@ def _without_profiler(profiled: HostProfile) -> HostProfile:
     )
 
 
-#: A program that nobody profiles, on a server of 2023 or later that is the user's own.
+#: A program not profiled, on a server of 2023 or later that is the user's own.
 PLAIN = _without_profiler(PROFILED)
 
 #: The same on the machines that A100, A10, L4 and L40S are mostly found in, virtual or shared: the
@@ -347,14 +347,14 @@ def _slower(factor: float, *, name: str, ghz: float) -> HostProfile:
 _CLOUD_GHZ = 3.0
 _OLDER_GHZ = 2.7
 
-#: A program that nobody profiles, on such a machine.
+#: A program not profiled, on such a machine.
 CLOUD = _slower(CLOUD_HOST_FACTOR, name="cloud", ghz=_CLOUD_GHZ)
 
 #: The same on the hosts of V100 and T4 machines: T4 in the cloud 2.8 and 3.0 times PLAIN (68
 #: programs of data/kernelbench, torch 2.5); published inference at batch 1 on V100 2.9 times
 #: (BEiT-base, torch 2.0; PLAIN before it was fitted) and 2.7 (ResNeXt-101, torch 1.8).
 OLDER_HOST_FACTOR = 2.9
-#: A program that nobody profiles, on a host as V100 and T4 machines have.
+#: A program not profiled, on a host as V100 and T4 machines have.
 OLDER = _slower(OLDER_HOST_FACTOR, name="older", ghz=_OLDER_GHZ)
 
 #: By `GPU.usual_host`.

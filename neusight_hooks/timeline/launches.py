@@ -140,8 +140,8 @@ def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
     """What compiled code costs the host before its first kernel: guards, prologue, inputs."""
     calls = (host.compiled_call_us, host.compiled_training_us, host.compiled_backward_us)
     call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
-    told = mark.detail.partition(" ")[0]
-    num_inputs = int(told) if told.isdecimal() else 0
+    reported = mark.detail.partition(" ")[0]
+    num_inputs = int(reported) if reported.isdecimal() else 0
     return nanoseconds(call_us + num_inputs * host.compiled_input_us)
 
 

@@ -162,7 +162,7 @@ def read_calibration(calibration: Calibration | str | Path | None) -> Calibratio
 
 
 def calibrated(predictor: Predictor, gpu: GPU, calibration: Calibration | None) -> Predictor:
-    """The predictor with what was learnt of that GPU; CalibrationError where it is of another."""
+    """The predictor with what is known of that GPU; CalibrationError where it is of another."""
     return predictor if calibration is None else calibration.applied_to(predictor, gpu)
 
 

@@ -118,7 +118,7 @@ class Scheduler:
                 lane.now_ns += self._release_ns
             elif not isinstance(entry, ModelInput):
                 self._pending_ns = None
-                self._rare(entry)
+                self._schedule_other(entry)
                 self._last_op = _NO_OP
 
     def cut(self) -> None:
@@ -128,7 +128,7 @@ class Scheduler:
         self.streams.end_step()
         self.lane.end_step()
 
-    def _rare(self, entry: Entry) -> None:
+    def _schedule_other(self, entry: Entry) -> None:
         if isinstance(entry, Mark):
             self._mark(entry)
         elif isinstance(entry, Synchronize):

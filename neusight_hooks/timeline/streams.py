@@ -47,7 +47,7 @@ class Streams:
         return self._free_ns.get(stream, 0)
 
     def accepts_ns(self, stream: int) -> int:
-        """When a stream's queue has room for another launch; 0 where it has room already."""
+        """When a stream's queue has space for another launch; 0 where it has space already."""
         queue = self._queues.get(stream)
         return queue[0] if queue and len(queue) == LAUNCH_QUEUE_DEPTH else 0
 
@@ -103,7 +103,7 @@ class Streams:
         return events.get(event, 0)
 
     def end_step(self) -> None:
-        """Begins a step whose events are numbered anew."""
+        """Begins a step whose events are numbered again."""
         self._past_events.append(self._events)
         self._events = {}
 

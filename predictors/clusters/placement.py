@@ -35,7 +35,7 @@ def placement_of(
     size: CollectiveSize, topology: Topology, *, is_stated: bool = True
 ) -> GroupPlacement:
     """How a group lies on a topology; TopologyError where no level joins it, or its nodes hold more
-    ranks than the topology's have GPUs. One that nobody stated has nodes of as many as there are.
+    ranks than the topology's have GPUs. One not stated has nodes of as many as there are.
     """
     if not is_stated and size.gpus_per_node > topology.gpus_per_node:
         topology = _with_larger_nodes(topology, size.gpus_per_node)
@@ -61,7 +61,7 @@ def require_joined(topology: Topology, world_size: int, ranks_per_node: int) -> 
 @cache
 def _placed(size: CollectiveSize, topology: Topology) -> GroupPlacement:
     per_node = size.gpus_per_node or topology.gpus_per_node
-    topology.require_room(per_node)
+    topology.require_space(per_node)
     island = topology.inside[-1] if topology.inside else None
     reach = (island.ranks or size.world_size) if island is not None else 1
     counts = _counts(size, topology, per_node, reach)

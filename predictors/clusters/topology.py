@@ -21,8 +21,9 @@ LevelKind = Literal["switch", "mesh", "pcie", "network"]
 _KIND = "topology"
 _REMEDY = "`neusight gpus --topologies` lists those that are known; predictors/topologies has them."
 
-#: Half width of the 80 % interval between hosts where nobody measured the network. An assumption:
-#: hosts differ more, and those of data/modern were 40 to 83 % slower than datasheets say.
+#: Half width of the 80 % interval between hosts where it was not measured the network. An
+#: assumption: hosts differ more, and those of data/modern were 40 to 83 % slower than datasheets
+#: say.
 _UNMEASURED_SPREAD = 0.6
 
 #: Figures outside these are slips of the hand.
@@ -73,8 +74,8 @@ class Topology:
     """How GPUs are joined: nodes of `gpus_per_node`, and the levels from the innermost outwards.
 
     `reference_of` names the GPUs that are taken to be in such a system where nothing is stated;
-    `measured` is what `neusight calibrate` learnt of a real one. TopologyError for figures that no
-    system has.
+    `measured` is calibration (`neusight calibrate`) of a real one. TopologyError for figures that
+    no system has.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Topology:
         """The innermost network, if there is one."""
         return next((level for level in self.levels if level.kind == "network"), None)
 
-    def require_room(self, ranks_per_node: int) -> None:
+    def require_space(self, ranks_per_node: int) -> None:
         """TopologyError where a node has fewer GPUs than that."""
         if ranks_per_node > self.gpus_per_node:
             raise TopologyError(
@@ -127,7 +128,7 @@ class Topology:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON values; `from_json` reads it back."""
         document = asdict(replace(self, sources=dict(self.sources)))
-        document["levels"] = [_told(level) for level in self.levels]
+        document["levels"] = [_level_json(level) for level in self.levels]
         optional = ("reference_of", "measured", "sources")
         kept = {name: value for name, value in document.items() if value or name not in optional}
         plain: dict[str, Any] = json.loads(json.dumps(kept))
@@ -171,7 +172,7 @@ class _Wrong(TopologyError):
     """Levels that do not fit together."""
 
 
-def _told(level: Level) -> dict[str, Any]:
+def _level_json(level: Level) -> dict[str, Any]:
     """What differs from the defaults of a level, and its kind and rate."""
     plain = asdict(level)
     defaults = {item.name: item.default for item in fields(Level)}

@@ -57,7 +57,7 @@ __all__ = [
     "architecture_of",
     "family_of",
     "knowledge_of",
-    "network_words",
+    "network_text",
     "shipped",
 ]
 
@@ -224,7 +224,7 @@ def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | No
     return "attention_decode" if size.seq_q == 1 else "attention_prefill"
 
 
-#: Compute capabilities (major) on which a library's attention was measured; 12 stands in for 8, or
+#: Compute capabilities (major) on which a library's attention was measured; 12 replaces 8, or
 #: 10, whose kernels it runs.
 _ATTENTION_MAJORS = {
     "flash_attention": (8, 12),
@@ -316,7 +316,7 @@ class Trained:
                 members.setdefault((family, kernel.compute), []).append(index)
         found: list[Adjustment | None] = [None] * len(kernels)
         for (family, _), indices in members.items():
-            network, kin = self.network_for(family, gpu), self._kin(family, gpu)
+            network, related = self.network_for(family, gpu), self._kin(family, gpu)
             if network is None:
                 continue
             if not network.gpus and architecture_of(gpu) not in network.architectures:
@@ -329,7 +329,7 @@ class Trained:
                     [kernels[index] for index in chunk],
                     [timings[index] for index in chunk],
                     gpu,
-                    kin,
+                    related,
                 )
                 for index, adjustment in zip(chunk, adjusted, strict=True):
                     found[index] = adjustment
@@ -349,10 +349,10 @@ class Trained:
         that had nothing to do."""
         is_cold = family == "convolution_miopen" and gpu.architecture in _MEASURED_COLD
         known = self._networks.get(family)
-        kin = find_gpu(_WARM_KIN)
-        if not (is_cold and self._sustained) or known is None or kin.model not in known.gpus:
+        related = find_gpu(_WARM_KIN)
+        if not (is_cold and self._sustained) or known is None or related.model not in known.gpus:
             return None
-        return kin
+        return related
 
 
 #: Architectures whose convolutions MIOpen's database has at the clocks of a card that idles between
@@ -366,7 +366,7 @@ _MEASURED_COLD = ("RDNA", "RDNA2", "RDNA3")
 _WARM_KIN = "MI25"
 
 #: Half width at least of what another card's rows say.
-_KIN_SPREAD = 0.6
+_RELATED_SPREAD = 0.6
 
 
 def _adjusted(
@@ -375,22 +375,22 @@ def _adjusted(
     kernels: Sequence[Kernel],
     timings: Sequence[PhysicalTime],
     gpu: GPU,
-    kin: GPU | None,
+    related: GPU | None,
 ) -> list[Adjustment]:
-    described = gpu if kin is None else replace(gpu, architecture=kin.architecture)
+    described = gpu if related is None else replace(gpu, architecture=related.architecture)
     features = FAMILIES[family].table(kernels, timings, described)
     factors = exp_of(network.run(features))
     times = np.array([timing.time_us for timing in timings]) * factors
     classes = np.searchsorted(np.array(SIZE_CLASSES_US), times, side="right")
     outside = network.num_outside(features)
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
-    spreads = network.spreads[knowledge_of(kin or gpu, network)][classes] * widening
-    least = _UNMEASURED_SPREAD if kin is None else _KIN_SPREAD
+    spreads = network.spreads[knowledge_of(related or gpu, network)][classes] * widening
+    least = _UNMEASURED_SPREAD if related is None else _RELATED_SPREAD
     if not network.gpus and gpu.fp32_gemm_utilization and _is_fp32_product(kernels[0]):
         spreads, least = spreads * _OWN_FP32_SHARE, _OWN_FP32_LEAST
     return [
         Adjustment(factor, spread, in_range=missed == 0)
-        if kin is None and _was_measured(kernel, gpu)
+        if related is None and _was_measured(kernel, gpu)
         else Adjustment(factor, max(spread, least), in_range=False, trained=False)
         for kernel, factor, spread, missed in zip(
             kernels, factors.tolist(), spreads.tolist(), outside.tolist(), strict=True
@@ -398,7 +398,7 @@ def _adjusted(
     ]
 
 
-def network_words(kernel: Kernel, gpu: GPU) -> str:
+def network_text(kernel: Kernel, gpu: GPU) -> str:
     """What the shipped network that corrects a kernel was fitted on, and its error on measurements
     of that kind of data that it was not fitted on; "" where there is none."""
     family = family_of(kernel, gpu)

@@ -1,7 +1,7 @@
 """Dimensionless features of a kernel on a GPU: what the corrections see, and all that they see.
 
 Sizes, remainders, and ratios of the physics' own terms. No hardware figure and no GPU's name, so
-that what is learnt on one GPU means the same on another. Always at burst clocks: one factor serves
+that what is fitted on one GPU means the same on another. Always at burst clocks: one factor serves
 burst and sustained. A column's name stands beside the function that computes it.
 """
 

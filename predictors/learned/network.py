@@ -229,7 +229,7 @@ def _array_of(data: bytes) -> NDArray[Any]:
 
 def _damaged(path: Path, reason: str) -> WeightsError:
     return WeightsError(
-        f"Weight file {path} cannot be read ({reason}); `neusight fit` writes it anew,"
+        f"Weight file {path} cannot be read ({reason}); `neusight fit` writes it again,"
         " or install neusight again."
     )
 

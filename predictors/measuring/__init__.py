@@ -1,1 +1,1 @@
-"""Measurements of one GPU: what is measured, how it is timed, kept and learnt from."""
+"""Measurements of one GPU: what is measured, how it is timed, kept and fitted to."""

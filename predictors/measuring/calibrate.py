@@ -55,12 +55,12 @@ _LEAST_PRIOR_SD = 0.15
 _PRIOR_SD, _FITTED_SD = 0.2, 0.1
 #: Floors differ more: 1.5 to 2.8 µs on the GPUs that were measured.
 _FLOOR_SD = 0.4
-#: A problem tells of a constant where 1 % of it moves the problem's time by so many percent.
+#: A problem reports a constant where 1 % of it moves the problem's time by so many percent.
 _SENSITIVE = 0.4
 #: Fewer problems than this that tell of a constant leave it alone.
-_LEAST_TELLING = 3
+_MIN_INFORMATIVE = 3
 #: Problems that fit one constant at most: more add nothing to one number.
-_MOST_TELLING = 400
+_MAX_INFORMATIVE = 400
 #: How far a constant is searched, log, in the sweeps.
 _SEARCH = (1.0, 0.25, 0.08)
 _GRID = 9
@@ -143,10 +143,10 @@ def fit_calibration(
             f"There is nothing to calibrate {target.name} with: no kernel that was measured can "
             f"be forecast ({left_out or 'no measurements were given'})."
         )
-    told: dict[str, Any] = {**(source or {}), "num_measurements": len(measurements)}
-    told["num_problems"] = len(problems)
+    described: dict[str, Any] = {**(source or {}), "num_measurements": len(measurements)}
+    described["num_problems"] = len(problems)
     if left_out:
-        told["left_out"] = left_out
+        described["left_out"] = left_out
     constants: list[_Constant] = []
     rows: tuple[ClassCorrection, ...] = ()
     if problems:
@@ -156,12 +156,12 @@ def fit_calibration(
         before, after = _prices(problems, target, base), _prices(problems, tuned, base)
         shifts: Floats = sum((item.shifts for item in constants), np.zeros(len(problems)))
         rows, errors = _corrections(measured, before, after, shifts, parts)
-        told["loo_error_before"] = _rounded(_mean_error(measured - before.log_us))
-        told["loo_error_after"] = _rounded(_mean_error(errors))
-        told["shipped_constants"] = {
+        described["loo_error_before"] = _rounded(_mean_error(measured - before.log_us))
+        described["loo_error_after"] = _rounded(_mean_error(errors))
+        described["shipped_constants"] = {
             item.name: getattr(target, item.name) for item in constants if item.is_kept
         }
-        told["constants_kept"] = [item.name for item in constants if not item.is_kept]
+        described["constants_kept"] = [item.name for item in constants if not item.is_kept]
     return Calibration(
         gpu=target.name,
         predictor=base.name,
@@ -171,7 +171,7 @@ def fit_calibration(
         plain_host=plain_host,
         profiled_host=profiled_host,
         torch_version=torch_version,
-        source=told,
+        source=described,
     )
 
 
@@ -294,11 +294,11 @@ def _fitted(
     """One constant, the others as they are in `gpus[1]`; None where too few problems tell of it."""
     shipped, tuned = (getattr(gpu, name) for gpu in gpus)
     allowed = _allowed(name, problems)
-    telling = allowed[_tells(name, [problems[i] for i in allowed], gpus[1], base)]
-    telling = telling[:: max(1, len(telling) // _MOST_TELLING)]
-    if len(telling) < _LEAST_TELLING:
+    informative = allowed[_is_informative(name, [problems[i] for i in allowed], gpus[1], base)]
+    informative = informative[:: max(1, len(informative) // _MAX_INFORMATIVE)]
+    if len(informative) < _MIN_INFORMATIVE:
         return None
-    chosen = [problems[index] for index in telling]
+    chosen = [problems[index] for index in informative]
     most = min(math.log(CONSTANTS[name]), math.log(tuned) + width)
     coarse = np.linspace(math.log(tuned) - width, most, _GRID)
     prices = np.stack(
@@ -307,36 +307,38 @@ def _fitted(
     )
     fine = np.linspace(coarse[0], coarse[-1], _FINE)
     table = np.stack([np.interp(fine, coarse, row) for row in prices])
-    errors = measured[telling, None] - table
-    at_shipped = measured[telling] - _prices(chosen, moved(gpus[1], {name: shipped}), base).log_us
+    errors = measured[informative, None] - table
+    at_shipped = (
+        measured[informative] - _prices(chosen, moved(gpus[1], {name: shipped}), base).log_us
+    )
     penalty = 0.5 * ((fine - math.log(shipped)) / _prior_sd(name, gpus[0])) ** 2
     whole = _best(errors, penalty)
-    own = parts[telling]
+    own = parts[informative]
     without = {part: _best(errors[own != part], penalty) for part in sorted(set(own.tolist()))}
     left_out = np.array([errors[row, without[part]] for row, part in enumerate(own.tolist())])
     helps = _is_worth(left_out, at_shipped, _WORTH)
     shifts = np.zeros(len(problems))
     if helps:
-        rows = np.arange(len(telling))
-        shifts[telling] = left_out - errors[rows, whole]
+        rows = np.arange(len(informative))
+        shifts[informative] = left_out - errors[rows, whole]
     value = float(np.exp(fine[whole])) if helps else shipped
     return _Constant(name, _rounded(value), shifts, helps)
 
 
 def _allowed(name: str, problems: Sequence[_MeasuredLaunches]) -> NDArray[np.intp]:
     """The problems that may tell of it: clocks under load from sustained runs alone, and the
-    share of peak from bursts where there are any, so that the two can be told apart."""
+    share of peak from bursts where there are any, so that the two can be distinguished."""
     every = np.arange(len(problems))
     sustained = np.array([problem.sustained for problem in problems], dtype=np.bool_)
     num_burst = int((~sustained).sum())
     if name == "sustained_factor":
-        return every[sustained] if num_burst >= _LEAST_TELLING else every[:0]
-    if name == "gemm_utilization" and num_burst >= _LEAST_TELLING:
+        return every[sustained] if num_burst >= _MIN_INFORMATIVE else every[:0]
+    if name == "gemm_utilization" and num_burst >= _MIN_INFORMATIVE:
         return every[~sustained]
     return every
 
 
-def _tells(
+def _is_informative(
     name: str, problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor
 ) -> NDArray[np.intp]:
     """Positions of the problems whose time follows the constant."""
@@ -500,7 +502,7 @@ def _left_out_errors(members: _Members, form: _Form) -> Floats:
     for part in sorted(set(members.parts.tolist())):
         out = members.parts == part
         terms = _terms(members.chosen(~out), form)
-        left[out] = members.shifted[out] - _told(terms, members.chosen(out))
+        left[out] = members.shifted[out] - _predicted(terms, members.chosen(out))
     return left
 
 
@@ -529,11 +531,11 @@ def _terms(members: _Members, form: _Form) -> _Terms:
     return _Terms(level, slope, variants)
 
 
-def _told(terms: _Terms, members: _Members) -> Floats:
+def _predicted(terms: _Terms, members: _Members) -> Floats:
     """The log correction of each problem."""
     own = np.array([terms.variants.get(variant, 0.0) for variant in members.variants])
-    told: Floats = terms.level + terms.slope * members.position + own
-    return told
+    described: Floats = terms.level + terms.slope * members.position + own
+    return described
 
 
 #: Rounds of reweighting: the weights settle in five or six.

@@ -17,6 +17,7 @@ from typing import Any
 
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
 from neusight.predictors.files import Fields, read_json_document, shown, write_atomically
+from neusight.predictors.formatting import aligned
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     AttentionSize,
@@ -29,7 +30,6 @@ from neusight.predictors.physics.physical_time import whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.terminal_text import printable_lines
-from neusight.predictors.words import aligned
 
 __all__ = [
     "CONSTANTS",
@@ -137,12 +137,12 @@ class ClassCorrection:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learnt of one GPU; made by `neusight.calibrate`, kept in a small file.
+    """What is known of one GPU; made by `neusight.calibrate`, kept in a small file.
 
     `constants` are fields of `GPU` that replace the shipped ones. `plain_host` and `profiled_host`
     are the costs of that machine's host without and with a profiler, None where not measured.
     `predictor` and `behaviour` say for which predictor it holds, `torch_version` with which torch
-    was measured ("" unknown). `source` tells where it comes from and what it gained.
+    was measured ("" unknown). `source` shows where it comes from and what it gained.
     """
 
     gpu: str
@@ -156,7 +156,7 @@ class Calibration:
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def applied_to(self, predictor: Predictor, gpu: GPU) -> Calibrated:
-        """The predictor with what was learnt.
+        """The predictor with what was fitted.
 
         CalibrationError where the calibration is of another GPU, another predictor, or another
         version of it.
@@ -181,7 +181,7 @@ class Calibration:
         return Calibrated(base, self)
 
     def tuned(self, gpu: GPU) -> GPU:
-        """The GPU with the constants that were learnt."""
+        """The GPU with the constants that were fitted."""
         return with_constants(gpu, self.constants) if self.constants else gpu
 
     def save(self, path: str | Path) -> None:
@@ -250,7 +250,7 @@ class Calibration:
         )
 
     def table(self) -> str:
-        """What was learnt and how much it helps, as people read it."""
+        """What was fitted and how much it helps, as people read it."""
         return printable_lines([*_headlines(self), *_rows(self), *_host_lines(self)])
 
 
@@ -272,8 +272,8 @@ def _read_costs(host: Fields, name: str) -> dict[str, float] | None:
 
 def _read_source(found: Fields) -> dict[str, Any]:
     """Whatever it tells, as long as what is printed is of the right kind."""
-    for told, needs in _TOGETHER.items():
-        for name in needs if told in found.values else ():
+    for reported, needs in _TOGETHER.items():
+        for name in needs if reported in found.values else ():
             found.number(name, least=0.0, most=_MOST)
     if "shipped_constants" in found.values:
         shipped = found.fields("shipped_constants")
@@ -321,7 +321,7 @@ _LIMITS = (
 
 
 class Calibrated:
-    """A predictor with what was learnt of one GPU; `Calibration.applied_to` makes it."""
+    """A predictor with what is known of one GPU; `Calibration.applied_to` makes it."""
 
     def __init__(self, base: Predictor, calibration: Calibration) -> None:
         self.base = base
@@ -337,7 +337,7 @@ class Calibrated:
         return f"{self.base.name}, calibrated"
 
     def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
-        """One estimate a kernel, in order; those that the calibration bears on say so by name."""
+        """One estimate a kernel, in order; those that the calibration affects say so by name."""
         tuned = self._tuned.get(gpu.fingerprint)
         if tuned is None:
             tuned = self._tuned[gpu.fingerprint] = self.calibration.tuned(gpu)

@@ -104,7 +104,7 @@ def _spanned(topology: Topology, curves: Sequence[Curve]) -> dict[int, list[Curv
 
 def _place(topology: Topology, curve: Curve) -> GroupPlacement:
     per_node = curve.ranks // curve.nodes
-    topology.require_room(per_node)
+    topology.require_space(per_node)
     return placement_of(CollectiveSize(0, curve.ranks, curve.nodes), topology)
 
 

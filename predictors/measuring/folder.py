@@ -112,7 +112,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured kernel, or the few kernels of one op where they could not be told apart.
+    """One measured kernel, or the few kernels of one op where they could not be distinguished.
 
     `op` is what was run ("linear", "softmax_backward"), `probe` identifies it with its shapes.
     `kernel_us` is the sum of the kernels' own durations (the profiler's; None where there was no
@@ -186,7 +186,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a folder holds; `notes` tell what could not be read."""
+    """All that a folder holds; `notes` show what could not be read."""
 
     folder: Path
     environment: Environment
@@ -234,8 +234,9 @@ def write_environment(folder: Path, environment: Environment) -> None:
                 if old != new
             )
             raise DataError(
-                f"{folder} holds measurements of another environment ({differ}). Two of them in"
-                " one folder cannot be told apart: give another folder with --out."
+                f"{folder} holds measurements of another environment ({differ}). Two of them in "
+                "one folder cannot be"
+                " distinguished: give another folder with --out."
             )
         return
     _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(environment)})
@@ -259,7 +260,7 @@ def read_environment(folder: str | Path) -> Environment:
     )
 
 
-#: Fields of an environment that are told and not computed with.
+#: Fields of an environment that are shown and not computed with.
 _DESCRIPTIONS = (
     "compute_capability",
     "driver",
@@ -396,7 +397,7 @@ _LEAST_US, _MOST_US = 1e-6, 1e13
 
 
 def _journal(folder: Path, notes: list[str]) -> Iterator[Sample]:
-    """The samples of the journal; a line that was cut off is told and left out."""
+    """The samples of the journal; a line that was cut off is shown and left out."""
     path = folder / "journal.jsonl"
     if not path.exists():
         return

@@ -298,7 +298,7 @@ def _convolutions() -> Iterator[_Kind]:
     for dtype, memory_format, direction, benchmark in product(
         ("bf16", "tf32", "fp16", "fp32"), formats, ("forward", "data", "weight"), (0, 1)
     ):
-        if benchmark and dtype in ("fp16", "fp32"):  # bf16 and TF32 tell what it changes
+        if benchmark and dtype in ("fp16", "fp32"):  # bf16 and TF32 show what it changes
             continue
 
         def convolution(

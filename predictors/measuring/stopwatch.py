@@ -148,7 +148,7 @@ def measured_probes(
     sustained: bool = False,
     begin: Callable[[Probe], object] = lambda probe: None,
 ) -> Iterator[Sample | Refusal]:
-    """Samples of each probe, L2 cold and hot; or, under load, sustained ones. `begin` is told of
+    """Samples of each probe, L2 cold and hot; or, under load, sustained ones. `begin` is shown of
     each probe before it is touched. A probe that fails, or stays noisy, gives a `Refusal`."""
     modes = ("hot",) if sustained else ("hot", "cold")
     trials: list[_ProbeTrial] = []

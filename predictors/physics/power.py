@@ -1,4 +1,4 @@
-"""Which share of its peak a GPU reaches under its power limit: the prior where nobody measured.
+"""Which share of its peak a GPU reaches under its power limit: the prior where it was not measured.
 
 A board's power is a fixed part, a part that grows with its limit (leakage, memory, regulators), and
 the energy of each FLOP, which falls with the square of the voltage. Voltage falls with the clock

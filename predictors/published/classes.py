@@ -1,4 +1,4 @@
-"""The classes of kernels that published predictors tell apart."""
+"""The classes of kernels that published predictors distinguish."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Habitat as published (arXiv 2102.00527): wave scaling from a measured GPU, perceptrons for what
-its libraries choose anew.
+its libraries choose again.
 
 A kernel that other GPUs run as it is takes what it took on the source, scaled by its waves, by the
 bandwidth and by the clock (`wave_scaling.py`). Products and convolutions, which are other kernels
@@ -105,7 +105,7 @@ def _sizes(kernel: Kernel) -> tuple[float, ...]:
 class Habitat:
     """The published predictor; its perceptrons are trained by `neusight fit --predictor habitat`.
 
-    `measured` tells of kernels on the GPU `source` what they took there. OptionError where one of
+    `measured` reports kernels on the GPU `source` what they took there. OptionError where one of
     the two is given without the other.
     """
 

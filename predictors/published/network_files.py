@@ -140,5 +140,5 @@ def _network(arrays: dict[str, NDArray[Any]], num_layers: int) -> IntegerNetwork
 def _damaged(path: Path, predictor: str, reason: str) -> WeightsError:
     return WeightsError(
         f"Weight file {path} cannot be read ({reason}); `neusight fit --predictor {predictor}`"
-        " writes it anew, or install neusight again."
+        " writes it again, or install neusight again."
     )

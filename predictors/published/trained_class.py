@@ -46,10 +46,10 @@ class TileTable:
         itself or on the one in the table that is most like it; rows x 2."""
         rows = np.flatnonzero(self.owner == self._most_like(gpu))
         known = log_of(np.maximum(self.shapes[rows], 1).astype(np.float64))
-        asked = log_of(np.maximum(np.array(shapes, dtype=np.float64), 1.0))
-        found = np.empty(len(asked), dtype=np.int64)
-        for start in range(0, len(asked), _CHUNK):
-            part = asked[start : start + _CHUNK]
+        requested = log_of(np.maximum(np.array(shapes, dtype=np.float64), 1.0))
+        found = np.empty(len(requested), dtype=np.int64)
+        for start in range(0, len(requested), _CHUNK):
+            part = requested[start : start + _CHUNK]
             distance = np.zeros((len(part), len(known)))
             for column in range(known.shape[1]):
                 apart = part[:, column, None] - known[None, :, column]
@@ -135,7 +135,7 @@ def _of_file(item: NetworkFile, folder: Path) -> TrainedClass:
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(
             f"The weights {item.name} in {folder} lack what the predictor {_PREDICTOR!r} needs"
-            f" ({error}); `neusight fit --predictor {_PREDICTOR}` writes them anew."
+            f" ({error}); `neusight fit --predictor {_PREDICTOR}` writes them again."
         ) from error
 
 

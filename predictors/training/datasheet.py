@@ -178,11 +178,11 @@ def _nearest(version: tuple[int, int], vendor: str) -> GPU:
     )
 
 
-#: What the power limit tells of a product, where nobody measured it (`physics/power.py`).
+#: What the power limit reports a product, where it was not measured it (`physics/power.py`).
 _OF_POWER = ("gemm_utilization", "fp32_gemm_utilization", "sustained_factor")
 
 #: The other constants, whose mean over measured GPUs is the prior of another.
-_OF_KIN = ("bandwidth_utilization", "floor_us", "gemm_floor_us")
+_OF_RELATED = ("bandwidth_utilization", "floor_us", "gemm_floor_us")
 
 
 def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None) -> GPU:
@@ -192,11 +192,11 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     `without` leaves GPUs out of the means, to score what is left: then products go by the means
     too, as the power model's energies know every measured GPU.
     """
-    chosen = _measured_kin(target, without or (lambda item: False))
+    chosen = _measured_related(target, without or (lambda item: False))
     prior: dict[str, Any] = dict.fromkeys((*_OF_POWER, "stream_utilization"), 0.0)
     if not chosen:
         return replace(target, **{**prior, "constants_origin": "prior", **_defaults()})
-    names = _OF_KIN if without is None else (*_OF_POWER, *_OF_KIN)
+    names = _OF_RELATED if without is None else (*_OF_POWER, *_OF_RELATED)
     for name in names:
         prior[name] = round(float(np.mean([_constant(item, name) for item in chosen])), 4)
     prior["link_floor_us"] = float(np.median([item.link_floor_us for item in chosen]))
@@ -204,7 +204,7 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     return replace(target, **prior)
 
 
-def _measured_kin(target: GPU, without: Callable[[GPU], bool]) -> list[GPU]:
+def _measured_related(target: GPU, without: Callable[[GPU], bool]) -> list[GPU]:
     """Measured GPUs of its compute capability's major number, else all measured ones."""
     measured = [
         item
@@ -219,7 +219,7 @@ def _measured_kin(target: GPU, without: Callable[[GPU], bool]) -> list[GPU]:
 
 def _defaults() -> dict[str, Any]:
     """What `GPU` assumes where a file says nothing."""
-    values = {item.name: item.default for item in fields(GPU) if item.name in _OF_KIN}
+    values = {item.name: item.default for item in fields(GPU) if item.name in _OF_RELATED}
     return {name: float(value) for name, value in values.items() if isinstance(value, float)}
 
 

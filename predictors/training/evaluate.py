@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError, UnsupportedKernelError
+from neusight.predictors.formatting import aligned
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.learned.correction import SIZE_CLASSES_US
 from neusight.predictors.predictor import Predictor
@@ -19,7 +20,6 @@ from neusight.predictors.terminal_text import printable
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Dataset, Group, is_held_out
 from neusight.predictors.training.reading import read_dataset
-from neusight.predictors.words import aligned
 
 __all__ = [
     "ABOVE_FLOOR",

@@ -392,7 +392,7 @@ def _descend(
     generator: torch.Generator,
     progress: Callable[[float], None],
 ) -> None:
-    """Moves the layers' weights, batch by batch in an order drawn anew each epoch."""
+    """Moves the layers' weights, batch by batch in an order drawn again each epoch."""
     import torch
 
     inputs, target, weight = columns
@@ -543,7 +543,7 @@ def _left_out_in_turn(
     with prior ones; by whether the network saw kin of them."""
     splits = _splits_of(rows)
     pairs: dict[bool, list[tuple[Network, Rows, Rows]]] = {True: [], False: []}
-    for index, (is_kin, is_left_out) in enumerate(splits):
+    for index, (is_related, is_left_out) in enumerate(splits):
         other = train(
             [part for part in rows if not is_left_out(part.group.gpu)],
             family,
@@ -555,20 +555,20 @@ def _left_out_in_turn(
             if is_left_out(part.group.gpu):
                 sample = _sample(part)
                 prior = with_prior_constants(sample, family, without=is_left_out)
-                pairs[is_kin].append((other, sample, prior))
+                pairs[is_related].append((other, sample, prior))
     return pairs
 
 
 def _growing(
-    typical: Floats, kin: tuple[Floats, Floats] | None, new: tuple[Floats, Floats] | None
+    typical: Floats, related: tuple[Floats, Floats] | None, new: tuple[Floats, Floats] | None
 ) -> Floats:
     """The rows of `Network.spreads` for unseen GPUs, from the widths that were seen on kin and on
     new architectures: no row is narrower than one that knows more."""
-    if kin is None and new is None:  # a single GPU
-        kin = new = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
-    kin, new = kin or new, new or kin
-    assert kin is not None and new is not None
-    own, prior_widths = np.maximum(kin[0], typical), np.maximum(kin[1], kin[0])
+    if related is None and new is None:  # a single GPU
+        related = new = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
+    related, new = related or new, new or related
+    assert related is not None and new is not None
+    own, prior_widths = np.maximum(related[0], typical), np.maximum(related[1], related[0])
     new_own = np.maximum(new[0], own)
     new_prior = np.maximum(np.maximum(new[1], new_own), prior_widths)
     return np.stack([own, np.maximum(prior_widths, own), new_own, new_prior])

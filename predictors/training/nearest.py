@@ -71,7 +71,7 @@ def _distance(one: Kernel, other: Kernel) -> float:
 
 
 def _name_apart(one: Kernel, other: Kernel) -> float:
-    """Kernels that move rows are told apart by what they do to them."""
+    """Kernels that move rows are distinguished by what they do to them."""
     has_own_size = isinstance(one.size, (GemmSize, ConvolutionSize, AttentionSize))
     return 0.0 if has_own_size or one.name == other.name else _OTHER_NAME
 

@@ -75,8 +75,8 @@ def measure(
     """Every split: the shapes held out of training, then each GPU, then each architecture; and what
     no network covers.
 
-    Leaving GPUs out trains networks anew, which takes most of the time; `leave_out=False` skips it.
-    Labels with host overhead are scored as `evaluate` does: without the rows that estimate it,
+    Leaving GPUs out trains networks again, which takes most of the time; `leave_out=False` skips
+    it. Labels with host overhead are scored as `evaluate` does: without the rows that estimate it,
     without it, and above twice the shortest label.
     """
     present = {name for name in TABLES if any(folder.glob(f"{name}.*"))}

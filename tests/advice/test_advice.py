@@ -108,21 +108,21 @@ def test_convolutions_in_half_precision_are_told_of_channels_last() -> None:
     assert "channels_last" not in kinds(advice_for(last))
 
 
-@pytest.mark.parametrize(("gpu", "is_told"), [("V100", True), ("T4", True), ("A100", False)])
+@pytest.mark.parametrize(("gpu", "is_shown"), [("V100", True), ("T4", True), ("A100", False)])
 def test_bfloat16_without_tensor_cores_is_told_of_what_float16_gives(
-    gpu: str, is_told: bool
+    gpu: str, is_shown: bool
 ) -> None:
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))
     data = torch.ones(2048, 2048)
 
     found = advice_for(train(model.bfloat16(), data.bfloat16(), gpu=gpu, fused=True))
 
-    told = [advice for advice in found if advice.kind == "float16"]
-    assert bool(told) is is_told
-    if told:
+    reported = [advice for advice in found if advice.kind == "float16"]
+    assert bool(reported) is is_shown
+    if reported:
         there = train(model.half(), data.half(), gpu=gpu, fused=True)
-        assert told[0].latency_us == pytest.approx(there.step_latency_us.median, rel=1e-3)
-        assert told[0].line in advice_lines([*found[:1] * 5, *told])
+        assert reported[0].latency_us == pytest.approx(there.step_latency_us.median, rel=1e-3)
+        assert reported[0].line in advice_lines([*found[:1] * 5, *reported])
 
 
 def test_a_gain_is_told_in_the_unit_of_the_step() -> None:
@@ -247,7 +247,7 @@ def test_breaks_and_recompiles_are_advice_at_their_lines() -> None:
 
 def test_what_compiling_would_give_is_called_an_estimate_that_may_be_computed() -> None:
     forecast = train(nn.Sequential(nn.Linear(64, 64), nn.GELU()), torch.randn(8, 64))
-    [told] = [item for item in advice_for(forecast) if item.kind == "compile"]
+    [reported] = [item for item in advice_for(forecast) if item.kind == "compile"]
 
-    assert "estimated roughly" in told.what
-    assert "--try compile" in told.what
+    assert "estimated roughly" in reported.what
+    assert "--try compile" in reported.what

@@ -86,14 +86,14 @@ def test_measured_rows_stand_beside_what_they_are_nearest_to(tmp_path: Path) -> 
 
 
 def test_a_convolution_names_its_algorithm_and_the_units_that_the_gpu_has() -> None:
-    def told(gpu: str) -> str:
+    def reported(gpu: str) -> str:
         with neusight.forecast_on(gpu) as forecast, torch.no_grad():
             x = torch.ones(8, 64, 56, 56, device="cuda")
             nn.functional.conv2d(x, torch.ones(64, 64, 3, 3, device="cuda"), padding=1)
             nn.functional.conv2d(x, torch.ones(64, 1, 3, 3, device="cuda"), groups=64)
         return forecast.explain("conv")
 
-    assert "how     Winograd in fp32 on ordinary cores" in told("V100")
-    assert "how     implicit product in tf32 on tensor cores" in told("A100")
-    assert "how     direct, a group a channel" in told("V100")
-    assert "tf32" not in told("V100").replace("tf32f32", "")
+    assert "how     Winograd in fp32 on ordinary cores" in reported("V100")
+    assert "how     implicit product in tf32 on tensor cores" in reported("A100")
+    assert "how     direct, a group a channel" in reported("V100")
+    assert "tf32" not in reported("V100").replace("tf32f32", "")

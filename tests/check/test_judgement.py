@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import neusight
 from neusight.integrations.check.baseline import Case, OpRow
-from neusight.integrations.check.figures.intake import BatchChange
+from neusight.integrations.check.figures.batch_change import BatchChange
 from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
 from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation, observe

@@ -148,10 +148,10 @@ def test_the_tool_is_named_without_the_build_of_torch() -> None:
 def test_what_a_calibration_learnt_is_part_of_the_tool_and_its_source_is_not() -> None:
     target = find_gpu("L4")
     fitted = fit_calibration([Measurement((Kernel.gemm(512, 512, 512),), 20.0)], "L4")
-    learnt = [replace(fitted, plain_host={"op_us": op_us}) for op_us in (9.0, 30.0)]
-    elsewhere = replace(learnt[0], source={**learnt[0].source, "files": ["other"]})
+    calibrated = [replace(fitted, plain_host={"op_us": op_us}) for op_us in (9.0, 30.0)]
+    elsewhere = replace(calibrated[0], source={**calibrated[0].source, "files": ["other"]})
 
-    first, second, third = (tool("2.13.0", target, item) for item in (*learnt, elsewhere))
+    first, second, third = (tool("2.13.0", target, item) for item in (*calibrated, elsewhere))
 
     assert first == third
     assert {name for name in first if first[name] != second[name]} == {"calibration"}

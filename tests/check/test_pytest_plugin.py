@@ -22,7 +22,7 @@ LOADED = (
     () if any(found.value == PLUGIN for found in entry_points(group="pytest11")) else ("-p", PLUGIN)
 )
 #: Plugins that take seconds at the end of each inner run: one collects garbage five times, with
-#: all of torch loaded, one imports itself anew.
+#: all of torch loaded, one imports itself again.
 WITHOUT = [
     word
     for name in ("cacheprovider", "unraisableexception", "hypothesispytest", "anyio")
@@ -348,12 +348,12 @@ def test_the_first_token_and_each_more_have_budgets(run: pytest.Pytester) -> Non
     ],
 )
 def test_a_token_over_its_budget_fails(
-    ttft: str, tpot: str, said: str, run: pytest.Pytester
+    ttft: str, tpot: str, stated: str, run: pytest.Pytester
 ) -> None:
     run.makepyfile(generates(ttft, tpot))
 
     printed = result_of(run, failed=1)
-    assert said in printed
+    assert stated in printed
     assert "over the budget of 1 µs" in printed
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a case: judged, foreign, removed, written anew."""
+"""What becomes of a case: judged, foreign, removed, written again."""
 
 from __future__ import annotations
 

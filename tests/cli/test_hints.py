@@ -166,5 +166,5 @@ def test_what_a_command_takes_without_an_option_is_no_misspelt_option(
 ) -> None:
     assert main(["fit", *word.split(), "--out", "w"]) == 2
 
-    said = capsys.readouterr().err
-    assert said == "neusight: fit takes DATA without --data: neusight fit tables --out w\n"
+    stated = capsys.readouterr().err
+    assert stated == "neusight: fit takes DATA without --data: neusight fit tables --out w\n"

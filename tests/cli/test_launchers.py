@@ -59,8 +59,8 @@ def test_other_programs_start_nothing(program: Program) -> None:
         (("torchrun",), "torchrun: the following arguments are required: training_script"),
     ],
 )
-def test_what_leaves_the_ranks_open_is_refused(words: tuple[str, ...], said: str) -> None:
+def test_what_leaves_the_ranks_open_is_refused(words: tuple[str, ...], stated: str) -> None:
     from neusight.predictors.errors import OptionError
 
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=stated):
         launched(of(*words))

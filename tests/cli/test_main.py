@@ -258,7 +258,7 @@ def test_what_a_stand_in_lacks_is_named_with_its_line(tmp_path: Path) -> None:
     done = neusight("run", "--gpu", "H100", "train.py", cwd=tmp_path)
 
     assert done.returncode == 3
-    asked = "train.py:2 asks for more of flash_attn than its stand-in has (as of 2.8.3)"
+    asked = "train.py:2 uses more of flash_attn than its stub has (as of 2.8.3)"
     assert asked in done.stderr
     assert "cannot import name 'a_function_of_tomorrow' from 'flash_attn'." in done.stderr
 
@@ -419,7 +419,7 @@ def test_output_into_a_closed_pipe_exits_as_it_would_have() -> None:
 # -- what went wrong, and whose fault it is ------------------------------------------------------
 
 
-def test_an_error_of_neusight_is_exit_code_four_in_few_words(
+def test_an_error_of_neusight_is_exit_code_four_in_few_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(options: object) -> int:
@@ -465,9 +465,9 @@ def test_the_exit_code_tells_whose_fault_it_was(
     monkeypatch.setattr(compare, "run", fails)
 
     assert main(["compare", "forecast.json", "real.json"]) == code
-    said = capsys.readouterr().err
-    assert said.startswith("neusight: ")
-    assert "Traceback" not in said
+    stated = capsys.readouterr().err
+    assert stated.startswith("neusight: ")
+    assert "Traceback" not in stated
 
 
 @pytest.mark.parametrize(
@@ -492,9 +492,9 @@ def test_a_missing_file_is_wrong_use_in_a_sentence(
 
     assert main(arguments) == ExitCode.WRONG_USE
 
-    said = capsys.readouterr().err
-    assert "absent" in said
-    assert "Traceback" not in said
+    stated = capsys.readouterr().err
+    assert "absent" in stated
+    assert "Traceback" not in stated
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_whole_screen(tmp_path: Path) -> None:

@@ -183,6 +183,6 @@ def test_throughput_is_compared_in_what_all_points_know_or_not_at_all() -> None:
 
     assert "most samples/s that fit: batch 4" in sweep_table(Sweep("batch", ("1", "4")), mixed)
     table = sweep_table(Sweep("batch", ("1", "4")), unknown)
-    assert "what a step takes in is not known, so no value is called the best" in table
+    assert "the batch of a step is not known, so no value is called the best" in table
     assert "that fit:" not in table
     assert "largest that fits: 4" in table

@@ -89,7 +89,7 @@ def test_a_program_that_compiles_by_itself_is_not_run_again(trial: Trial) -> Non
 
     [found] = tried_compiling(first, [trial.compiled])
 
-    assert found.problem == "the program compiles by itself, as told above"
+    assert found.problem == "the program compiles its models itself, as shown above"
 
 
 SCRIPT = """

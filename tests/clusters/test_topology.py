@@ -54,8 +54,8 @@ def test_every_topology_names_where_its_figures_come_from() -> None:
         ((Level("network", 50.0),), "nics_per_node"),
     ],
 )
-def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], told: str) -> None:
-    with pytest.raises(TopologyError, match=told):
+def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], reported: str) -> None:
+    with pytest.raises(TopologyError, match=reported):
         Topology("mine", 8, levels)
 
 
@@ -78,11 +78,13 @@ def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], told: str
         ({"measured": [{"op": "x", "ranks": 2, "nodes": 1, "points": [[2, 1], [1, 1]]}]}, "order"),
     ],
 )  # fmt: skip
-def test_a_bad_file_says_what_is_wrong(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_bad_file_says_what_is_wrong(
+    change: dict[str, Any], reported: str, tmp_path: Path
+) -> None:
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({**PLAIN.to_json(), **change}))
 
-    with pytest.raises(TopologyError, match=told) as caught:
+    with pytest.raises(TopologyError, match=reported) as caught:
         read_topology(file)
 
     assert str(file) in str(caught.value)
@@ -90,7 +92,7 @@ def test_a_bad_file_says_what_is_wrong(change: dict[str, Any], told: str, tmp_pa
 
 def test_too_many_ranks_for_a_node_are_told_what_to_say() -> None:
     with pytest.raises(TopologyError, match=r"16 ranks on each node.*--gpus-per-node 8"):
-        PLAIN.require_room(16)
+        PLAIN.require_space(16)
 
 
 def test_another_network_leaves_the_rest_and_no_measurement() -> None:

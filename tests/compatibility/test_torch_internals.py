@@ -214,8 +214,8 @@ def test_the_command_line_names_it_too(
     monkeypatch.setattr("neusight.integrations.cli.commands.gpus.run", lambda options: fail())
 
     assert main(["gpus"]) == 4
-    assert "neusight: torch" in (said := capsys.readouterr().err)
-    assert "has no torch._C._no_such_name, which neusight relies on" in said
+    assert "neusight: torch" in (stated := capsys.readouterr().err)
+    assert "has no torch._C._no_such_name, which neusight relies on" in stated
 
 
 def test_what_is_missing_is_listed_with_its_feature(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,12 +94,12 @@ def test_another_shape_dtype_stride_or_device_is_a_difference(covered: ModuleTyp
         covered.comparing.Value("float"),
     ]
 
-    def told(have: Any) -> str:
+    def reported(have: Any) -> str:
         result = covered.comparing.Result
         return str(covered.comparing.difference(result((tensor,)), result((have,))))
 
-    assert told(tensor) == ""
-    assert all(told(have) for have in other)
+    assert reported(tensor) == ""
+    assert all(reported(have) for have in other)
 
 
 def test_calls_inside_a_forecast_are_compared_with_those_of_the_cpu(covered: ModuleType) -> None:

@@ -220,10 +220,10 @@ def test_kernels_are_told_apart_by_their_names(name: str, request: pytest.Fixtur
     assert "OTHER" not in found
     for kind, belongs in kinds:
         own = [kernel for kernel in analysis.kernels if belongs(kernel)]
-        told = sum(us for types, us in found.items() if kind in types.split(" overlapping "))
-        told /= len(analysis.found["ranks"])
+        reported = sum(us for types, us in found.items() if kind in types.split(" overlapping "))
+        reported /= len(analysis.found["ranks"])
         # Each piece is cut to whole us; where another kind begins or ends, a new piece begins.
-        assert 0 <= union_us(own) - told <= 2 * len(own)
+        assert 0 <= union_us(own) - reported <= 2 * len(own)
 
 
 def test_each_launch_has_its_kernel_and_delay(training: Analysis) -> None:
@@ -327,7 +327,7 @@ def test_waiting_for_a_slower_rank_is_communication_that_nothing_covers(
 def test_kernels_are_summed_over_all_ranks(unequal: RanksAnalysis) -> None:
     kinds = {row["kernel_type"]: row["sum"] for row in unequal.found["kernels"]}
 
-    told = sum(us for kind, us in kinds.items() if "COMMUNICATION" in kind)
+    reported = sum(us for kind, us in kinds.items() if "COMMUNICATION" in kind)
     given = [
         kernel
         for rank in unequal.ranks
@@ -335,4 +335,4 @@ def test_kernels_are_summed_over_all_ranks(unequal: RanksAnalysis) -> None:
         for kernel in rank.timeline.kernels[step.first_kernel : step.last_kernel]
         if is_collective(kernel)
     ]
-    assert told == pytest.approx(sum(kernel.duration_ns for kernel in given) / 1000, rel=0.02)
+    assert reported == pytest.approx(sum(kernel.duration_ns for kernel in given) / 1000, rel=0.02)

@@ -1,4 +1,4 @@
-"""What scripts written for CUDA do, done without it: each idiom leaves the ops it should."""
+"""What scripts written for CUDA do, omitted it: each idiom leaves the ops it should."""
 
 from __future__ import annotations
 

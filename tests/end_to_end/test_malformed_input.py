@@ -671,10 +671,10 @@ def tried(
         path.write_bytes(mutant(data, random.Random(f"{name} {fuzz.seed} {number}")))
         if problem := problem_of(lambda: use(path), documented):
             problems.append(f"{number}: {problem}")
-    return told(name, problems, fuzz)
+    return reported(name, problems, fuzz)
 
 
-def told(name: str, problems: list[str], fuzz: Fuzz) -> list[str]:
+def reported(name: str, problems: list[str], fuzz: Fuzz) -> list[str]:
     print(f"{name}: {len(problems)} of {fuzz.num_mutants} mutants, seed {fuzz.seed}")
     return problems
 
@@ -781,4 +781,4 @@ def test_no_folder_of_measurements_crashes_from_the_depths(tmp_path: Path, fuzz:
             problems.append(f"{number}: {problem}")
         shutil.rmtree(folder)
 
-    assert told("measured", problems, fuzz) == []
+    assert reported("measured", problems, fuzz) == []

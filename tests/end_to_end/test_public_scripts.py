@@ -63,7 +63,7 @@ def test_a_script_is_judged_by_its_exit_its_kernels_and_the_limit_that_it_is_to_
     tmp_path: Path,
     limit: str,
     code: int,
-    said: str,
+    stated: str,
     num_kernels: int,
     status: str,
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_script_is_judged_by_its_exit_its_kernels_and_the_limit_that_it_is_to_
     figures.write_text(json.dumps({"num_kernels": num_kernels}))
     script = scripts.Script("own", scripts.SCRIPTS[0].source, "own.py", limit=limit)
 
-    assert scripts.judged(script, code, said, figures, "1.0").status == status
+    assert scripts.judged(script, code, stated, figures, "1.0").status == status
 
 
 def test_a_traceback_of_ours_is_a_failure_and_one_that_a_package_logs_is_none(
@@ -83,7 +83,7 @@ def test_a_traceback_of_ours_is_a_failure_and_one_that_a_package_logs_is_none(
     theirs = 'Traceback (most recent call last):\n  File "/site/other.py", line 1'
     ours = f'Traceback (most recent call last):\n  File "{scripts._own_folders()[0]}/forecast.py"'
 
-    found = [scripts.judged(script, 0, said, figures, "").status for said in (theirs, ours)]
+    found = [scripts.judged(script, 0, stated, figures, "").status for stated in (theirs, ours)]
 
     assert found == ["ok", "failed"]
 
@@ -99,7 +99,9 @@ def test_a_script_runs_beside_its_data(
     monkeypatch.setattr(
         scripts, "command", lambda script, figures: [sys.executable, *script.command.split()]
     )
-    monkeypatch.setattr(scripts, "judged", lambda script, code, said, *rest: (code, said, rest[1]))
+    monkeypatch.setattr(
+        scripts, "judged", lambda script, code, stated, *rest: (code, stated, rest[1])
+    )
     source = type(scripts.SCRIPTS[0].source)("own", "example.org/own", "0123456")
     text = importlib.import_module("covered.script_data").text
 

@@ -54,11 +54,11 @@ def test_the_example_puts_a_forecast_into_wandb(tmp_path: Path) -> None:
 def test_the_example_puts_a_forecast_into_mlflow(tmp_path: Path) -> None:
     require("mlflow")
 
-    told = python(tmp_path, str(ROOT / "examples" / "log_to_mlflow.py"), **OFFLINE)
+    reported = python(tmp_path, str(ROOT / "examples" / "log_to_mlflow.py"), **OFFLINE)
 
     (metrics,) = tmp_path.glob("mlruns/0/*/metrics")
     _, latency_us, _ = (metrics / "step_latency_us").read_text().split()
-    assert f"H100-SXM5-80GB: {float(latency_us):.1f} µs per training step" in told
+    assert f"H100-SXM5-80GB: {float(latency_us):.1f} µs per training step" in reported
     assert (metrics / "gpu_time_us" / "gemm").is_file()
     assert (metrics.parent / "params" / "gpu").read_text() == "H100-SXM5-80GB"
 
@@ -87,7 +87,7 @@ def test_a_script_that_logs_to_both_is_forecast_and_leaves_nothing(tmp_path: Pat
     require("mlflow")
     (tmp_path / "train.py").write_text(TRAIN)
 
-    told = python(tmp_path, "-m", "neusight", "run", "--gpu", "H100", "train.py")
+    reported = python(tmp_path, "-m", "neusight", "run", "--gpu", "H100", "train.py")
 
-    assert "H100-SXM5-80GB: fits" in told
+    assert "H100-SXM5-80GB: fits" in reported
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

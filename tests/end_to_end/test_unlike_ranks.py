@@ -44,12 +44,12 @@ def forecast(
     ids=["another collective", "another size", "no barrier", "another number of loops"],
 )
 def test_a_rank_that_does_not_do_as_the_others_is_an_error_without_a_traceback(
-    body: str, count: str, told: str, tmp_path: Path
+    body: str, count: str, reported: str, tmp_path: Path
 ) -> None:
     done = forecast(tmp_path, body, count=count)
 
     assert done.returncode == 3, done.stdout + done.stderr
-    assert told in done.stdout
+    assert reported in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -294,12 +294,12 @@ def test_children_and_exits_share_the_files_and_leave_all_as_it_was(
 
     codes = {line.split(" ")[0]: int(line.split(" ")[1]) for line in done.stdout.splitlines()}
     for name, folder in folders.items():
-        told = (name, Path(f"{folder}.out").read_text(), Path(f"{folder}.err").read_text())
+        reported = (name, Path(f"{folder}.out").read_text(), Path(f"{folder}.err").read_text())
         _, wanted = CHILDREN_AND_EXIT[name]
-        assert codes.get(str(folder)) == wanted, told
-        assert standing(folder) == before[name], told
+        assert codes.get(str(folder)) == wanted, reported
+        assert standing(folder) == before[name], reported
         for text in READ_BACK.get(name, ()):
-            assert text in told[1], told
+            assert text in reported[1], reported
     assert list(temporary.glob("neusight-*")) == []
     shutil.rmtree(temporary)
 

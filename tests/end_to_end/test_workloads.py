@@ -48,13 +48,13 @@ def forecast(script: str, arguments: list[str], *, gpu: str = "H100") -> Any:
 
 def test_there_are_models_and_settings_of_all_kinds() -> None:
     names = [row["name"] for row in SETTINGS]
-    said = " ".join(word for row in SETTINGS for word in row["arguments"])
+    stated = " ".join(word for row in SETTINGS for word in row["arguments"])
 
     assert len(set(names)) == len(names) >= 24
     assert len(SCRIPTS) == 11
     precisions = "fp32 tf32 fp16 bf16-weights --channels-last --benchmark"
     for word in f"inference --checkpoint eager adamw-fused --decode {precisions}".split():
-        assert word in said
+        assert word in stated
 
 
 def test_the_first_six_models_come_first_in_training_and_inference() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from neusight.compatibility.releases import remedy_for_torch
 from neusight.fake_cuda import core
 from neusight.fake_cuda.core import SELF_CHECK_PASSED, cuda_core, failure_apart, self_check
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
-from neusight.supported import remedy_for_torch
 
 
 @pytest.fixture

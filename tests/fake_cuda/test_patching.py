@@ -58,7 +58,7 @@ def test_a_function_taken_by_name_before_answers_otherwise_and_then_as_before() 
     taken = owner.greet
     code = taken.__code__
 
-    original = patches.answer(owner, "greet", lambda *args, **kwargs: "patched")
+    original = patches.replace_code(owner, "greet", lambda *args, **kwargs: "patched")
     inside = (taken("you"), owner.twice("you"), owner.greet is taken, original("you", mark="?"))
     patches.restore()
 
@@ -72,7 +72,7 @@ def test_what_is_no_plain_function_is_replaced_as_an_attribute() -> None:
     owner, patches = module(), Patches()
     owner.__dict__["size"] = len
 
-    original = patches.answer(owner, "size", lambda value: -1)
+    original = patches.replace_code(owner, "size", lambda value: -1)
     assert (owner.size("abc"), original("abc")) == (-1, 3)
     patches.restore()
 
@@ -81,10 +81,10 @@ def test_what_is_no_plain_function_is_replaced_as_an_attribute() -> None:
 
 def test_answering_one_function_twice_is_a_mistake() -> None:
     owner, patches = module(), Patches()
-    patches.answer(owner, "greet", lambda name: "once")
+    patches.replace_code(owner, "greet", lambda name: "once")
 
     with pytest.raises(KeyError, match="greet is answered already"):
-        patches.answer(owner, "greet", lambda name: "twice")
+        patches.replace_code(owner, "greet", lambda name: "twice")
     patches.restore()
 
     assert owner.greet("you") == "hello you!"
@@ -97,7 +97,7 @@ def test_torch_is_as_it_was_for_a_while() -> None:
     patches.set(owner, "empty", 1)
     patches.set(owner, "empty", 2)
     patches.set(owner, "new", 3)
-    patches.answer(owner, "greet", lambda name: "patched")
+    patches.replace_code(owner, "greet", lambda name: "patched")
     patches.set(other, "empty", 4)
 
     with patches.torch_as_it_was():
@@ -152,7 +152,7 @@ def test_every_fault_in_the_middle_of_a_change_leaves_nothing() -> None:
     def change(owner: ModuleType, patches: Patches) -> None:
         patches.set(owner, "empty", 1)
         patches.set(owner, "new", 2)
-        patches.answer(owner, "greet", lambda name: "patched")
+        patches.replace_code(owner, "greet", lambda name: "patched")
 
     before_all = sys.gettrace()
     faults = 0
@@ -178,7 +178,7 @@ def test_an_answer_that_was_left_behind_is_taken_over_and_then_undone() -> None:
     code = owner.greet.__code__
     lost.answer(owner, "greet", lambda name: "of the one before")
 
-    original = patches.answer(owner, "greet", lambda name: "of this one")
+    original = patches.replace_code(owner, "greet", lambda name: "of this one")
     assert (owner.greet("you"), original("you")) == ("of this one", "hello you!")
     patches.restore()
 

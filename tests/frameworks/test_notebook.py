@@ -177,10 +177,10 @@ def test_magics_and_shell_commands_run_inside(kernel: Kernel) -> None:
         ("H100 'open", "No closing quotation"),
     ],
 )
-def test_a_line_that_means_nothing_is_told_in_one(line: str, told: str, kernel: Kernel) -> None:
+def test_a_line_that_means_nothing_is_told_in_one(line: str, reported: str, kernel: Kernel) -> None:
     shown = kernel.run(f"%%neusight {line}\nraise AssertionError")
 
-    assert told in shown.stderr.splitlines()[0]
+    assert reported in shown.stderr.splitlines()[0]
     assert shown.stderr.startswith("UsageError: ")
     assert (shown.error, shown.displayed) == ("", [])
 
@@ -279,8 +279,8 @@ def test_a_module_that_changed_between_cells_is_loaded_anew(kernel: Kernel) -> N
 def test_a_long_cell_says_how_far_it_is_until_it_ends(kernel: Kernel) -> None:
     kernel.run(
         "from neusight.integrations.frameworks import notebook\n"
-        "from neusight.integrations.program.progress.telling import Pace\n"
-        "usual, notebook._PACE = notebook._PACE, Pace(0.001, 0.001)\n"
+        "from neusight.integrations.program.progress.reporting import Pace\n"
+        "usual, notebook._REPORT_INTERVAL = notebook._REPORT_INTERVAL, Pace(0.001, 0.001)\n"
         "told, show = [], notebook._UpdatedLine.show\n"
         "notebook._UpdatedLine.show = lambda line, text: (told.append(text), show(line, text))\n"
     )
@@ -290,7 +290,9 @@ def test_a_long_cell_says_how_far_it_is_until_it_ends(kernel: Kernel) -> None:
         "while not told or ' ops, ' not in told[-1]:\n"
         "    y = torch.ones(5, device='cuda') * 2\n"
     )
-    after = kernel.run("notebook._PACE = usual\nnotebook._UpdatedLine.show = show\ntold[-1]")
+    after = kernel.run(
+        "notebook._REPORT_INTERVAL = usual\nnotebook._UpdatedLine.show = show\ntold[-1]"
+    )
 
     assert [text.partition(",")[0] for text in shown.texts] == ["", "H100-SXM5-80GB: fits"]
     assert re.fullmatch(r"'neusight: step \d+, [\d,]+ ops, \d+ s'", after.texts[0])

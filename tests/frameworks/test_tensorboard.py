@@ -772,9 +772,9 @@ def test_scalars_and_the_summary_lie_beside_the_trace(forecast: neusight.Forecas
     assert peak == pytest.approx(forecast.peak_memory_bytes / 2**30)
     assert points["forecast/MFU"] == [(steps[-1].replay.index, pytest.approx(forecast.mfu))]
     (text,) = events.Tensors("forecast/text_summary")
-    told = text.tensor_proto.string_val[0].decode()
-    assert told.startswith(f"### {forecast.summary().splitlines()[0]}\n")
-    assert "#### What to change" in told
+    reported = text.tensor_proto.string_val[0].decode()
+    assert reported.startswith(f"### {forecast.summary().splitlines()[0]}\n")
+    assert "#### What to change" in reported
 
 
 def test_a_folder_that_cannot_be_written_is_a_trace_error(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 import neusight
 from neusight.advice.advice import Advice
 from neusight.integrations.frameworks.tensorboard_text import (
-    advice_worth_telling,
+    advice_to_show,
     forecast_markdown,
 )
 
@@ -57,7 +57,7 @@ def test_the_verdict_is_the_heading_and_the_summary_stands_whole(
 
 
 def test_advice_is_a_list_with_what_it_assumes(fitting: neusight.Forecast) -> None:
-    advice = advice_worth_telling(fitting)
+    advice = advice_to_show(fitting)
 
     page = shown(forecast_markdown(fitting, advice))
 
@@ -88,5 +88,5 @@ def test_a_program_that_failed_or_did_nothing_gets_no_advice() -> None:
     with pytest.warns(match="no CUDA work"), neusight.forecast_on("H100") as nothing:
         pass
 
-    assert advice_worth_telling(nothing) == []
+    assert advice_to_show(nothing) == []
     assert shown(forecast_markdown(nothing, [])).startswith("<h3>H100-SXM5-80GB: nothing")

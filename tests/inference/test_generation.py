@@ -1,4 +1,4 @@
-"""Prefill and decode are told apart in programs that generate, and timed."""
+"""Prefill and decode are distinguished in programs that generate, and timed."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def test_a_saved_recording_and_a_baseline_tell_the_same(tmp_path: Path) -> None:
     forecast.save(tmp_path / "saved.json.gz")
 
     assert Forecast.load(tmp_path / "saved.json.gz").phases == forecast.phases
-    told = forecast.to_json()
+    reported = forecast.to_json()
     metrics = observe(forecast).case.metrics
-    assert metrics["ttft_us"] == told["ttft_us"]
-    assert metrics["tpot_us"] == told["tpot_us"]["last"]
-    assert forecast.to_dict()["tpot_us"] == told["tpot_us"]["last"]
+    assert metrics["ttft_us"] == reported["ttft_us"]
+    assert metrics["tpot_us"] == reported["tpot_us"]["last"]
+    assert forecast.to_dict()["tpot_us"] == reported["tpot_us"]["last"]
 
 
 def test_a_prompt_is_the_longest_generation_s() -> None:
@@ -140,7 +140,7 @@ def test_without_a_cache_all_tokens_enter_again() -> None:
 
 
 class Static(nn.Module):
-    """Its cache has room for all tokens; each of them costs the same."""
+    """Its cache has space for all tokens; each of them costs the same."""
 
     cache: torch.Tensor
 

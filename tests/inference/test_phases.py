@@ -1,4 +1,4 @@
-"""What is told of a model that generates."""
+"""What is shown of a model that generates."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_a_prompt_and_each_token_are_told_apart() -> None:
 
 def test_nothing_is_told_where_nothing_is_generated() -> None:
     assert list(phase_lines(None)) == []
-    told = phases_json(None)
-    assert told.pop("phases") == []
-    assert set(told.values()) == {None}
+    reported = phases_json(None)
+    assert reported.pop("phases") == []
+    assert set(reported.values()) == {None}
 
 
 def test_one_time_is_told_where_all_tokens_take_it() -> None:
@@ -73,14 +73,14 @@ def test_no_memory_left_is_room_for_no_token() -> None:
 
 
 def test_json_has_the_line_through_all_contexts() -> None:
-    told = phases_json(PHASES)
+    reported = phases_json(PHASES)
 
-    assert told["ttft_us"] == 2000.0
-    assert told["tpot_us"] == {
+    assert reported["ttft_us"] == 2000.0
+    assert reported["tpot_us"] == {
         "first": 20.1,
         "last": 21.1,
         "first_context": 101,
         "last_context": 111,
         "us_per_context": 0.1,
     }
-    assert told["tokens_per_s"] == pytest.approx(4e6 / 20.6, abs=0.001)
+    assert reported["tokens_per_s"] == pytest.approx(4e6 / 20.6, abs=0.001)

@@ -45,8 +45,8 @@ def test_ranks_that_cannot_share_a_step_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "told"), [(100, "at least one"), (5000, "no whole number")])
-def test_a_step_is_whole_sequences(tokens: int, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_a_step_is_whole_sequences(tokens: int, reported: str) -> None:
+    with pytest.raises(OptionError, match=reported):
         StepLoad(tokens, 4096)
 
 

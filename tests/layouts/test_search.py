@@ -81,12 +81,12 @@ def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_be_laid_out_is_wrong_use(
-    words: tuple[str, ...], told: str, tmp_path: Path
+    words: tuple[str, ...], reported: str, tmp_path: Path
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
 
     done = run_python(*WORDS, *words, cwd=tmp_path)
 
     assert done.returncode == 2, done.stdout + done.stderr
-    assert told in done.stderr
+    assert reported in done.stderr
     assert "Traceback" not in done.stderr

@@ -229,11 +229,13 @@ def test_a_changed_datasheet_changes_the_behaviour() -> None:
         ('{"format": "neusight calibration", "schema_version": 7}', "has schema version 7"),
     ],
 )
-def test_a_foreign_or_damaged_file_is_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
+def test_a_foreign_or_damaged_file_is_refused_by_name(
+    tmp_path: Path, text: str, reported: str
+) -> None:
     path = tmp_path / "c.json"
     path.write_text(text)
 
-    with pytest.raises(CalibrationError, match=rf"c\.json.*{told}"):
+    with pytest.raises(CalibrationError, match=rf"c\.json.*{reported}"):
         Calibration.load(path)
 
 
@@ -255,10 +257,10 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
         ({"host": {"plain": 3}}, "'host.plain' is 3"),
     ],
 )
-def test_a_wrong_value_is_named(change: dict[str, object], told: str) -> None:
+def test_a_wrong_value_is_named(change: dict[str, object], reported: str) -> None:
     document = {**calibration(GEMMS).to_json(), **change}
 
-    with pytest.raises(CalibrationError, match=told):
+    with pytest.raises(CalibrationError, match=reported):
         Calibration.from_json(document, source="the file")
 
 

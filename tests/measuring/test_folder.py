@@ -216,8 +216,8 @@ def test_a_time_that_cannot_be_is_refused(tmp_path: Path, time: float) -> None:
     line = {**json.loads(_line(tmp_path / "other")), "kernel_us": time}
     (tmp_path / "journal.jsonl").write_text(json.dumps(line) + "\n")
 
-    told = r"'kernel_us' is .*; it must be a number|line 1 cannot be read: Infinity"
-    with pytest.raises(DataError, match=told):
+    reported = r"'kernel_us' is .*; it must be a number|line 1 cannot be read: Infinity"
+    with pytest.raises(DataError, match=reported):
         read_measured(tmp_path)
 
 

@@ -65,10 +65,10 @@ def test_the_program_says_what_ran_else_the_files_name(tmp_path: Path) -> None:
     sends = "# Collective test starting: sendrecv_perf\n" + NEWER
     shares = NEWER.replace("sum", "none")
 
-    (said,) = read_nccl_output(written(sends, tmp_path))
+    (stated,) = read_nccl_output(written(sends, tmp_path))
     (named,) = read_nccl_output(written(shares, tmp_path, "alltoall_perf.2nodes.log"))
 
-    assert (said.curve.op, named.curve.op) == ("send_recv", "all_to_all")
+    assert (stated.curve.op, named.curve.op) == ("send_recv", "all_to_all")
 
 
 def test_a_file_holds_several_runs(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
         (NEWER.replace("   524288", "#  524288").replace("  4194304", "# 4194304"), "two sizes"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_told(text: str, told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_told(text: str, reported: str, tmp_path: Path) -> None:
     file = written(text, tmp_path)
 
-    with pytest.raises(CalibrationError, match=told) as caught:
+    with pytest.raises(CalibrationError, match=reported) as caught:
         read_nccl_output(file)
 
     assert str(file) in str(caught.value)

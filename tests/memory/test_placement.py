@@ -279,7 +279,7 @@ def test_inference_takes_what_public_profiles_of_an_h100_show(
 def test_a_training_step_grows_as_a_public_profile_of_a_v100_shows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch 1.9 did not tell what is allocated in all, only by how much it changed. Both peaks are
+    """torch 1.9 did not show what is allocated in all, only by how much it changed. Both peaks are
     reached by the same workspace of the same convolution."""
     events = profiled("v100__resnet50*")
     step = next(event for event in events if event["name"] != "[memory]" and event["ph"] == "X")

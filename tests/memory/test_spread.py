@@ -137,9 +137,9 @@ def test_another_capacity_is_asked_only_where_the_sum_does_not_tell() -> None:
         return True
 
     for capacity in (200, 115):
-        told = verdict_of_memory(
+        reported = verdict_of_memory(
             fits=True, needed_bytes=100, needed=PeakRange(90, 120), capacity_bytes=capacity,
             fits_into=answer,
         )  # fmt: skip
-        assert told == "fits"
+        assert reported == "fits"
     assert asked == [95]

@@ -67,7 +67,7 @@ def test_every_registered_op_is_one_that_torch_has() -> None:
     # What is recorded of sparse tensors has an overload of ours.
     unknown = {name for name in named if not signatures_of(name.removesuffix(".sparse"))}
 
-    # Nor do packages that are stood in for have their ops in torch.
+    # Nor do packages that are replaced have their ops in torch.
     spaces = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     of_torch = {name for name in unknown if name.partition("::")[0] in spaces | {"prim"}}
 

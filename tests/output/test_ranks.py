@@ -17,8 +17,8 @@ from neusight.output.ranks import (
     rank_row,
     ranks_json,
     ranks_run,
+    run_as_text,
     run_text,
-    run_words,
     slowest,
 )
 from neusight.predictors.clusters.placement import ranks_from
@@ -97,11 +97,11 @@ def test_json_has_every_figure() -> None:
 def test_it_is_said_which_ranks_do_the_same_and_which_were_not_run() -> None:
     row = rows()[0]
 
-    assert run_words(of(4), [0]) == ""
-    assert run_words(of(4, "0..3"), [0]) == "ranks 1..3 do the same"
-    assert run_words(of(2, "0,1"), [0]) == "rank 1 does the same"
-    assert run_words(of(2, "0,1"), [0, 1]) == ""
-    assert run_words(of(32, "0,31"), [0]) == "rank 31 does the same; 30 ranks not run: 1..30"
+    assert run_as_text(of(4), [0]) == ""
+    assert run_as_text(of(4, "0..3"), [0]) == "ranks 1..3 do the same"
+    assert run_as_text(of(2, "0,1"), [0]) == "rank 1 does the same"
+    assert run_as_text(of(2, "0,1"), [0, 1]) == ""
+    assert run_as_text(of(32, "0,31"), [0]) == "rank 31 does the same; 30 ranks not run: 1..30"
     assert rank_lines([row], of(4, "0..3"))[-1] == "    ranks 1..3 do the same"
     assert ranks_run(of(4, "0..2,3")) == (0, 1, 2, 3)
     assert ranks_run(of(4)) == ()

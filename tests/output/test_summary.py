@@ -13,7 +13,7 @@ from neusight.memory.allocator_settings import AllocatorSettings
 from neusight.memory.placement import MemoryEvent, MemoryTimeline, OutOfMemory, StepMemory
 from neusight.output.batch import Batch
 from neusight.output.figures import Row, StepLatency, Verdict
-from neusight.output.summary import Findings, describe, headline, to_json
+from neusight.output.summary import SummaryData, describe, headline, to_json
 from neusight.recording.recording import STEP_OPTION, Alloc, Step
 from timelines import ROUND_GPU, op, recording_of
 
@@ -56,7 +56,7 @@ MEMORY = MemoryTimeline(
     context_bytes=GIB,
     settings=AllocatorSettings(),
 )
-FINDINGS = Findings(
+FINDINGS = SummaryData(
     recording=recording_of(
         Step("train", (op(),), 7),
         warnings=("values were invented",),
@@ -71,11 +71,11 @@ FINDINGS = Findings(
 )
 
 
-def found(verdict: dict[str, Any] | None = None, **changes: Any) -> Findings:
+def found(verdict: dict[str, Any] | None = None, **changes: Any) -> SummaryData:
     return replace(FINDINGS, verdict=replace(VERDICT, **(verdict or {})), **changes)
 
 
-def failed(**options: str) -> Findings:
+def failed(**options: str) -> SummaryData:
     recording = replace(FINDINGS.recording, options={FAILURE_OPTION: "ValueError: no", **options})
     return found(recording=recording)
 

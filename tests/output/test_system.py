@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neusight.output.system import network_words, unstated_network
+from neusight.output.system import network_text, unstated_network
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
@@ -22,4 +22,4 @@ def test_only_what_leaves_a_node_needs_a_network() -> None:
 
 
 def test_a_box_without_a_network_says_so() -> None:
-    assert network_words(find_topology("pcie-l40s")) == "no network"
+    assert network_text(find_topology("pcie-l40s")) == "no network"

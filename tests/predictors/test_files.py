@@ -223,8 +223,8 @@ def document_in(path: Path, **options: Any) -> Fields:
     ],
     ids=range(15),
 )
-def test_what_no_document_of_ours_holds_is_refused_in_words(data: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_what_no_document_of_ours_holds_is_refused_in_text(data: bytes, reported: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reported)):
         json_value(data)
 
 
@@ -269,13 +269,13 @@ def test_a_document_is_read_gzipped_or_not(tmp_path: Path) -> None:
     ids=range(9),
 )
 def test_a_file_that_is_no_document_is_refused_by_name(
-    data: bytes | None, told: str, tmp_path: Path
+    data: bytes | None, reported: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "t.json"
     if data is not None:
         path.write_bytes(data)
 
-    with pytest.raises(DataError, match=re.escape(told.replace("PATH", str(path)))):
+    with pytest.raises(DataError, match=re.escape(reported.replace("PATH", str(path)))):
         document_in(path, version=1, version_field="v")
 
 

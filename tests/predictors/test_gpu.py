@@ -507,8 +507,8 @@ def test_a_gpu_called_otherwise_has_the_same_prices(name: str) -> None:
 
     assert renamed.model == name
     for predictor in ("tiled", "linear", "habitat"):
-        told = [estimate.latency_us for estimate in predict(kernels, renamed, predictor)]
-        assert told == [estimate.latency_us for estimate in predict(kernels, known, predictor)]
+        reported = [estimate.latency_us for estimate in predict(kernels, renamed, predictor)]
+        assert reported == [estimate.latency_us for estimate in predict(kernels, known, predictor)]
 
 
 def test_what_nobody_measured_is_not_shown_as_a_figure() -> None:

@@ -160,7 +160,7 @@ def test_a_package_does_not_replace_what_is_registered(packages: Packages) -> No
         ("def Seven(): raise OSError('no weights')", "OSError: no weights"),
     ],
 )
-def test_a_broken_entry_point_names_its_package(packages: Packages, code: str, said: str) -> None:
+def test_a_broken_entry_point_names_its_package(packages: Packages, code: str, stated: str) -> None:
     packages.install("acme-broken", predictor="broken", value="acme_broken:Seven", code=code)
 
     with pytest.raises(RegistrationError) as caught:
@@ -168,7 +168,7 @@ def test_a_broken_entry_point_names_its_package(packages: Packages, code: str, s
 
     assert str(caught.value) == (
         "Predictor 'broken' of the package acme-broken 1.2 (acme_broken:Seven) does not work:"
-        f" {said}. Repair, update or uninstall that package, or name another predictor:"
+        f" {stated}. Repair, update or uninstall that package, or name another predictor:"
         " tiled, tiled_burst, roofline, linear, habitat, neusight."
     )
 

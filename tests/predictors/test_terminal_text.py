@@ -19,12 +19,12 @@ from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import observe
 from neusight.integrations.check.outputs.github import github_annotations
 from neusight.integrations.check.outputs.markdown import markdown_report
-from neusight.integrations.check.outputs.terminal import words_of
+from neusight.integrations.check.outputs.terminal import text_of
 from neusight.integrations.check.result import CaseResult
 from neusight.integrations.cli.commands.doctor import Finding, report
-from neusight.integrations.profiles.comparison.tables import Table
-from neusight.integrations.profiles.comparison.tables import markdown_table as compared_markdown
-from neusight.integrations.profiles.comparison.tables import plain as compared_table
+from neusight.integrations.profiles.comparison.rendering import Table
+from neusight.integrations.profiles.comparison.rendering import markdown_table as compared_markdown
+from neusight.integrations.profiles.comparison.rendering import plain as compared_table
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.side_by_side import lay_side_by_side, text_table
 from neusight.predictors.gpu import find_gpu
@@ -77,8 +77,8 @@ def tables(forecast: Forecast) -> dict[str, Callable[[], str]]:
         "comparison": lambda: compared_table(HOSTILE, rows),
         "comparison in Markdown": lambda: compared_markdown(HOSTILE, rows),
         "doctor": lambda: report([Finding("GPU", "ok", HOSTILE, HOSTILE)]),
-        "check": lambda: words_of(result("regression", forecast), Path()),
-        "failed check": lambda: words_of(result("failed", forecast), Path()),
+        "check": lambda: text_of(result("regression", forecast), Path()),
+        "failed check": lambda: text_of(result("failed", forecast), Path()),
         "check in Markdown": lambda: markdown_report([result("regression", forecast)], Path()),
         "failed check in Markdown": lambda: markdown_report([result("failed", forecast)], Path()),
         "check on GitHub": lambda: "\n".join(

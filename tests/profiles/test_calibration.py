@@ -342,9 +342,9 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
         ([str(tmp_path / "none.json")], "No such file"),
     ]
 
-    for arguments, told in wrong:
+    for arguments, reported in wrong:
         assert main(["calibrate", *arguments, "--out", str(tmp_path / "c.json")]) == 2
-        assert told in capsys.readouterr().err
+        assert reported in capsys.readouterr().err
     assert main(["calibrate", str(trace), "--out", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

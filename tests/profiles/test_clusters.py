@@ -60,10 +60,10 @@ def test_the_command_writes_a_topology_that_a_run_takes(
     ],
 )
 def test_wrong_use_is_told(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["calibrate", output(tmp_path), *words]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_gpus_that_differ_or_are_unknown_are_told(tmp_path: Path) -> None:

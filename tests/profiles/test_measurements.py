@@ -1,4 +1,4 @@
-"""Operators of a profile, called again in a forecast, tell which kernels took the time."""
+"""Operators of a profile, called again in a forecast, show which kernels took the time."""
 
 from __future__ import annotations
 

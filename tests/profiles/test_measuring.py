@@ -354,7 +354,7 @@ def test_a_process_is_asked_and_answers() -> None:
     assert replies == [[{"heard": {"do": "a"}}], [{"heard": {"do": "b"}}]]
 
 
-def test_a_process_that_dies_leaves_its_last_words() -> None:
+def test_a_process_that_dies_leaves_its_last_text() -> None:
     worker = process("import sys; sys.stdin.readline(); sys.exit('CUDA error: illegal access')")
 
     with pytest.raises(WorkerLost, match="it ended with code 1: CUDA error: illegal access"):

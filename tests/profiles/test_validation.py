@@ -148,7 +148,7 @@ def test_a_calibration_is_applied_and_said_to_have_seen_the_folder(
 
     assert found.predictor == "tiled, calibrated"
     assert abs(found.rows[0].busy_error or 1.0) < 0.05
-    assert "learnt from this folder" in found.notes[0]
+    assert "fitted to this folder" in found.notes[0]
 
 
 def test_the_command_prints_a_line_a_workload_and_the_totals(

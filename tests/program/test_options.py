@@ -77,12 +77,12 @@ def test_a_recording_keeps_what_is_said_of_the_program() -> None:
 def test_a_calibration_is_for_its_own_gpu(calibration: str) -> None:
     options = ProgramOptions(calibration=calibration)
 
-    learnt = options.learnt_of(find_gpu("L4"))
+    fitted = options.calibration_for(find_gpu("L4"))
 
-    assert learnt is not None
-    assert learnt.gpu == "L4"
-    assert options.learnt_of(find_gpu("T4")) is None
-    assert ProgramOptions().learnt_of(find_gpu("L4")) is None
+    assert fitted is not None
+    assert fitted.gpu == "L4"
+    assert options.calibration_for(find_gpu("T4")) is None
+    assert ProgramOptions().calibration_for(find_gpu("L4")) is None
 
 
 def test_a_calibration_of_none_of_the_gpus_is_refused(calibration: str) -> None:
@@ -98,7 +98,7 @@ def test_a_calibration_that_is_not_there_is_named(tmp_path: Path) -> None:
     options = ProgramOptions(calibration=str(tmp_path / "gone.json"))
 
     with pytest.raises(CalibrationError, match=r"gone\.json"):
-        options.learnt_of(find_gpu("L4"))
+        options.calibration_for(find_gpu("L4"))
 
 
 def test_ranks_are_stated_as_text_too() -> None:

@@ -32,7 +32,7 @@ def written(text: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
         ("plain", b"plain"),
     ],
 )
-def test_what_ascii_lacks_is_written_in_other_words(
+def test_what_ascii_lacks_is_written_in_other_text(
     text: str, shown: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert written(text, "ascii", monkeypatch) == shown

@@ -53,7 +53,7 @@ def recording_of(*entries: Entry, count: int = 1) -> Recording:
         steps=(Step("train", entries, count),),
         gpu="H100-SXM5-80GB",
         torch_version="2.13.0",
-        questions=(("total_memory", "1"),),
+        queries=(("total_memory", "1"),),
         warnings=("a note",),
         script="train.py --fast",
     )
@@ -225,7 +225,7 @@ def damaged(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d["signatures"][0][3].append({"x": "0"}), r"'0' stands where a number"),
         (lambda d: d["modes"][0].__setitem__(0, 1), r"no row of the kind 'mode'"),
         (lambda d: d["stacks"].append(["a", 1]), r"no list of lines of code"),
-        (lambda d: d.update(questions=[["a"]]), r"no row of the kind 'question'"),
+        (lambda d: d.update(queries=[["a"]]), r"no row of the kind 'question'"),
         (lambda d: d.update(made={"Net": 9}), r"it names row 9 of"),
         (lambda d: d.update(rank=1), r"'rank' is 1; it must be below the world size"),
         (lambda d: d.update(world_size=0), r"'world_size' is 0; it must be at least 1"),

@@ -75,12 +75,12 @@ def test_memory_that_a_storage_gives_back_is_free_until_it_is_taken_again() -> N
         parameter.add_(1)
         del parameter, storage
 
-    told = [
+    reported = [
         f"{e.num_bytes} {e.op}" if isinstance(e, Alloc) else e
         for e in entries(program)
         if isinstance(e, Alloc | Free)
     ]
-    assert told == [
+    assert reported == [
         "4000 aten::empty", Free(StorageRef(0, 0)),
         "4 aten::empty", Free(StorageRef(0, 1)),
         "4000 aten::resize_", Free(StorageRef(0, 2)),

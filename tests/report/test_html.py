@@ -301,10 +301,10 @@ def test_a_program_without_kernels_says_so_and_has_nothing_empty() -> None:
 
 
 def test_the_command_and_the_date_are_told_if_given(hostile: Forecast) -> None:
-    told = Elements(html_report([hostile], command=f"neusight {HOSTILE}", date="2026-01-31"))
+    reported = Elements(html_report([hostile], command=f"neusight {HOSTILE}", date="2026-01-31"))
 
-    assert f"neusight {HOSTILE}" in told.text
-    assert ", 2026-01-31, recorded with torch" in told.text
+    assert f"neusight {HOSTILE}" in reported.text
+    assert ", 2026-01-31, recorded with torch" in reported.text
     silent = Elements(html_report([hostile]))
     assert "code" not in {tag for tag, _ in silent.found}
 
@@ -326,9 +326,9 @@ def test_different_programs_are_called_that_before_they_are_compared() -> None:
     other = forecast.of(replace(forecast.recording, script="other.py"))
     several = Elements(html_report([forecast, other]))
 
-    said = "These are forecasts of different programs: "
-    assert several.text.index(said) < several.text.index("A step of each")
-    assert said not in html_report([forecast, forecast.on("T4")])
+    stated = "These are forecasts of different programs: "
+    assert several.text.index(stated) < several.text.index("A step of each")
+    assert stated not in html_report([forecast, forecast.on("T4")])
 
 
 def test_a_page_is_small_whatever_is_forecast() -> None:

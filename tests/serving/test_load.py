@@ -122,6 +122,6 @@ def test_a_file_gives_its_requests_in_order_of_arrival(tmp_path: Path) -> None:
         ("arrival_s,input_tokens,output_tokens,cached_tokens\n0,5,1,5\n", "cached_tokens is 5"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_a_damaged_file_is_refused_with_its_line(tmp_path: Path, text: str, stated: str) -> None:
+    with pytest.raises(OptionError, match=stated):
         read_requests(written(tmp_path, text))

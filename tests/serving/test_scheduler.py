@@ -165,9 +165,9 @@ def test_no_accepted_drafts_are_a_token_a_step() -> None:
     ],
 )
 def test_a_request_that_can_never_be_served_is_refused_with_the_limit(
-    request_: InferenceRequest, changed: dict[str, object], said: str
+    request_: InferenceRequest, changed: dict[str, object], stated: str
 ) -> None:
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=stated):
         run([request_], **changed)
 
 

@@ -21,9 +21,9 @@ def test_the_paper_is_run_whole_with_its_kernels(tmp_path: Path) -> None:
     folder = paper_folder(tmp_path, LABELS)
     rows = [f"Tesla T4,add,{4096 * n},,,,1024,{100 * n}" for n in range(1, 200)]
     (folder / "kernels.csv").write_text("\n".join(("gpu,op,B,M,N,K,H,latency_us", *rows)) + "\n")
-    told: list[str] = []
+    reported: list[str] = []
 
-    report = evaluate_suite("paper", folder, PREDICTORS, progress=told.append)
+    report = evaluate_suite("paper", folder, PREDICTORS, progress=reported.append)
 
     marked = {result.case.gpu.name: result.case.is_held_out for result in report.results}
     assert marked == {"T4": False, "P4": True}
@@ -36,7 +36,7 @@ def test_the_paper_is_run_whole_with_its_kernels(tmp_path: Path) -> None:
         "single kernels",
     ]
     assert [row.name for row in report.tables[-1].rows] == ["element-wise, Tesla T4"]
-    assert told[-2:] == [
+    assert reported[-2:] == [
         "1/2 tiny_gpt inf 2 x 16 fp32: 1 cases",
         "2/2 tiny_bert train 2 x 16 fp32: 1 cases",
     ]

@@ -40,7 +40,7 @@ def test_what_the_source_does_not_say_is_kept_as_an_assumption(tmp_path: Path) -
     [
         (TIMM.replace("images/s", "peak memory MiB"), "a figure of memory"),
         (TIMM.replace("timm-a", "gptfast-a"), "decoding token by token"),
-        (TIMM.replace("timm-a", "new-a"), "nobody wrote its program"),
+        (TIMM.replace("timm-a", "new-a"), "its program is not available"),
         (TIMM.replace(",no,", ",by hand,"), "compiled as 'by hand'"),
         (TIMM.replace("RTX-3090", "Voodoo-2"), "Unknown GPU 'Voodoo-2'"),
     ],

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from neusight.integrations.suites.case import LeftOut
-from neusight.integrations.suites.tables import csv_text
+from neusight.integrations.suites.rendering import csv_text
 from places import ROOT
 from suite_folders import priced_case
 

@@ -66,7 +66,7 @@ def test_a_program_that_cannot_be_built_is_left_out_with_the_reason(tmp_path: Pa
     suite = Suite("published", (case,), ())
 
     assert list(case_results(suite, {}, tmp_path)) == [
-        LeftOut("a", "a source", "unheard-of: nobody wrote its configuration")
+        LeftOut("a", "a source", "unheard-of: its configuration is not available")
     ]
 
 

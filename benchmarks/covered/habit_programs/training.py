@@ -92,16 +92,16 @@ def checks_for_nan() -> None:
 def early_stopping_and_plateaus() -> None:
     model = net().cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2)
-    best, patience = float("inf"), 0
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, lookahead=2)
+    best, lookahead = float("inf"), 0
     for _ in range(12):
         loss = train(model, steps=1, optimizer=optimizer)
         scheduler.step(loss)
         if loss < best - 1e-4:
-            best, patience = loss, 0
+            best, lookahead = loss, 0
         else:
-            patience += 1
-        if patience > 3:
+            lookahead += 1
+        if lookahead > 3:
             break
     assert best < float("inf")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from neusight.integrations.check.comparing.pair import Pair, Side, pair_of
 from neusight.integrations.check.settings import read_settings
 from neusight.integrations.program.forecasting import ProgramForecast
+from neusight.integrations.program.fresh_process import FreshProcess
 from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.own_process import OwnProcess
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.progress.telling import telling_work
+from neusight.integrations.program.progress.reporting import reporting_work
 from neusight.integrations.program.revisions.git import repository_of
 from neusight.integrations.program.revisions.trees import Tree, checked_out, program_in
 from neusight.predictors.errors import NeusightError, OptionError
@@ -38,7 +38,7 @@ class RevisionRequest:
 
     @property
     def gpu(self) -> GPU:
-        """The GPU; OptionError where nobody says which."""
+        """The GPU; OptionError where it is not stated which."""
         names = [self.gpu_name] if self.gpu_name else read_settings(Path.cwd()).gpus
         if not names:
             raise OptionError('Say which GPU: --gpu H100, or gpu = "H100" in [tool.neusight].')
@@ -62,11 +62,11 @@ def pair_of_revisions(
             running = []
             for tree in trees:
                 tell(f"running {' '.join(program.words)} in {tree.revision.title}")
-                own = OwnProcess(
+                own = FreshProcess(
                     program, gpu, request.options, folder=tree.folder, environment=tree.environment
                 )
                 running.append(processes.enter_context(own))
-            with telling_work(lambda: "running both") as wait:
+            with reporting_work(lambda: "running both") as wait:
                 for process in running:
                     process.await_end(wait)
             found = [
@@ -82,15 +82,15 @@ def pair_of_revisions(
 
 
 def _side(
-    tree: Tree, process: OwnProcess, program: Program, gpu: GPU, options: ProgramOptions
+    tree: Tree, process: FreshProcess, program: Program, gpu: GPU, options: ProgramOptions
 ) -> Side | str:
     title = tree.revision.title
     name = " ".join(program.words)
     try:
         found = process.result()
         if found.outcome.failure:
-            told = [found.outcome.failure, *_hints(found.outcome.failure, tree), *tree.notes]
-            return f"{name} failed in {title}: {'; '.join(told)}"
+            reported = [found.outcome.failure, *_hints(found.outcome.failure, tree), *tree.notes]
+            return f"{name} failed in {title}: {'; '.join(reported)}"
         there = ProgramForecast.of(found, program, gpu, options)
         failure = there.outcome.failure
     except NeusightError as error:

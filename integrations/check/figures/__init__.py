@@ -1,1 +1,1 @@
-"""The figures that a check judges, how much worse each may be, and what a step takes in."""
+"""The figures that a check judges, how much worse each may be, and the batch of a step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from neusight.integrations.check.figures.intake import BatchChange
+from neusight.integrations.check.figures.batch_change import BatchChange
 from neusight.integrations.check.figures.metrics import KEPT_METRICS, RATE_METRICS, Metric
 from neusight.integrations.check.figures.tolerance import METRIC_OF, THROUGHPUT, Tolerance
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neusight.integrations.check.baseline import Case
-from neusight.integrations.check.figures.intake import rate_of
+from neusight.integrations.check.figures.batch_change import rate_of
 from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.result import CaseResult

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from neusight.integrations.check.causes import Cause
 from neusight.integrations.check.judgement import Judgement
-from neusight.integrations.check.outputs.words import figure_texts, own_line, state_text
+from neusight.integrations.check.outputs.report_text import figure_texts, own_line, state_text
 from neusight.integrations.check.result import CaseResult
+from neusight.predictors.formatting import amount_text
 from neusight.predictors.terminal_text import printable_text
-from neusight.predictors.words import amount_text
 
 __all__ = [
     "github_annotations",
@@ -31,7 +31,7 @@ def github_annotations(results: Sequence[CaseResult], folder: Path, root: Path) 
         if result.kind == "regression" and judgement is not None:
             found += [
                 _annotation("error", text, title, place, folder, root)
-                for text, place in _findings(judgement, folder)
+                for text, place in _annotations(judgement, folder)
             ]
         elif result.exit_code:
             text = f"{state_text(result)} {result.failure}".strip()
@@ -42,7 +42,7 @@ def github_annotations(results: Sequence[CaseResult], folder: Path, root: Path) 
     return found[:_ANNOTATIONS]
 
 
-def _findings(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
+def _annotations(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
     """(what is wrong, "file.py:12") of a regression: at least one, each line once."""
     worse = [change for change in judgement.metrics if change.status == "worse"]
     figures = ", ".join(f"{change.title} {' → '.join(figure_texts(change))}" for change in worse)
@@ -58,9 +58,9 @@ def _findings(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
             found.setdefault(own_line(wait.stack, folder), f"{text} ({figures})")
     names = {change.name for change in worse}
     if names & {"step_latency_us", "gpu_busy_us", "num_kernels", "flops"}:
-        _add_finding(found, judgement.time_causes, judgement.time_stack, "us", figures, folder)
+        _add_annotation(found, judgement.time_causes, judgement.time_stack, "us", figures, folder)
     if names & {"peak_memory_bytes", "peak_reserved_bytes"}:
-        _add_finding(
+        _add_annotation(
             found, judgement.memory_causes, judgement.memory_stack, "bytes", figures, folder
         )
     return [(text, place) for place, text in found.items()] or [(figures, "")]
@@ -75,7 +75,7 @@ def _made_at(growing: Sequence[Cause], totals: Mapping[str, float]) -> Sequence[
     return first.made if first.made and first.is_resized else ()
 
 
-def _add_finding(
+def _add_annotation(
     found: dict[str, str],
     causes: Sequence[Cause],
     stack: Sequence[str],

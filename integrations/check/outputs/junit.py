@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
+from neusight.integrations.check.outputs.report_text import state_text
 from neusight.integrations.check.outputs.terminal import explanation
-from neusight.integrations.check.outputs.words import state_text
 from neusight.integrations.check.result import CaseResult
 
 __all__ = [

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neusight.integrations.check.baseline import Case
+from neusight.integrations.check.figures.batch_change import rate_of
 from neusight.integrations.check.figures.change import MetricChange
-from neusight.integrations.check.figures.intake import rate_of
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
+from neusight.integrations.check.outputs.report_text import change_text, state_text
 from neusight.integrations.check.outputs.terminal import explanation
-from neusight.integrations.check.outputs.words import change_text, state_text
 from neusight.integrations.check.result import CaseResult
+from neusight.predictors.formatting import amount_text
 from neusight.predictors.terminal_text import printable, printable_text
-from neusight.predictors.words import amount_text
 
 __all__ = [
     "code_text",

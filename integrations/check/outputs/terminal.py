@@ -8,7 +8,7 @@ from pathlib import Path
 from neusight.integrations.check.causes import Cause
 from neusight.integrations.check.figures.change import MetricChange
 from neusight.integrations.check.judgement import Judgement
-from neusight.integrations.check.outputs.words import (
+from neusight.integrations.check.outputs.report_text import (
     batch_text,
     change_text,
     figure_texts,
@@ -18,14 +18,14 @@ from neusight.integrations.check.outputs.words import (
     state_text,
 )
 from neusight.integrations.check.result import CaseResult
+from neusight.predictors.formatting import amount_text, counted
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import amount_text, counted
 
 __all__ = [
     "explanation",
     "figure_lines",
     "reasons",
-    "words_of",
+    "text_of",
 ]
 
 #: Causes that are named one by one; the JSON has all.
@@ -35,7 +35,7 @@ _KERNELS_SHOWN = 3
 _LEAST_SHOWN = 0.002
 
 
-def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
+def text_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
     """The result for the terminal: a line, and why where there is something to explain."""
     parts = [f"{result.name}: {state_text(result)}", headline(result), result.failure]
     line = ", ".join(part for part in parts[:2] if part) + (f": {parts[2]}" if parts[2] else "")
@@ -50,9 +50,9 @@ def words_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
 
 def explanation(judgement: Judgement, folder: Path) -> list[str]:
     """The figures before and now, and what made the difference."""
-    told = batch_text(judgement)
+    reported = batch_text(judgement)
     return [
-        *([f"  {told}"] if told else []),
+        *([f"  {reported}"] if reported else []),
         *figure_lines(judgement, ("baseline", "now")),
         *(printable(line) for line in _tool_lines(judgement)),
         *reasons(judgement, folder),
@@ -73,8 +73,8 @@ def figure_lines(
 
 def reasons(judgement: Judgement, folder: Path) -> list[str]:
     """What of the program made the difference, and at which lines."""
-    told = judgement.optimizer_change
-    lines = [f"  {told}"] if told else []
+    reported = judgement.optimizer_change
+    lines = [f"  {reported}"] if reported else []
     lines += _cause_lines(judgement, folder)
     lines += _wait_lines(judgement, folder)
     lines += _stop_lines(judgement, folder)
@@ -86,7 +86,7 @@ def reasons(judgement: Judgement, folder: Path) -> list[str]:
 def _figure_line(change: MetricChange) -> str:
     was, now = figure_texts(change)
     title, unit = change.title, change.unit
-    if unit.endswith("/s"):  # with so many digits there is no room for it behind each
+    if unit.endswith("/s"):  # with so many digits there is no space for it behind each
         title = f"{title}, {unit}"
         was, now = (text.removesuffix(f" {unit}") for text in (was, now))
     return f"  {title:<22}{was:>13}{now:>13}{change_text(change):>11}"

@@ -18,7 +18,7 @@ from neusight.integrations.check.outputs.documents import benchmark_json, report
 from neusight.integrations.check.outputs.github import github_annotations
 from neusight.integrations.check.outputs.junit import junit_xml
 from neusight.integrations.check.outputs.markdown import markdown_report
-from neusight.integrations.check.outputs.terminal import words_of
+from neusight.integrations.check.outputs.terminal import text_of
 from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
@@ -27,7 +27,7 @@ from neusight.integrations.cli.arguments import (
     add_rank_arguments,
     file_options,
 )
-from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import DEFAULT_STEPS, STATED
 from neusight.integrations.program.program import Program
@@ -66,7 +66,8 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
     check.add_argument("--calibration", metavar="FILE",
-                       help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+                       help="calibration of the GPU and its host (`neusight "
+                           "calibrate`)")  # fmt: skip
     check.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 
 def _interrupted(reports: Reports, results: list[CaseResult], num_plans: int) -> int:
-    """Tells what is known by now; a baseline stays as it was."""
+    """Shows what is known by now; a baseline stays as it was."""
     if results:
         tell(results, reports)
     print(
@@ -237,14 +238,14 @@ def tell(results: list[CaseResult], reports: Reports) -> int:
     """Prints the report and writes what was asked for, all of it, before any problem is told."""
     folder = Path.cwd()
     for result in results:
-        print(fitted(words_of(result, folder, quiet=reports.quiet), sys.stdout))
+        print(fitted(text_of(result, folder, quiet=reports.quiet), sys.stdout))
     pasted = [result.case for result in results if result.kind == "regression" and result.case]
     if pasted and not reports.quiet:
         path = reports.baseline
         print(f"If this is meant, run it again with --update, or paste into {path}:")
         print("\n".join(figures_text(case) for case in pasted))
-    problems = _write(results, reports, folder) + _tell_github(results, folder)
-    tell_problems(problems)
+    problems = _write(results, reports, folder) + _report_to_github(results, folder)
+    report_problems(problems)
     code = max((result.exit_code for result in results), default=ExitCode.OK)
     return max(code, ExitCode.WRONG_USE) if problems else code
 
@@ -266,7 +267,7 @@ def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[st
     return problems
 
 
-def _tell_github(results: list[CaseResult], folder: Path) -> list[str]:
+def _report_to_github(results: list[CaseResult], folder: Path) -> list[str]:
     """In GitHub Actions: notes at the lines of the pull request, and the summary of the step."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         root = Path(os.environ.get("GITHUB_WORKSPACE") or folder)

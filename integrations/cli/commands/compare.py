@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
 from neusight.integrations.program.options import DEFAULT_STEPS
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "HELP", "USAGE", "add_arguments", "run"]
 
-HELP = "lay two forecasts, a forecast and a real profile, or two revisions side by side"
+HELP = "compare two forecasts, a forecast and a real profile, or two revisions"
 USAGE = (
     "neusight compare [options] A B\n"
     "       neusight compare --git A..B --gpu GPU [options] SCRIPT.py|-m MODULE [args…]"
@@ -106,8 +106,8 @@ def _run_profile(options: argparse.Namespace) -> int:
     return _told(options, comparison.table(), comparison.to_json(), comparison.to_markdown)
 
 
-def _told_of_pair(options: argparse.Namespace, pair: Pair, program: Program | None = None) -> int:
-    from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
+def _print_pair(options: argparse.Namespace, pair: Pair, program: Program | None = None) -> int:
+    from neusight.integrations.check.comparing.pair_text import pair_lines, pair_markdown
 
     words = ["neusight", *options.own_words, *(program.words if program else ())]
     return _told(
@@ -159,7 +159,7 @@ def _told(
             problems += found
             written += [] if found else [f"written to  {path}"]
     print(fitted("\n".join([text, *written]), sys.stdout))
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
@@ -211,7 +211,7 @@ def _run_recordings(options: argparse.Namespace) -> int:
     first, second = (
         Side(path, _loaded(path, options), here) for path in (options.first, options.second)
     )
-    return _told_of_pair(options, pair_of(first, second))
+    return _print_pair(options, pair_of(first, second))
 
 
 # -- two revisions -------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
         if isinstance(pair, str):
             print(f"neusight: {pair}", file=sys.stderr)
             return ExitCode.SCRIPT_FAILED
-        return _told_of_pair(options, pair, program)
+        return _print_pair(options, pair, program)
 
 
 def _tell(text: str) -> None:

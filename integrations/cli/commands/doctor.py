@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from neusight.compatibility.releases import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json
-from neusight.integrations.program.guard.guarded_process import files_words, why_no_view
+from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.program.guard.guarded_process import files_text, why_no_view
 from neusight.integrations.program.guard.landlock import is_available
 from neusight.predictors.terminal_text import printable_text
-from neusight.supported import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 
 __all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
 
-HELP = "tell what this environment can do"
+HELP = "show what works in this environment"
 DESCRIPTION = ""
 
 State = Literal["ok", "absent", "problem"]
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     print(report(findings))
     if options.json:
         document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
-        tell_problems(tried(lambda: write_json(options.json, document), options.json))
+        report_problems(tried(lambda: write_json(options.json, document), options.json))
     return ExitCode.JUDGED if _problems(findings) else ExitCode.OK
 
 
@@ -211,7 +211,7 @@ def _gpu(name: str) -> Finding:
 
 def _files(name: str) -> Finding:
     refusal = why_no_view()
-    words = files_words("overlay" if refusal else "view", is_guarded=True)
+    words = files_text("overlay" if refusal else "view", is_guarded=True)
     return Finding(name, "ok" if not refusal or is_available() else "absent", words)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE
 from neusight.forecast import forecast_options
-from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.cli.planning.processes import in_processes, num_cores
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
@@ -82,7 +82,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     report = LayoutReport(found, request.shape, request.work, prices, names, script)
     print(report.text())
     problems = _written(options, request, report)
-    tell_problems(problems)
+    report_problems(problems)
     if not found.prices:
         return ExitCode.JUDGED if found.least_needed_bytes else ExitCode.SCRIPT_FAILED
     return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -27,12 +27,12 @@ from neusight.integrations.cli.commands.layouts import (
     plan_layouts,
     token_count,
 )
-from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.cli.launchers import Launched, launched
 from neusight.integrations.cli.planning.candidates import Candidate, candidates_of
 from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated
-from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores, on_ray
-from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interim_words
+from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores, on_ray
+from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interim_text
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
@@ -42,7 +42,7 @@ from neusight.integrations.program.options import (
     stated_options,
 )
 from neusight.integrations.program.program import Program
-from neusight.integrations.program.progress.telling import seconds_words, telling_work
+from neusight.integrations.program.progress.reporting import reporting_work, seconds_as_text
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
@@ -101,7 +101,8 @@ def _add_pricing(plan: argparse.ArgumentParser) -> None:
                       help="the same for tokens; with --model those of all ranks")  # fmt: skip
     add_predictor_arguments(plan)
     plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
-                      help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+                      help="calibration of the GPU and its host (`neusight "
+                          "calibrate`)")  # fmt: skip
     plan.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
@@ -126,8 +127,8 @@ class Planned:
 def progress_line(done: int, total: int, found: list[PlanPoint], *, elapsed_s: float) -> str:
     """What a candidate came to, and the time that the others take at the pace so far."""
     left = total - done
-    eta = f"; about {seconds_words(elapsed_s / done * left)} left" if left else ""
-    return f"neusight: [{done}/{total}] {interim_words(found)}{eta}"
+    eta = f"; about {seconds_as_text(elapsed_s / done * left)} left" if left else ""
+    return f"neusight: [{done}/{total}] {interim_text(found)}{eta}"
 
 
 def run(options: argparse.Namespace, program: Program | None) -> int:
@@ -144,7 +145,9 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     begin_s = time.monotonic()
     try:
         with (
-            telling_work(lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet) as tell,
+            reporting_work(
+                lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet
+            ) as tell,
             closing(_points(planned, tell)) as done,
         ):
             for position, found in done:
@@ -162,7 +165,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     problems = tried(lambda: write_json(path, ranking.to_json()), path) if path else []
     if path and not problems:
         print(f"written to {path}")
-    tell_problems(problems)
+    report_problems(problems)
     if is_interrupted:
         return ExitCode.INTERRUPTED
     if all(point.row is None for point in in_order):
@@ -181,7 +184,7 @@ def _points(
         _load_once()
         done = in_processes(work, planned.candidates, at_once=planned.jobs, while_waiting=tell)
     for position, found in done:
-        if isinstance(found, Lost):
+        if isinstance(found, LostWorker):
             candidate = planned.candidates[position]
             yield position, [PlanPoint(candidate, problem=f"failed: {found.failure}")]
         else:

@@ -22,7 +22,7 @@ from neusight.integrations.cli.arguments import (
     stated_of_pricing,
 )
 from neusight.integrations.cli.files import (
-    tell_problems,
+    report_problems,
     tried,
     write_chakra_traces,
     write_json,
@@ -93,14 +93,15 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
     add_predictor_arguments(run)
     run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
-                     help="what `neusight calibrate` learnt of the GPU and its host")  # fmt: skip
+                     help="calibration of the GPU and its host (`neusight calibrate`)")  # fmt: skip
     run.add_argument("--torch", metavar="VERSION",
                      help="price the kernels of that version of torch, as 2.4 (default: the "
                      "installed one)")  # fmt: skip
     run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
-                     help="judge if it fits into that much (all that the GPU has), and tell what "
-                     "would make it fit")  # fmt: skip
+                     help="judge if it fits into that much (all that the GPU has), and list what "
+                         "would make it"
+                     "fit")  # fmt: skip
     run.add_argument("--quiet", action="store_true", help="print the verdict only, in a line")
     run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
@@ -119,7 +120,7 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
-                     help="tell what stands behind the prices of its kernels: launch, bound, "
+                     help="show how its kernels are priced: launch, bound,"
                      "origin")  # fmt: skip
     run.add_argument("--measured", metavar="DIR",
                      help="with --explain: a folder of measured kernels, as `neusight measure` "
@@ -240,12 +241,12 @@ def _require_sense(request: RunRequest) -> None:
 
 def _require_priced(request: RunRequest) -> None:
     """OptionError for a price of a GPU that nobody asked for: it would say nothing."""
-    asked = [target.name for target in request.gpus]
+    requested = [target.name for target in request.gpus]
     for name in request.prices:
-        if name not in asked:
+        if name not in requested:
             raise OptionError(
                 f"--price names {name}, which is not among the GPUs asked for: "
-                f"{', '.join(asked)}. Add --gpu {shlex.quote(name)}, or leave its price out."
+                f"{', '.join(requested)}. Add --gpu {shlex.quote(name)}, or leave its price out."
             )
 
 
@@ -307,7 +308,7 @@ def _sweep(request: RunRequest, text: str) -> int:
         if not problems:
             print(f"\nwritten to {path}")
     problems += _write_sweep_page(request, sweep, points) if request.html else []
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
 
 
@@ -361,7 +362,7 @@ def _report(
     reports: list[MemoryReport],
 ) -> list[str]:
     """Writes what was asked for and prints the first screen; returns what could not be written,
-    which is told after it, so that nothing computed is lost."""
+    which is reported after it, so that nothing computed is lost."""
     outcome, is_quiet = first.outcome, request.options.quiet
     is_written = request.html or request.json or request.trace
     needs_advice = is_written or (len(forecasts) == 1 and not is_quiet)
@@ -382,7 +383,7 @@ def _report(
         print(report.verdict if is_quiet else f"\n{report}")
     _print_trials(trials, is_quiet=is_quiet)
     problems += _explain(request, forecasts)
-    tell_problems([*_end_of(outcome), *problems])
+    report_problems([*_end_of(outcome), *problems])
     return problems
 
 
@@ -465,7 +466,7 @@ def _write(
         problems += tried(lambda: _write_html(html, request, forecasts, advice), html)
     if json:
         document = _document(forecasts, advice, request.prices)
-        document |= _asked_for(trials, reports)
+        document |= _is_requested(trials, reports)
         problems += tried(lambda: write_json(json, document), json)
     return problems
 
@@ -485,7 +486,7 @@ def _write_html(
     )
 
 
-def _asked_for(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:
+def _is_requested(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:
     """What `--try` and `--max-memory` add to the document."""
     found: dict[str, Any] = {}
     if trials:

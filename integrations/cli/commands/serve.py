@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.cli.screen import coloured
 from neusight.predictors.errors import OptionError
 from neusight.timeline.host import HOST_HELP
@@ -73,7 +73,7 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--topology", metavar="NAME|FILE.json",
                        help="how the GPUs are joined (its reference system)")  # fmt: skip
     serve.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    serve.add_argument("--calibration", metavar="FILE", help="what `neusight calibrate` learnt")
+    serve.add_argument("--calibration", metavar="FILE", help="calibration (`neusight calibrate`)")
     serve.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
 
 
@@ -174,7 +174,7 @@ def run(options: argparse.Namespace) -> int:
     print(coloured("\n".join(lines), sys.stdout))
     failed = [text for one in request.requirements for text in one.failures(points)]
     problems += _write(options, request, points, highest)
-    tell_problems([*problems, *failed])
+    report_problems([*problems, *failed])
     return ExitCode.JUDGED if failed else ExitCode.OK
 
 

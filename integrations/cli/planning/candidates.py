@@ -42,7 +42,7 @@ class Candidate:
 def candidates_of(
     program: Program, sweeps: Sequence[Sweep], ranks: Sequence[Rank | None]
 ) -> list[Candidate]:
-    """Every combination, the last sweep changing fastest; the number of ranks is told where there
+    """Every combination, the last sweep changing fastest; the number of ranks is shown where there
     are several. OptionError for an argument that stands twice, or too many combinations."""
     names = [sweep.argument.replace("_", "-") for sweep in sweeps]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -56,7 +56,7 @@ def candidates_of(
             f"these are {count:,} combinations; plan {MOST_CANDIDATES:,} at most: leave values out"
         )
     return [
-        _candidate(program, sweeps, rank, chosen, tells_ranks=len(ranks) > 1)
+        _candidate(program, sweeps, rank, chosen, states_ranks=len(ranks) > 1)
         for rank in ranks
         for chosen in itertools.product(*(sweep.values for sweep in sweeps))
     ]
@@ -68,12 +68,12 @@ def _candidate(
     rank: Rank | None,
     chosen: Sequence[str],
     *,
-    tells_ranks: bool,
+    states_ranks: bool,
 ) -> Candidate:
     arguments = program.arguments
     for sweep, value in zip(sweeps, chosen, strict=True):
         arguments = sweep.set_in(arguments, value)
     settings = [(sweep.argument, value) for sweep, value in zip(sweeps, chosen, strict=True)]
-    if tells_ranks and rank is not None:
+    if states_ranks and rank is not None:
         settings.insert(0, (WORLD_SIZE, str(rank.world_size)))
     return Candidate(tuple(settings), replace(program, arguments=arguments), rank)

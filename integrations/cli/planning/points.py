@@ -19,8 +19,8 @@ from neusight.integrations.program.guard.guarded_process import is_guarded
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.report.side_by_side import SideBySideRow, lay_side_by_side
 from neusight.predictors.errors import NeusightError
+from neusight.predictors.formatting import bytes_text
 from neusight.predictors.gpu import GPU
-from neusight.predictors.words import bytes_text
 from neusight.timeline.steady import steady_step_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlanPoint:
-    """A candidate on a GPU: a steady step of one rank, and what all ranks take in and cost;
+    """A candidate on a GPU: a steady step of one rank, and the batch of all ranks and cost;
     `problem` says in a line why it is out, where it is."""
 
     candidate: Candidate
@@ -130,8 +130,8 @@ def _problem_of(first: ProgramForecast, errors: IO[bytes], request: PlanRequest)
     """Why there is nothing to compare; empty where there is."""
     outcome = first.outcome
     if outcome.failure:
-        said = _last_line(errors) if outcome.exit_code > 1 else ""
-        return f"failed: {said or outcome.failure}"
+        stated = _last_line(errors) if outcome.exit_code > 1 else ""
+        return f"failed: {stated or outcome.failure}"
     if not first.forecast.recording.num_ops:
         own = ["run", *(word for gpu in request.gpus for word in ("--gpu", gpu.name))]
         return f"failed: {no_cuda_hint(first.program, own)}"

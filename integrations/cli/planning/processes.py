@@ -14,24 +14,24 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.forking import words_of_end
+from neusight.integrations.program.guard.forking import text_of_end
 from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Lost", "in_processes", "num_cores", "on_ray"]
+__all__ = ["LostWorker", "in_processes", "num_cores", "on_ray"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Seconds that a process gets to clean up when it is no longer wanted.
-_PATIENCE_S = 5.0
+_END_TIMEOUT_S = 5.0
 
 #: Seconds after which a wait looks up.
 _MOMENT_S = 0.5
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostWorker:
     """What became of a process that ended without a result."""
 
     failure: str
@@ -48,7 +48,7 @@ def in_processes(
     *,
     at_once: int,
     while_waiting: Callable[[], object] = lambda: None,
-) -> Generator[tuple[int, Result | Lost], None, None]:
+) -> Generator[tuple[int, Result | LostWorker], None, None]:
     """(position, result) of each item as it ends, `at_once` forked from this process at a time:
     what is loaded here is loaded there. Left early, the others are ended. `while_waiting` is called
     every moment."""
@@ -96,7 +96,7 @@ def _result_of(receiver: Connection, process: BaseProcess) -> Any:
         return receiver.recv()
     except EOFError:
         process.join()
-        return Lost(words_of_end(process.exitcode or 0)[0])
+        return LostWorker(text_of_end(process.exitcode or 0)[0])
     finally:
         receiver.close()
         process.join()
@@ -107,7 +107,7 @@ def _end(running: dict[Connection, tuple[int, BaseProcess]]) -> None:
         receiver.close()
         process.terminate()
     for _, process in running.values():
-        process.join(_PATIENCE_S)
+        process.join(_END_TIMEOUT_S)
         if process.is_alive():
             process.kill()
             process.join()
@@ -119,7 +119,7 @@ def on_ray(
     *,
     address: str,
     while_waiting: Callable[[], object] = lambda: None,
-) -> Generator[tuple[int, Result | Lost], None, None]:
+) -> Generator[tuple[int, Result | LostWorker], None, None]:
     """(position, result) of each item as it ends, on the machines of the Ray cluster at `address`
     ("auto": the one that this machine belongs to; "local": this machine alone). OptionError without
     Ray, or where nobody answers there."""
@@ -144,7 +144,7 @@ def on_ray(
             try:
                 yield position, ray.get(done)
             except ray.exceptions.RayError as error:
-                yield position, Lost(str(error).strip().splitlines()[-1])
+                yield position, LostWorker(str(error).strip().splitlines()[-1])
     finally:
         ray.shutdown()
 

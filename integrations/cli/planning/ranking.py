@@ -10,10 +10,10 @@ from typing import Any, Literal
 from neusight.integrations.cli.planning.candidates import Candidate
 from neusight.integrations.cli.planning.points import PlanPoint
 from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, text_table
+from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.terminal_text import printable
-from neusight.predictors.words import milliseconds_text
 
-__all__ = ["SCHEMA_VERSION", "RankedBy", "Ranking", "interim_words"]
+__all__ = ["SCHEMA_VERSION", "RankedBy", "Ranking", "interim_text"]
 
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
@@ -27,7 +27,7 @@ _THOUSAND = 1e3
 
 @dataclass(frozen=True)
 class _Unit:
-    """What times and costs are told for: a thousand steps, or a million of what a step takes in."""
+    """What times and costs are told for: a thousand steps, or a million of the batch of a step."""
 
     name: str
     rate: Callable[[SideBySideRow], float | None]
@@ -55,7 +55,7 @@ class Ranking:
 
     @cached_property
     def unit(self) -> _Unit:
-        """Tokens or samples, if all that fit tell how many they take in, by the same means: else
+        """Tokens or samples, if all that fit show how many they take in, by the same means: else
         candidates of other batches could not be compared; else steps."""
         rows = [point.row for point in self.points if point.row is not None and not point.problem]
         if len({row.batch_source for row in rows}) > 1:
@@ -145,15 +145,15 @@ class Ranking:
 
     def _best(self) -> str:
         fastest, cheapest = min(self.ranked, key=self._time), min(self.ranked, key=self._cost)
-        said = f"fastest: {fastest.title}; cheapest: {cheapest.title}"
+        stated = f"fastest: {fastest.title}; cheapest: {cheapest.title}"
         assert fastest.row is not None
         ranks = {point.row.world_size for point in self.ranked if point.row is not None}
         if max(ranks) > 1:
-            said += (
+            stated += (
                 "\nrates and costs are those of all ranks; a step, MFU, exposed communication (ms) "
                 "and memory those of one"
             )
-        return said
+        return stated
 
     def to_json(self) -> dict[str, Any]:
         """The document of `neusight plan --json`."""
@@ -167,13 +167,13 @@ class Ranking:
         }
 
 
-def interim_words(points: Sequence[PlanPoint]) -> str:
+def interim_text(points: Sequence[PlanPoint]) -> str:
     """What a candidate came to, in a line, as soon as it is done."""
-    said = []
+    stated = []
     for point in points:
         if point.problem or point.row is None:
-            said.append(f"{point.title}: {point.problem}")
+            stated.append(f"{point.title}: {point.problem}")
         else:
             fits = "" if point.row.memory_verdict == "fits" else ", close (may not fit)"
-            said.append(f"{point.title}: {point.row.latency_us / 1e3:,.2f} ms a step{fits}")
-    return printable("; ".join(said))
+            stated.append(f"{point.title}: {point.row.latency_us / 1e3:,.2f} ms a step{fits}")
+    return printable("; ".join(stated))

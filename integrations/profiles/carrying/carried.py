@@ -39,7 +39,8 @@ def carry(
     predictor: str | Predictor | None = None,
 ) -> Forecast:
     """The program of a profile on another GPU: its measured kernels carried over, its host's
-    timeline played again around them. `source` is the GPU of the profile, where it does not tell.
+    timeline played again around them. `source` is the GPU of the profile, where it does not state
+    it.
 
     On the source itself it gives back what was measured. TraceError where the profile has no
     kernels, is itself a forecast or is of another GPU than `source`; UnknownGPUError;
@@ -75,7 +76,7 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     TraceError where it is of another model than `source`, or nobody tells.
     """
     stated = None if source is None else find_gpu(source)
-    found = _told_gpu(profile.device_name)
+    found = _stated_gpu(profile.device_name)
     if stated is None and found is None:
         alike = [gpu.name for gpu in alike_gpus(profile)]
         looks = f" By its figures it is {' or '.join(alike)}." if alike else ""
@@ -95,7 +96,7 @@ def source_of(profile: Profile, source: str | GPU | None) -> GPU:
     return chosen
 
 
-def _told_gpu(device_name: str) -> GPU | None:
+def _stated_gpu(device_name: str) -> GPU | None:
     """The GPU of that name; of one that is not known (V100-DGXS) the one that shares most words
     with it, the model among them."""
     try:
@@ -132,7 +133,9 @@ def _warnings(
     if _words(profile.device_name) not in (_words(source.driver_name), _words(source.name)):
         yield f"the profile is of {profile.device_name or 'some GPU'}, taken for {source.name}"
     if profile.peak_allocated_bytes is None:
-        yield "the profile tells nothing of memory; torch.profiler does with profile_memory=True"
+        yield (
+            "the profile has no memory events; torch.profiler records them with profile_memory=True"
+        )
     if source.vendor != target.vendor:
         yield (
             f"the kernels of {target.name} are others: each takes what is forecast there, and the"

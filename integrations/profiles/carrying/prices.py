@@ -48,14 +48,14 @@ from neusight.recording.recording import MathMode, OpCall, OpSignature
 __all__ = ["CarriedKernel", "Way", "carried_kernels", "keeps_implementation"]
 
 #: How a kernel was carried: by prices and waves together, by waves first (as Habitat), by prices,
-#: by our price on the target alone (of another vendor), by bytes over the bandwidth where
-#: nobody knows what it computes, by the link that carries it, or not at all (the same GPU).
+#: by our price on the target alone (of another vendor), by bytes over the bandwidth where it is not
+#: known what it computes, by the link that carries it, or not at all (the same GPU).
 Way = Literal["prices and waves", "waves", "prices", "forecast", "bandwidth", "link", "measured"]
 
 _NS_PER_US = 1000
 
 #: Names of kernels that cuBLAS, cuDNN, CUTLASS and the attention libraries choose by architecture.
-_CHOSEN_ANEW = re.compile(
+_CHOSEN_AGAIN = re.compile(
     r"cutlass|cublas|cudnn|nvjet|gemm|gemv|xmma|winograd|convolve|flash|fmha|cijk|miopen|mma_"
     r"|igemm_|_zn2ck|attn_fwd|^bwd_(kernel|preprocess)|batched_transpose_\d"
     r"|^(maxwell|volta|turing|ampere|sm\d\d)",
@@ -65,12 +65,12 @@ _CHOSEN_ANEW = re.compile(
 #: Share of log(measured / forecast) that stays, between GPUs of one compute capability and between
 #: others. Chosen on the programs of programs.csv whose name hashes even, where 7/8 to 1 and 1/8 are
 #: best, and on products and convolutions of data/paper_fp32, where 1/2 is.
-KEPT_BY_KIN = 0.9
+KEPT_BY_RELATED = 0.9
 KEPT_BY_OTHERS = 0.25
 
 #: Half widths of the 80 % interval, as shares: the 80 % quantiles of the errors of those programs
 #: (even names, none held up by the host), by the class that takes the most time.
-_KIN_SPREAD = 0.14
+_RELATED_SPREAD = 0.14
 _PRICES_SPREAD = {
     KernelClass.GEMM: 0.25,
     KernelClass.CONVOLUTION: 0.26,
@@ -78,7 +78,7 @@ _PRICES_SPREAD = {
     KernelClass.NORMALIZATION: 0.18,
     KernelClass.REDUCTION: 0.35,
 }
-#: The same of classes that the programs do not tell of, and of bytes over the bandwidth: priors.
+#: The same of classes that the programs do not state of, and of bytes over the bandwidth: priors.
 _OTHER_SPREAD = 0.25
 _BANDWIDTH_SPREAD = 0.5
 #: The same between vendors: the 80 % quantile of those 128 operators is 0.27 and 0.33.
@@ -159,7 +159,7 @@ def keeps_implementation(name: str) -> bool:
     >>> keeps_implementation("volta_sgemm_128x64_nt")
     False
     """
-    return _CHOSEN_ANEW.search(name) is None
+    return _CHOSEN_AGAIN.search(name) is None
 
 
 def carried_kernels(
@@ -312,7 +312,7 @@ class _Carrying:
     ) -> tuple[Way, Estimate]:
         """What is forecast on the target, with a share of the deviation from the forecast here."""
         measured_us = event.duration_ns / _NS_PER_US
-        kept = KEPT_BY_KIN if self._are_kin else KEPT_BY_OTHERS
+        kept = KEPT_BY_RELATED if self._are_related else KEPT_BY_OTHERS
         us = measured_us * known.scale(events, index, kept=kept)
         spread = 1.0 + self._spread(kernel)
         low, high = us / spread, us * spread
@@ -325,12 +325,12 @@ class _Carrying:
         return "prices and waves", _estimate(us, low, high, "prices and waves")
 
     @property
-    def _are_kin(self) -> bool:
+    def _are_related(self) -> bool:
         return self._source.compute_capability == self._target.compute_capability
 
     def _spread(self, kernel: Kernel) -> float:
-        if self._are_kin:
-            return _KIN_SPREAD
+        if self._are_related:
+            return _RELATED_SPREAD
         return _PRICES_SPREAD.get(kernel.kernel_class, _OTHER_SPREAD)
 
     def _by_waves(self, us: float, launch: LaunchSize, kernel: Kernel) -> float:

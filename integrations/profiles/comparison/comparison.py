@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.integrations.profiles.aliases import ALIASES_VERSION
-from neusight.integrations.profiles.comparison.doubts import (
-    differences,
-    differences_by_class,
-    notes_of,
-)
-from neusight.integrations.profiles.comparison.figures import figures_of, step_of
-from neusight.integrations.profiles.comparison.result import ComparedFigures
-from neusight.integrations.profiles.comparison.rows import (
+from neusight.integrations.profiles.comparison.breakdown import (
     class_rows,
     operator_rows,
     rows_of,
     score_of,
     step_rows,
 )
-from neusight.integrations.profiles.comparison.tables import markdown_table, plain, sections
+from neusight.integrations.profiles.comparison.comparability import (
+    differences,
+    differences_by_class,
+    notes_of,
+)
+from neusight.integrations.profiles.comparison.figures import figures_of, step_of
+from neusight.integrations.profiles.comparison.rendering import markdown_table, plain, sections
+from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.integrations.profiles.comparison.work import matched, work_of
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events

@@ -7,7 +7,7 @@ from statistics import median
 
 from neusight.integrations.profiles.reading.profile import Profile, ProfileStep
 from neusight.predictors.errors import TraceError
-from neusight.predictors.words import time_text
+from neusight.predictors.formatting import time_text
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
 __all__ = [

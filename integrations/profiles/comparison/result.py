@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neusight.integrations.profiles.comparison.figures import StepFigures
-from neusight.integrations.profiles.comparison.rows import (
+from neusight.integrations.profiles.comparison.breakdown import (
     ComparisonRow,
     OperatorRow,
     StepRow,
     error_of,
 )
+from neusight.integrations.profiles.comparison.figures import StepFigures
 
 __all__ = ["ComparedFigures"]
 
@@ -22,7 +22,7 @@ class ComparedFigures:
     `matched_share` is the part of the measured kernel time whose kernels have a partner of the
     same class and problem size in the forecast; `class_share` asks for the class alone,
     `name_share` for the same operator name as well. `score` is 1 where every row's time is right:
-    1 less the rows' absolute errors over the sum of the larger times. `warnings` tell where the two
+    1 less the rows' absolute errors over the sum of the larger times. `warnings` show where the two
     are not the same program, so that the errors mean nothing.
     """
 

@@ -36,7 +36,7 @@ class Work(NamedTuple):
 
 
 #: So many of the rounds in which work is matched ask for equal sizes.
-_TURNS_BY_SIZE = 2
+_SHOWN_BY_SIZE = 2
 
 
 def work_of(profile: Profile, step: ProfileStep) -> list[Work]:
@@ -93,13 +93,13 @@ def _gradients(profile: Profile, op: int, events: Sequence[DeviceEvent]) -> list
     by_op = gradient_of(profile.ops[op].name)
     if by_op:
         return [by_op] * len(events)
-    told = [gradient_of(event.name) for event in events]
+    reported = [gradient_of(event.name) for event in events]
     last = ""
-    for index in reversed(range(len(told))):
-        last = told[index] = told[index] or last
-    for index in range(1, len(told)):
-        told[index] = told[index] or told[index - 1]
-    return told
+    for index in reversed(range(len(reported))):
+        last = reported[index] = reported[index] or last
+    for index in range(1, len(reported)):
+        reported[index] = reported[index] or reported[index - 1]
+    return reported
 
 
 def matched(
@@ -116,7 +116,7 @@ def matched(
     ]
     for turn, key in enumerate(keys):
         found, measured, forecast = _paired(
-            measured, forecast, key, sized_stay=turn >= _TURNS_BY_SIZE
+            measured, forecast, key, sized_stay=turn >= _SHOWN_BY_SIZE
         )
         pairs += found
     return pairs, measured, forecast

@@ -121,9 +121,9 @@ class Builder:
             for event, launch, op in zip(self.events, launches, owners, strict=True)
         ]
         self.early = self._launched_before()
-        self._note_what_is_untied(launches, owners, notes)
+        self._record_unlinked(launches, owners, notes)
 
-    def _note_what_is_untied(
+    def _record_unlinked(
         self, launches: Sequence[int], owners: Sequence[int], notes: Notes
     ) -> None:
         if self.early:
@@ -195,7 +195,7 @@ class Builder:
                 "were tied to the one around their launch"
             )
         owners: list[int] = []
-        asked: list[_Question] = []
+        lookups: list[_Lookup] = []
         for event, launch, external in zip(self.events, launches, self._external, strict=True):
             call = self.calls[launch] if launch >= 0 else None
             time_ns = call.start_ns if call is not None else event.start_ns
@@ -204,10 +204,10 @@ class Builder:
             named = known.get(external, []) if external else []
             before = bisect_right(named, time_ns, key=lambda i: self.ops[i].start_ns)
             if not before and call is not None:
-                asked.append(_Question(call.start_ns, call.thread, len(owners)))
+                lookups.append(_Lookup(call.start_ns, call.thread, len(owners)))
             owners.append(named[before - 1] if before else -1)
-        for question, position in _innermost(self.ops, asked):
-            owners[question.number] = position
+        for lookup, position in _innermost(self.ops, lookups):
+            owners[lookup.number] = position
         return owners
 
 
@@ -255,7 +255,7 @@ def _host_op(span: HostOp, args: dict[str, object], external: int | None) -> Hos
     )
 
 
-class _Question(NamedTuple):
+class _Lookup(NamedTuple):
     """Which operator runs at a time on a thread; `number` says who asks."""
 
     time_ns: int
@@ -263,21 +263,21 @@ class _Question(NamedTuple):
     number: int
 
 
-def _innermost(ops: list[HostOp], asked: Iterable[_Question]) -> Iterator[tuple[_Question, int]]:
+def _innermost(ops: list[HostOp], lookups: Iterable[_Lookup]) -> Iterator[tuple[_Lookup, int]]:
     """The innermost operator for each question, -1 where none runs; all in one pass over time."""
     open_ops: dict[str, list[int]] = defaultdict(list)
     begun = 0
-    for question in sorted(asked):
-        while begun < len(ops) and ops[begun].start_ns <= question.time_ns:
+    for lookup in sorted(lookups):
+        while begun < len(ops) and ops[begun].start_ns <= lookup.time_ns:
             stack = open_ops[ops[begun].thread]
             while stack and ops[stack[-1]].end_ns <= ops[begun].start_ns:
                 stack.pop()
             stack.append(begun)
             begun += 1
-        stack = open_ops[question.thread]
-        while stack and ops[stack[-1]].end_ns < question.time_ns:
+        stack = open_ops[lookup.thread]
+        while stack and ops[stack[-1]].end_ns < lookup.time_ns:
             stack.pop()
-        yield question, stack[-1] if stack else -1
+        yield lookup, stack[-1] if stack else -1
 
 
 def _named(numbers: list[int]) -> str:

@@ -35,12 +35,12 @@ def nearest_gpu_by_name(name: str) -> GPU | None:
     'V100-SXM2-32GB'
     """
     words = {word for word in _words(name) if word}
-    kin = [gpu for gpu in map(find_gpu, gpus()) if _model_of(gpu) & words]
-    return max(kin, key=lambda gpu: (_num_shared(gpu, words), _is_socketed(gpu)), default=None)
+    related = [gpu for gpu in map(find_gpu, gpus()) if _model_of(gpu) & words]
+    return max(related, key=lambda gpu: (_num_shared(gpu, words), _is_socketed(gpu)), default=None)
 
 
 def nearest_gpu(profile: Profile) -> NearestGPU | None:
-    """The nearest by the figures that the profile tells of its GPU, among several such by the name;
+    """The nearest by the figures that the profile reports its GPU, among several such by the name;
     by the name alone where it tells none. None where nothing is like it."""
     alike = alike_gpus(profile)
     by_name = nearest_gpu_by_name(profile.device_name)
@@ -52,10 +52,10 @@ def nearest_gpu(profile: Profile) -> NearestGPU | None:
 
 
 def alike_gpus(profile: Profile) -> list[GPU]:
-    """GPUs with the SMs, capability and memory that the profile tells of its own ("AMD Radeon
+    """GPUs with the SMs, capability and memory that the profile reports its own ("AMD Radeon
     Graphics" is all that some drivers say of an MI250)."""
-    told = profile.metadata.get("deviceProperties")
-    rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
+    reported = profile.metadata.get("deviceProperties")
+    rows = [row for row in reported if isinstance(row, dict)] if isinstance(reported, list) else []
     return [gpu for gpu in map(find_gpu, gpus()) if rows and _is_alike(gpu, rows[0])]
 
 

@@ -11,7 +11,7 @@ __all__ = [
 
 @dataclass
 class Notes:
-    """What is told beside the profile; `is_complete` falls when the file was cut."""
+    """What is shown beside the profile; `is_complete` falls when the file was cut."""
 
     texts: list[str] = field(default_factory=list)
     is_complete: bool = True

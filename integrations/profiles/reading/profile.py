@@ -60,7 +60,7 @@ class RuntimeCall(NamedTuple):
 class DeviceEvent(NamedTuple):
     """A kernel, copy or memset; `op` and `launch` are positions in `Profile.ops` and `.calls`.
 
-    Each is -1 where the trace does not tell. `kernel_class` is what a forecast trace says, `size`
+    Each is -1 where the trace does not state. `kernel_class` is what a forecast trace says, `size`
     None where the trace has no grid.
     """
 

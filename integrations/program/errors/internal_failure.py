@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["DEBUG_OPTION", "debugging", "failure_words", "is_debugging"]
+__all__ = ["DEBUG_OPTION", "debugging", "internal_failure_text", "is_debugging"]
 
 DEBUG_OPTION = "--debug"
 #: The same as an environment variable, which reaches the processes that a command starts.
@@ -35,7 +35,7 @@ def debugging(*, on: bool) -> Iterator[None]:
             os.environ[DEBUG_VARIABLE] = before
 
 
-def failure_words(error: BaseException) -> str:
+def internal_failure_text(error: BaseException) -> str:
     """An error that nobody foresaw, in a line; with its traceback while debugging."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)

@@ -20,7 +20,7 @@ __all__ = [
     "ignore_interrupts",
     "leave_exit_to_parent",
     "refusal_of",
-    "words_of_end",
+    "text_of_end",
 ]
 
 # Linux, include/uapi/linux/prctl.h.
@@ -79,7 +79,7 @@ def ignore_interrupts() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def words_of_end(code: int) -> tuple[str, int]:
+def text_of_end(code: int) -> tuple[str, int]:
     """A failure and an exit code for a process that ended without an answer; `code` is as Python's
     subprocesses have it, minus the number of a signal."""
     if code in (ExitCode.INTERRUPTED, -signal.SIGINT):

@@ -23,17 +23,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.answers import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
     refusal_of,
-    words_of_end,
+    text_of_end,
 )
-from neusight.integrations.program.guard.landlock import guard_words, is_available, restrict_writes
+from neusight.integrations.program.guard.landlock import guard_text, is_available, restrict_writes
 from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.results import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.supervisor import Supervisor, why_unsupervised
 from neusight.integrations.program.guard.view import enter_view
 from neusight.integrations.program.guard.writable_folders import (
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILES_VARIABLE",
-    "Ended",
+    "ProcessEnd",
     "Terminated",
     "checked_keep_folder",
     "ending_on_sigterm",
-    "files_words",
+    "files_text",
     "in_guarded_process",
     "is_guarded",
     "why_no_view",
@@ -97,7 +97,7 @@ class Terminated(BaseException):
 
 
 @dataclass(frozen=True)
-class Ended(Generic[T]):
+class ProcessEnd(Generic[T]):
     """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`;
     `files` says what it wrote in a view of its own, `refused` what it was kept from without one."""
 
@@ -135,7 +135,7 @@ def checked_keep_folder(folder: str | None, *, allow_writes: bool = False) -> No
 
 def in_guarded_process(
     work: Callable[[Store | None], T], words: Iterable[str], *, keep: str | None = None
-) -> Ended[T]:
+) -> ProcessEnd[T]:
     """What `work` returned in a process of its own; what it raises is raised here. `words` may name
     files of the user's, whose folders stay closed. What the program writes is collected into
     `keep`, then removed.
@@ -152,7 +152,7 @@ def in_guarded_process(
 
 def _in_guarded_process(
     work: Callable[[Store | None], T], words: Iterable[str], keep: str | None, interrupt: Any
-) -> Ended[T]:
+) -> ProcessEnd[T]:
     from neusight.fake_cuda.store.leftovers import remove_leftovers
 
     for folder in {tempfile.gettempdir(), _SHORT_PARENT, _MEMORY}:
@@ -186,7 +186,7 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
 
 
-def _ended(status: int, store: Store, keep: str | None, refused: str = "") -> Ended[Any]:
+def _ended(status: int, store: Store, keep: str | None, refused: str = "") -> ProcessEnd[Any]:
     """What came of a process; what it wrote in a view of its own goes to `keep`."""
     layers = Layers(store.folder)
     answer, files = _taken(store.folder), layers.summary_line()
@@ -194,24 +194,24 @@ def _ended(status: int, store: Store, keep: str | None, refused: str = "") -> En
         store.not_kept += layers.keep(keep)
     if isinstance(answer, BaseException):
         raise answer
-    ended = Ended[Any](None, files=files, refused=refused)
+    ended = ProcessEnd[Any](None, files=files, refused=refused)
     if answer is None:
-        failure, exit_code = words_of_end(os.waitstatus_to_exitcode(status))
+        failure, exit_code = text_of_end(os.waitstatus_to_exitcode(status))
         return replace(ended, failure=failure, exit_code=exit_code)
     if isinstance(answer, str):
         return replace(ended, failure=answer, exit_code=ExitCode.JUDGED)
     return replace(ended, answer=answer[0])
 
 
-def files_words(mode: str, *, is_guarded: bool) -> str:
+def files_text(mode: str, *, is_guarded: bool) -> str:
     """What keeps the user's files as they are where what a program wrote was kept away by `mode`,
     a value of the recording's option."""
     if mode == "view":
         return _VIEW_WORDS
     if not is_guarded:
-        return guard_words(is_guarded=False)
+        return guard_text(is_guarded=False)
     why, refusal = why_no_view(), why_unsupervised()
-    words = f"{_UNSUPERVISED}: {refusal}" if is_available() and refusal else guard_words()
+    words = f"{_UNSUPERVISED}: {refusal}" if is_available() and refusal else guard_text()
     return f"{words}; {_NO_VIEW}: {why}" if why else words
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 
-__all__ = ["LEAST_ABI", "guard_words", "is_available", "landlock_abi", "restrict_writes"]
+__all__ = ["LEAST_ABI", "guard_text", "is_available", "landlock_abi", "restrict_writes"]
 
 # System calls, the same number on every architecture (Linux, include/uapi/asm-generic/unistd.h).
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -59,7 +59,7 @@ def is_available() -> bool:
     return landlock_abi() >= LEAST_ABI
 
 
-def guard_words(*, is_guarded: bool = True) -> str:
+def guard_text(*, is_guarded: bool = True) -> str:
     """What stops a write past the overlay under `neusight run`, or why nothing does; outside of it
     (`is_guarded=False`) nothing does."""
     abi = landlock_abi()

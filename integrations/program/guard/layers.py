@@ -86,15 +86,15 @@ class Layers:
             if paths:
                 parts.append(f"{words} (first: {_shown(paths[0])})")
         removed = [one.path for one in found if one.is_removed]
-        said = []
+        stated = []
         if parts:
-            said.append(f"what the script wrote {' or '.join(parts)}")
+            stated.append(f"what the script wrote {' or '.join(parts)}")
         if removed:
-            said.append(f"what it removed still stands there (first: {_shown(removed[0])})")
-        if not said:
+            stated.append(f"what it removed still stands there (first: {_shown(removed[0])})")
+        if not stated:
             return ""
         return (
-            f"{', '.join(said)}; --keep-writes DIR keeps it, "
+            f"{', '.join(stated)}; --keep-writes DIR keeps it, "
             "--allow-writes writes where the script says"
         )
 

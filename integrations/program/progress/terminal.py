@@ -1,4 +1,4 @@
-"""The terminal that a program and neusight write to: a line at its foot makes way for the rest."""
+"""The terminal that a program and neusight write to: a line at its foot is cleared for the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IS_SHOWN, _IS_IN_MID_LINE = 0, 1
 #: Back to the first column, and nothing is left of what stood from there on (ECMA-48, EL).
 _CLEARED = b"\r\x1b[K"
 
-#: Columns of a terminal that does not tell.
+#: Columns of a terminal that does not state.
 _USUAL_COLUMNS = 80
 
 _write = os.write  # the true one: while a script runs, writes to files are others

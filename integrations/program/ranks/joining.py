@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.failure import FAILURE_OPTION
-from neusight.integrations.program.guard.forking import words_of_end
+from neusight.integrations.program.guard.forking import text_of_end
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
 
 if TYPE_CHECKING:
     from neusight.integrations.program.ranks.side_by_side import Ranks
-    from neusight.ops.own_ops import OwnOps
+    from neusight.ops.user_ops import UserOps
     from neusight.recording.recording import Recording
 
 __all__ = ["joined"]
 
 
 def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
-    """What all of them recorded, cut to where all are; of ranks that nobody stated only those that
+    """What all of them recorded, cut to where all are; of ranks not stated only those that
     stand for all. Where one failed, or was interrupted, what is known is of one alone.
 
     What neusight itself failed at is raised.
@@ -64,7 +64,7 @@ def _failed(ranks: Ranks, rank: int) -> Recorded:
         outcome = replace(found.outcome, failure=f"rank {rank}: {found.outcome.failure}")
         return replace(found, outcome=outcome, recording=_of_failed(found.recording, rank))
     assert process.status is not None
-    failure, exit_code = words_of_end(os.waitstatus_to_exitcode(process.status))
+    failure, exit_code = text_of_end(os.waitstatus_to_exitcode(process.status))
     return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
 
 
@@ -77,7 +77,7 @@ def _of_failed(recording: Recording | None, rank: int) -> Recording | None:
 
 
 def _interrupted(first: Recorded | None) -> Recorded:
-    """Nobody knows how far each rank came, so only the first one's steps are told of."""
+    """Nobody knows how far each rank came, so only the first one's steps are shown of."""
     outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
     if first is None:
         return Recorded(replace(outcome, is_lost=True))
@@ -87,7 +87,7 @@ def _interrupted(first: Recorded | None) -> Recorded:
 def _standing_for_all(recordings: Sequence[Recording]) -> list[Recording]:
     """Those that do what no other does; the first says which ranks were run."""
     from neusight.output.ranks import RUN_OPTION, run_text
-    from neusight.timeline.ranks.likeness import distinct
+    from neusight.timeline.ranks.similarity import distinct
 
     first, *others = distinct(recordings)
     text = run_text([recording.rank for recording in recordings])
@@ -106,14 +106,14 @@ def _cut(found: dict[int, Recorded]) -> list[Recording]:
     return cut_alike(whole, stopped=stopped)
 
 
-def _all_ops(each: Iterable[OwnOps | None]) -> OwnOps:
+def _all_ops(each: Iterable[UserOps | None]) -> UserOps:
     """The ops that any of the ranks brought along."""
-    from neusight.ops.own_ops import OwnOps
+    from neusight.ops.user_ops import UserOps
 
     known = [ops for ops in each if ops is not None]
     names = dict.fromkeys(name for ops in known for name in ops.names)
     kernels = {call: kernels for ops in known for call, kernels in ops.kernels.items()}
-    return OwnOps(tuple(names), kernels)
+    return UserOps(tuple(names), kernels)
 
 
 def _digest(digests: Iterable[str]) -> str:

@@ -14,13 +14,13 @@ from typing import Any, Literal, NoReturn, TextIO
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.peers.link import Link, RemoteLink, receive, send
-from neusight.integrations.program.guard.answers import decoded, encoded_error
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
     ignore_interrupts,
     leave_exit_to_parent,
 )
+from neusight.integrations.program.guard.results import decoded, encoded_error
 from neusight.interrupts import RELAY, take_relayed
 
 __all__ = ["Done", "RankEnd", "RankProcess", "RankWork"]
@@ -201,7 +201,7 @@ def _be_rank(
     parent: int,
     interrupt: Any,
 ) -> NoReturn:
-    """Does the work, tells what came of it, and ends the process."""
+    """Does the work, shows what came of it, and ends the process."""
     own = os.getpid()
     try:
         end_with_parent(parent)
@@ -209,7 +209,7 @@ def _be_rank(
         signal.signal(RELAY, take_relayed)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, RELAY])
         leave_exit_to_parent()
-        _tell_result(rank, work, connection, own)
+        _send_result(rank, work, connection, own)
     except BaseException:  # there is nobody above to tell
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())
@@ -220,7 +220,7 @@ def _be_rank(
         os._exit(0)
 
 
-def _tell_result(
+def _send_result(
     rank: int,
     work: RankWork,
     connection: socket.socket,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from neusight.fake_cuda.distributed.peers.exchange import Exchange
 from neusight.fake_cuda.distributed.peers.link import handled
+from neusight.fake_cuda.distributed.peers.message_server import MessageServer
 from neusight.integrations.program.ranks.rank_process import RankEnd, RankProcess, RankWork
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
@@ -66,7 +66,7 @@ class _Server:
         self._work = work
         self._follows = last is not None
         self._wait_s = wait_s
-        self._exchange = Exchange(self.begin if self._follows else None, reserve=last)
+        self._exchange = MessageServer(self.begin if self._follows else None, reserve=last)
         self._waiting_since: dict[int, float] = {}
         self._is_interrupted = False
         self._woken, self._wake = os.pipe()
@@ -136,15 +136,15 @@ class _Server:
         poll = select.poll()
         for number in (self._woken, *(each for one in self._live for each in one.descriptors)):
             poll.register(number, select.POLLIN)
-        ready = {number for number, _ in poll.poll(self._patience_ms())}
+        ready = {number for number, _ in poll.poll(self._timeout_ms())}
         if self._woken in ready:
             os.read(self._woken, 1)
             self._exchange.interrupt()
         for process in self._live:
-            self._hear(process, ready)
+            self._receive(process, ready)
         self._end_late_waits()
 
-    def _hear(self, process: RankProcess, ready: Set[int]) -> None:
+    def _receive(self, process: RankProcess, ready: Set[int]) -> None:
         process.show(ready)
         if process.connection.fileno() in ready:
             request = process.next_request()
@@ -154,9 +154,9 @@ class _Server:
             process.close()
         if process.end is not None and process.rank not in self._over:
             self._over.add(process.rank)
-            self._note_end(process, process.end)
+            self._record_end(process, process.end)
 
-    def _note_end(self, process: RankProcess, end: RankEnd) -> None:
+    def _record_end(self, process: RankProcess, end: RankEnd) -> None:
         if end != "failed":
             self._exchange.end(process.rank, end)
         elif self.ranks.failed is None:
@@ -176,8 +176,8 @@ class _Server:
 
     # -- patience ---------------------------------------------------------------------------------
 
-    def _patience_ms(self) -> int | None:
-        """How long to wait for anything to happen; None: for ever."""
+    def _timeout_ms(self) -> int | None:
+        """How long to wait for anything to happen; None: forever."""
         waiting = set(self._exchange.waiting_for_keys)
         now = time.monotonic()
         self._waiting_since = {rank: self._waiting_since.get(rank, now) for rank in waiting}

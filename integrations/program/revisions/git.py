@@ -52,12 +52,12 @@ class Repository:
 
     root: Path
 
-    def said(self, *words: str) -> str:
+    def output_of(self, *words: str) -> str:
         """What `git` prints; OptionError with its own last line where it fails."""
         done = _git(self.root, *words)
         if done.returncode:
-            told = done.stderr.strip().splitlines() or ["it failed"]
-            raise OptionError(f"git {words[0]}: {told[-1].removeprefix('fatal: ')}")
+            reported = done.stderr.strip().splitlines() or ["it failed"]
+            raise OptionError(f"git {words[0]}: {reported[-1].removeprefix('fatal: ')}")
         return done.stdout
 
     def revisions(self, text: str) -> tuple[Revision, Revision]:
@@ -89,7 +89,7 @@ class Repository:
     @property
     def num_changed(self) -> int:
         """Files that differ from the last commit, or that git does not know yet."""
-        return len(self.said("status", "--porcelain").splitlines())
+        return len(self.output_of("status", "--porcelain").splitlines())
 
     def has_commit(self, commit: str) -> bool:
         """Whether that commit is here."""
@@ -97,7 +97,7 @@ class Repository:
 
     def submodules(self, commit: str) -> Iterator[Submodule]:
         """Other repositories that a commit has in it."""
-        for entry in filter(None, self.said("ls-tree", "-r", "-z", commit).split("\0")):
+        for entry in filter(None, self.output_of("ls-tree", "-r", "-z", commit).split("\0")):
             about, _, path = entry.partition("\t")
             mode, _, name = about.split(" ")
             if mode == _SUBMODULE:
@@ -105,7 +105,7 @@ class Repository:
 
     def check_out(self, commit: str, folder: Path) -> None:
         """Puts the files of a commit there, as a work tree; no hook runs."""
-        self.said("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--force",
+        self.output_of("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--force",
                   "--detach", str(folder), commit)  # fmt: skip
 
 
@@ -116,10 +116,10 @@ def repository_of(folder: Path) -> Repository:
     except FileNotFoundError:
         raise OptionError("--git needs git, which is not installed here") from None
     if done.returncode or not done.stdout.strip():
-        told = done.stderr.strip().splitlines() or ["a repository without files of its own"]
+        reported = done.stderr.strip().splitlines() or ["a repository without files of its own"]
         raise OptionError(
             f"{folder} is not in a git repository whose files can be compared: "
-            f"{told[0].removeprefix('fatal: ')}"
+            f"{reported[0].removeprefix('fatal: ')}"
         )
     return Repository(Path(done.stdout.strip()))
 

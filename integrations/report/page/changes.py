@@ -7,7 +7,7 @@ from html import escape
 
 from neusight.advice.advice import Advice
 from neusight.advice.memory import MemoryAdvice
-from neusight.integrations.report.page.tables import (
+from neusight.integrations.report.page.html_tables import (
     Cell,
     bytes_cell,
     count_cell,
@@ -15,7 +15,7 @@ from neusight.integrations.report.page.tables import (
     time_cell,
 )
 from neusight.output.compiled import Compilation, compiled_lines
-from neusight.predictors.words import bytes_text, time_text
+from neusight.predictors.formatting import bytes_text, time_text
 
 __all__ = ["advice_table", "compiled_tables", "remedy_table"]
 

@@ -9,7 +9,7 @@ from neusight.predictors.kernel import KernelClass
 __all__ = ["DARK_KINDS", "KINDS", "KIND_NUMBER", "kind_of", "legend"]
 
 #: Name, colour (as in page.css), and colour of the text upon it: at least 4.5 to 1 in contrast.
-#: Told apart by colour-blind readers too (after Okabe and Ito).
+#: Distinguished by colour-blind readers too (after Okabe and Ito).
 KINDS = {
     "gemm": ("#0072b2", "#ffffff"),
     "convolution": ("#56b4e9", "#10202a"),

@@ -8,16 +8,16 @@ from itertools import groupby
 from typing import NamedTuple
 
 from neusight.integrations.report.page.colours import kind_of
+from neusight.predictors.formatting import time_text
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
-from neusight.predictors.words import time_text
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
 __all__ = ["Drawn", "Lane", "Lanes", "coarsened", "lanes_of", "problem_text", "range_text"]
 
 _NS_PER_US = 1000
 _KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
-#: Rows of the modules' lane: how many parts of their paths are told apart.
+#: Rows of the modules' lane: how many parts of their paths are distinguished.
 _MODULE_ROWS = 4
 #: Short spans are joined up to this many times what counts as short, so that colours stay apart.
 _LONGEST_JOINED = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from neusight.integrations.report.page.tables import (
+from neusight.integrations.report.page.html_tables import (
     Cell,
     Detail,
     bytes_cell,
@@ -16,7 +16,7 @@ from neusight.integrations.report.page.tables import (
     share_cell,
     table,
 )
-from neusight.predictors.words import bytes_text, counted, time_text
+from neusight.predictors.formatting import bytes_text, counted, time_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from neusight.integrations.report.page.tables import (
+from neusight.integrations.report.page.html_tables import (
     Cell,
     Detail,
     count_cell,

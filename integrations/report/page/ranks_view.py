@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from neusight.integrations.report.page.colours import kind_of
-from neusight.integrations.report.page.lanes import Drawn, Lane, Lanes
-from neusight.integrations.report.page.tables import (
+from neusight.integrations.report.page.html_tables import (
     Cell,
     Detail,
     bytes_cell,
@@ -15,9 +14,10 @@ from neusight.integrations.report.page.tables import (
     table,
     time_cell,
 )
+from neusight.integrations.report.page.lanes import Drawn, Lane, Lanes
 from neusight.integrations.report.page.timeline_view import view_of_timeline
 from neusight.output.ranks import slowest
-from neusight.predictors.words import counted, time_text
+from neusight.predictors.formatting import counted, time_text
 from neusight.timeline.spans import StepSpan
 from neusight.timeline.steady import kernels_of, steady_step_of
 

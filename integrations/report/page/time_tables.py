@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neusight.integrations.report.page.colours import kind_of
-from neusight.integrations.report.page.lanes import problem_text, range_text
-from neusight.integrations.report.page.tables import (
+from neusight.integrations.report.page.html_tables import (
     Cell,
     Detail,
     count_cell,
@@ -15,10 +14,11 @@ from neusight.integrations.report.page.tables import (
     table,
     time_cell,
 )
+from neusight.integrations.report.page.lanes import problem_text, range_text
 from neusight.output.figures import Row
+from neusight.predictors.formatting import counted
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.predictors.words import counted
 from neusight.timeline.spans import StepSpan
 
 if TYPE_CHECKING:

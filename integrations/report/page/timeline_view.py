@@ -7,11 +7,11 @@ from html import escape
 from typing import Any
 
 from neusight.integrations.report.page.colours import DARK_KINDS, KIND_NUMBER, KINDS, legend
+from neusight.integrations.report.page.html_tables import data_element, shortened
 from neusight.integrations.report.page.lanes import Lane, Lanes, coarsened
-from neusight.integrations.report.page.tables import data_element, shortened
-from neusight.predictors.words import time_text
+from neusight.predictors.formatting import time_text
 
-__all__ = ["timeline_words", "view_of_timeline"]
+__all__ = ["timeline_text", "view_of_timeline"]
 
 _NS_PER_US = 1000
 _KEYS = (
@@ -56,14 +56,14 @@ def view_of_timeline(drawn: Lanes, name: str, *, label: str, words: str, most: i
 
 
 def _legend(lanes: Sequence[Lane]) -> str:
-    """The colours of kernels, where kernels are drawn: phases and modules bear their names."""
+    """The colours of kernels, where kernels are drawn: phases and modules have their names."""
     kernels = [
         lane for lane in lanes if any(span.detail or span.stands_for > 1 for span in lane.spans)
     ]
     return legend({span.kind for lane in kernels for span in lane.spans})
 
 
-def timeline_words(drawn: Lanes) -> str:
+def timeline_text(drawn: Lanes) -> str:
     """From when to when the step is."""
     latency, ahead_ns = time_text(drawn.end_ns / _NS_PER_US), -drawn.start_ns
     if ahead_ns == 0:

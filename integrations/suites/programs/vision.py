@@ -36,7 +36,7 @@ def vision_step(program: CaseProgram) -> Step:
     transformers = _transformers()
     build = next((made for name, made in _MODELS.items() if name in program.model), None)
     if build is None:
-        raise CannotBuild(f"{program.model}: nobody wrote its configuration")
+        raise CannotBuild(f"{program.model}: its configuration is not available")
     model = build(transformers).cuda().eval()
     images = _images(program)
     run = _compiled(program, model)

@@ -12,30 +12,30 @@ import torch
 from torch import nn
 
 from neusight.compatibility.torch_internals import missing
-from neusight.fake_cuda.answers.overrides import answer_attention_question
 from neusight.fake_cuda.compiling.cache.entries import Entries
 from neusight.fake_cuda.compiling.cache.graph_cache import cache_folder, install_graph_cache
 from neusight.fake_cuda.compiling.cache.keys import source_version
-from neusight.fake_cuda.compiling.choices.padding import install_padding, padding_answer
+from neusight.fake_cuda.compiling.choices.padding import install_padding, padding_query_result
 from neusight.fake_cuda.compiling.choices.tuning import install_tuning
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
 from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.rules.fallback import install_fallback
 from neusight.fake_cuda.compiling.rules.flex_attention import install_flex_attention
+from neusight.fake_cuda.compiling.rules.replaced_functions import install_stubs
 from neusight.fake_cuda.compiling.rules.self_check import compile_failure
 from neusight.fake_cuda.compiling.rules.settings import install_settings
-from neusight.fake_cuda.compiling.rules.stand_ins import install_stand_ins
 from neusight.fake_cuda.compiling.rules.templates import install_templates
 from neusight.fake_cuda.compiling.tracing import install_tracing
 from neusight.fake_cuda.compiling.wrappers import Wrappers, install_wrappers
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.torch_api.overrides import attention_query_result
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["inductor_answer", "install_compiler"]
+__all__ = ["inductor_query_result", "install_compiler"]
 
 #: Backends of torch that compile for no GPU, beside Inductor.
 _WITHOUT_GPU = (
@@ -48,18 +48,18 @@ _WITHOUT_GPU = (
 )
 
 #: The question that fusion asks a GPU.
-INDUCTOR_QUESTION = "inductor"
+INDUCTOR_QUERY = "inductor"
 
 
 def install_compiler(
     patches: Patches,
     recorder: Recorder,
     gpu: GPU,
-    asked: Callable[[str, object], None],
+    on_query: Callable[[str, object], None],
     wrappers: Wrappers,
 ) -> None:
     """torch.compile runs whole; Inductor is imported, and changed, once something is compiled."""
-    compiler = _Compiler(patches, recorder, gpu, asked, wrappers)
+    compiler = _Compiler(patches, recorder, gpu, on_query, wrappers)
     real_compile: Any = torch.compile
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
@@ -82,9 +82,9 @@ def install_compiler(
         compiler.prepare_for_older()
 
 
-def inductor_answer(question: str, gpu: GPU) -> str | None:
+def inductor_query_result(device_query: str, gpu: GPU) -> str | None:
     """What `gpu` tells Inductor; None if the question is another one."""
-    return repr(_answer(gpu)) if question == INDUCTOR_QUESTION else None
+    return repr(_answer(gpu)) if device_query == INDUCTOR_QUERY else None
 
 
 def _answer(gpu: GPU) -> tuple[object, ...]:
@@ -92,11 +92,12 @@ def _answer(gpu: GPU) -> tuple[object, ...]:
     return (gpu.vendor, *gpu.compute_capability, gpu.num_sms)
 
 
-def _answers_alike(gpu: GPU, questions: Mapping[str, object]) -> bool:
+def _has_same_results(gpu: GPU, queries: Mapping[str, object]) -> bool:
     """Whether `gpu` answers what compiling a graph asked as it was answered then."""
     return all(
-        repr(answer) == (answer_attention_question(question, gpu) or padding_answer(question, gpu))
-        for question, answer in questions.items()
+        repr(answer)
+        == (attention_query_result(device_query, gpu) or padding_query_result(device_query, gpu))
+        for device_query, answer in queries.items()
     )
 
 
@@ -108,13 +109,13 @@ class _Compiler:
         patches: Patches,
         recorder: Recorder,
         gpu: GPU,
-        asked: Callable[[str, object], None],
+        on_query: Callable[[str, object], None],
         wrappers: Wrappers,
     ) -> None:
         self._patches = patches
         self._recorder = recorder
         self._gpu = gpu
-        self._asked = asked
+        self._on_query = on_query
         self._wrappers = wrappers
         self._cache_folder = cache_folder()
         self._is_ready: bool | None = None
@@ -155,7 +156,7 @@ class _Compiler:
                 f"self-check of it ({failure})"
             )
             return False
-        self._asked(INDUCTOR_QUESTION, _answer(self._gpu))
+        self._on_query(INDUCTOR_QUERY, _answer(self._gpu))
         self._wrappers.begin()  # that was no question of a graph
         patches, recorder = self._patches, self._recorder
         if self._compile_frame is None:
@@ -164,7 +165,7 @@ class _Compiler:
             patches.set(sys.modules["torch._dynamo.convert_frame"], "_compile", self._compile_frame)
         _stop_checking_distributions(patches)
         install_settings(patches)
-        install_stand_ins(patches)
+        install_stubs(patches)
         install_tracing(patches, recorder)
         install_frames(patches, recorder)
         install_fallback(patches, recorder)
@@ -172,18 +173,18 @@ class _Compiler:
         install_flex_attention(patches, recorder)
         install_code_generation(patches, recorder)
         if self._cache_folder is not None:
-            entries = Entries(self._cache_folder, version=source_version(), tell=recorder.warn_once)
+            entries = Entries(self._cache_folder, version=source_version(), warn=recorder.warn_once)
             install_graph_cache(
                 patches,
                 entries,
                 self._wrappers,
                 gpu=self._gpu,
                 target=_answer(self._gpu),
-                holds=partial(_answers_alike, self._gpu),
+                holds=partial(_has_same_results, self._gpu),
             )
-        install_wrappers(patches, recorder, self._wrappers, self._asked)
+        install_wrappers(patches, recorder, self._wrappers, self._on_query)
         install_runtime(patches, recorder)
-        install_padding(patches, self._gpu, self._asked)
+        install_padding(patches, self._gpu, self._on_query)
         install_tuning(patches, recorder, self._gpu)
         return True
 

@@ -21,7 +21,7 @@ __all__ = ["break_reason", "guard_reason", "install_frames"]
 
 
 def install_frames(patches: Patches, recorder: Recorder) -> None:
-    """Each function that Dynamo compiles is noted, with torch's own reasons for what it did."""
+    """Each function that Dynamo compiles is recorded, with torch's own reasons for what it did."""
     convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons

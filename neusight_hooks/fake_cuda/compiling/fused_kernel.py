@@ -241,7 +241,7 @@ _DIVISION = 6
 #: A division of an index by a constant, or its remainder.
 _INDEX_DIVISION = 5
 #: A load that happens only where a computed condition holds (padding, parts of a cat): not
-#: vectorised, its address anew. data/kernelbench, pooling of 8 taps: 6-17 (even half); 16 taps,
+#: vectorised, its address again. data/kernelbench, pooling of 8 taps: 6-17 (even half); 16 taps,
 #: judged: 13-14.
 _GUARDED_LOAD = 12
 
@@ -280,8 +280,8 @@ def reads_along_columns(source: str) -> bool:
     >>> reads_along_columns("'tiling_scores': {'x': 8192, 'r0_': 0}")
     True
     """
-    said = _COALESCED.search(source)
-    return said is not None and int(said[1]) > int(said[2])
+    stated = _COALESCED.search(source)
+    return stated is not None and int(stated[1]) > int(stated[2])
 
 
 def num_operations(source: str) -> int:

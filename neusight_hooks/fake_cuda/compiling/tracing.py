@@ -60,9 +60,9 @@ def _install_tensors(patches: Patches) -> None:
     patches.set(MetaTensorDescriber, "describe_tensor", describe_tensor)
 
 
-#: What of neusight is compiled with the program: answers that it asks for, and what stands in for
+#: What of neusight is compiled with the program: answers that it asks for, and what replaces
 #: packages (a folder; Dynamo compares how names begin).
-_LOOKED_INTO = (inlined.__file__, f"{Path(inlined.__file__).parents[1] / 'stand_ins'}/")
+_LOOKED_INTO = (inlined.__file__, f"{Path(inlined.__file__).parents[1] / 'stubs'}/")
 
 
 def _install_skipping(patches: Patches) -> None:

@@ -24,17 +24,17 @@ def install_trial(patches: Patches, recorder: Recorder) -> None:
     """From its first call on, each module that the program calls outside of any other, and that has
     parameters on the GPU, runs as `torch.compile(module)`. All else stays: losses without
     parameters, optimizers, and what is compiled already."""
-    trial = _StandIns(patches, recorder)
+    trial = _Replacements(patches, recorder)
     call = trial.call
 
     def compiled_instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        stand_in = trial.stand_in(self)  # its truth is its length
-        return call(self if stand_in is None else stand_in, *args, **kwargs)
+        stub = trial.stub(self)  # its truth is its length
+        return call(self if stub is None else stub, *args, **kwargs)
 
     patches.set(nn.Module, "__call__", compiled_instead)
 
 
-class _StandIns:
+class _Replacements:
     """Compiles modules, and keeps which in `Recording.options`."""
 
     def __init__(self, patches: Patches, recorder: Recorder) -> None:
@@ -43,19 +43,19 @@ class _StandIns:
         self._patches = patches
         self._recorder = recorder
         # Each holds its module, so a model that the program drops lives on to the forecast's end.
-        self._stand_ins: WeakKeyDictionary[nn.Module, nn.Module | None] = WeakKeyDictionary()
+        self._stubs: WeakKeyDictionary[nn.Module, nn.Module | None] = WeakKeyDictionary()
         self._names: Counter[str] = Counter()
 
-    def stand_in(self, module: nn.Module) -> nn.Module | None:
+    def stub(self, module: nn.Module) -> nn.Module | None:
         """What runs in the module's place, if the program calls it itself and it is compiled."""
         recorder = self._recorder
         if recorder.mode.is_inside or not recorder.tape.is_open:
             return None
         if not recorder.attribution.is_outside():
             return None
-        if module not in self._stand_ins:
-            self._stand_ins[module] = self._compiled(module) if _is_to_compile(module) else None
-        return self._stand_ins[module]
+        if module not in self._stubs:
+            self._stubs[module] = self._compiled(module) if _is_to_compile(module) else None
+        return self._stubs[module]
 
     def _compiled(self, module: nn.Module) -> nn.Module | None:
         with self._as_ever():
@@ -68,8 +68,8 @@ class _StandIns:
         self._recorder.options[TRIAL_OPTION] = ", ".join(
             name if count == 1 else f"{count} {name}" for name, count in self._names.items()
         )
-        stand_in: nn.Module = compiled
-        return stand_in
+        stub: nn.Module = compiled
+        return stub
 
     def _keep_from_dynamo(self) -> None:
         """Dynamo finds the call of a module as torch has it."""

@@ -36,7 +36,7 @@ class Wrapper(NamedTuple):
 
     code: str
     kernels: Mapping[str, FusedKernel]
-    questions: Mapping[str, object] = MappingProxyType({})
+    queries: Mapping[str, object] = MappingProxyType({})
     warnings: tuple[str, ...] = ()
 
     def line(self) -> str:
@@ -46,17 +46,17 @@ class Wrapper(NamedTuple):
         '# neusight {"code": "CompiledFunction", "kernels": [], "questions": {}, "warnings": []}'
         """
         kernels = [kernel._asdict() for kernel in self.kernels.values()]
-        said = {**self._asdict(), "kernels": kernels, "questions": dict(self.questions)}
-        return _SAYS + json.dumps(said)
+        document = {**self._asdict(), "kernels": kernels, "questions": dict(self.queries)}
+        return _SAYS + json.dumps(document)
 
 
 def read_wrapper(text: str) -> Wrapper:
     """What the last line of a wrapper's text says; ValueError or KeyError if it does not."""
     _, _, line = text.rpartition(f"\n{_SAYS}")
-    said = json.loads(line)
-    kernels = [kernel_of(fields) for fields in said["kernels"]]
+    document = json.loads(line)
+    kernels = [kernel_of(fields) for fields in document["kernels"]]
     named = {kernel.name: kernel for kernel in kernels}
-    return Wrapper(said["code"], named, said["questions"], tuple(said["warnings"]))
+    return Wrapper(document["code"], named, document["questions"], tuple(document["warnings"]))
 
 
 class Wrappers:
@@ -68,52 +68,56 @@ class Wrappers:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
-        self._questions: dict[str, object] = {}
+        self._queries: dict[str, object] = {}
         self._warnings: list[str] = []
 
     def begin(self) -> None:
         """What is heard from here on is of another graph."""
-        self._questions.clear()
+        self._queries.clear()
         self._warnings.clear()
 
     def wrapper(self, code: str, kernels: Mapping[str, FusedKernel]) -> Wrapper:
         """The wrapper of what is compiled, with what was heard since it began."""
-        heard = Wrapper(code, kernels, dict(self._questions), tuple(self._warnings))
+        tracked = Wrapper(code, kernels, dict(self._queries), tuple(self._warnings))
         self.begin()
-        return heard
+        return tracked
 
-    def hearing(
-        self, mode: ForecastMode, asked: Callable[[str, object], None]
+    def recording_queries(
+        self, mode: ForecastMode, on_query: Callable[[str, object], None]
     ) -> Callable[[str, object], None]:
-        """`asked`, of which what is asked inside neusight is heard: where a graph is compiled."""
+        """`on_query`, of which what is asked inside neusight is heard: where a graph is
+        compiled."""
 
-        def heard(question: str, answer: object) -> None:
+        def tracked(device_query: str, answer: object) -> None:
             if mode.is_inside:
-                self._questions[question] = answer
-            asked(question, answer)
+                self._queries[device_query] = answer
+            on_query(device_query, answer)
 
-        return heard
+        return tracked
 
-    def hear_warnings(self, patches: Patches, recorder: Recorder) -> None:
+    def record_warnings(self, patches: Patches, recorder: Recorder) -> None:
         """From here on warnings are heard, too."""
         warn_once = recorder.warn_once
 
-        def heard(text: str) -> None:
+        def tracked(text: str) -> None:
             if recorder.mode.is_inside:
                 self._warnings.append(text)
             warn_once(text)
 
-        patches.set(recorder, "warn_once", heard)
+        patches.set(recorder, "warn_once", tracked)
 
 
 def install_wrappers(
-    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, object], None]
+    patches: Patches,
+    recorder: Recorder,
+    wrappers: Wrappers,
+    on_query: Callable[[str, object], None],
 ) -> None:
     """Each kernel is described while it is written, and becomes a launcher where its wrapper is
     loaded; what compiling it asked and warned of is asked and warned of then, too."""
-    wrappers.hear_warnings(patches, recorder)
+    wrappers.record_warnings(patches, recorder)
     _install_writing(patches, recorder, wrappers)
-    _install_loading(patches, recorder, wrappers, asked)
+    _install_loading(patches, recorder, wrappers, on_query)
 
 
 def _install_writing(patches: Patches, recorder: Recorder, wrappers: Wrappers) -> None:
@@ -163,7 +167,10 @@ def _install_writing(patches: Patches, recorder: Recorder, wrappers: Wrappers) -
 
 
 def _install_loading(
-    patches: Patches, recorder: Recorder, wrappers: Wrappers, asked: Callable[[str, object], None]
+    patches: Patches,
+    recorder: Recorder,
+    wrappers: Wrappers,
+    on_query: Callable[[str, object], None],
 ) -> None:
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codecache import PyCodeCache
@@ -182,8 +189,8 @@ def _install_loading(
     ) -> ModuleType:
         text = wrappers.texts[key]
         wrapper = read_wrapper(text)
-        for question, answer in wrapper.questions.items():
-            asked(question, answer)
+        for device_query, answer in wrapper.queries.items():
+            on_query(device_query, answer)
         for warning in wrapper.warnings:
             recorder.warn_once(warning)
         kernels.clear()

@@ -12,8 +12,8 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
+from neusight.fake_cuda.distributed.invalid_calls import peer_of, refuse_wrong_sizes
 from neusight.fake_cuda.distributed.known_values import follow_known_values
-from neusight.fake_cuda.distributed.wrong_calls import peer_of, refuse_wrong_sizes
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _run_c10d(
         is_asynchronous=bool(values["async_op"]),
     ).boxed()
     follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, outputs)
-    _tell_of_invented_splits(recorder, values)
+    _warn_of_invented_splits(recorder, values)
     return work if len(func._schema.returns) == 1 else (outputs, work)
 
 
@@ -195,11 +195,11 @@ def _run_functional(
         held=(),
     )
     follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, out)
-    _tell_of_invented_splits(recorder, values)
+    _warn_of_invented_splits(recorder, values)
     return out
 
 
-def _tell_of_invented_splits(recorder: Recorder, values: Mapping[str, Any]) -> None:
+def _warn_of_invented_splits(recorder: Recorder, values: Mapping[str, Any]) -> None:
     """Experts get equal shares where a router's choices are not known."""
     splits = values.get("input_split_sizes")
     if splits and recorder.invention.sites:

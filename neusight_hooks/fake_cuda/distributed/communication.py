@@ -72,15 +72,18 @@ class Communication:
     """Writes collectives on the tape, and lets streams wait for them.
 
     A storage that an unfinished collective writes is followed: the first op on another stream that
-    touches it waits where somebody waits unseen, and is told of where nobody does. `meet` is told
-    of each rank that something is sent to or received from.
+    touches it waits where somebody waits unseen, and is shown of where nobody does. `require_rank`
+    is shown of each rank that something is sent to or received from.
     """
 
     def __init__(
-        self, recorder: Recorder, groups: Groups, meet: Callable[[int], None] = lambda rank: None
+        self,
+        recorder: Recorder,
+        groups: Groups,
+        require_rank: Callable[[int], None] = lambda rank: None,
     ) -> None:
         self.groups = groups
-        self._meet = meet
+        self._meet = require_rank
         self._recorder = recorder
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
@@ -145,7 +148,7 @@ class Communication:
 
     def _record(self, record: Callable[[], object]) -> None:
         """Puts a collective on the tape, always with the program's line: what ranks do not agree
-        about is told by it."""
+        about is shown by it."""
         entries = self._recorder.tape.entries
         first = len(entries)
         record()
@@ -298,7 +301,7 @@ class PendingWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whoever asks is told so: nobody would ask for ever."""
+        """Whoever asks is told so: nobody would ask forever."""
         return True
 
     def is_success(self) -> bool:

@@ -11,7 +11,7 @@ from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
 from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches, cpu_handlers
-from neusight.fake_cuda.distributed.peers.link import Link, LoneLink
+from neusight.fake_cuda.distributed.peers.link import Link, SingleRankLink
 from neusight.fake_cuda.distributed.peers.waiting_time import (
     DEFAULT_WAIT_S,
     WaitingTime,
@@ -58,8 +58,8 @@ def install_distributed(
         )
     if rank is not None:
         install_environment(patches, rank)
-    link = link or LoneLink(own.index)
-    communication = Communication(recorder, Groups(own), link.meet)
+    link = link or SingleRankLink(own.index)
+    communication = Communication(recorder, Groups(own), link.require_rank)
     objects = Objects(communication, link)
     recorder.handlers = {
         **recorder.handlers,
@@ -79,8 +79,8 @@ def install_distributed(
     install_caches(patches)
     install_spawning(patches, own)
     if own.world_size > 1:
-        patience = WaitingTime(recorder, own.index, wait_s)
-        install_waiting_time(patches, recorder, link, patience, virtual_time=virtual_time)
+        waiting = WaitingTime(recorder, own.index, wait_s)
+        install_waiting_time(patches, recorder, link, waiting, virtual_time=virtual_time)
 
 
 def _rank_of_open_group() -> Rank | None:

@@ -78,7 +78,7 @@ def follow_known_values(
             _put(recorder, out, _reduced(values.get("reduce_op"), value, size))
     if any(known.is_invented(tensor) for tensor in inputs):
         for tensor in outputs:
-            known.note_invented(tensor)
+            known.record_invented(tensor)
 
 
 def _is_even(values: Mapping[str, Any]) -> bool:

@@ -13,8 +13,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication
-from neusight.fake_cuda.distributed.peers.exchange import Mailbox
 from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.fake_cuda.distributed.peers.message_server import Inbox
 from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.fake_cuda.patching import Patches
 
@@ -50,12 +50,12 @@ class Objects:
         [(sender, data)] = self._link.take(boxes, is_any=source is None).items()
         return sender, pickle.loads(data)
 
-    def tell_all(self, what: str, value: Any, group: Any) -> None:
+    def send_to_all(self, what: str, value: Any, group: Any) -> None:
         """To all others of the group."""
         box = self._box(what, group, dist.get_rank())
         self._link.post({box: pickle.dumps(value)})
 
-    def hear(self, what: str, own_value: Any, group: Any, source: int) -> Any:
+    def receive_object(self, what: str, own_value: Any, group: Any, source: int) -> Any:
         """What one rank tells all others of the group; where that one is not run this rank's own,
         if it has one."""
         box = self._box(what, group, source)
@@ -91,7 +91,7 @@ class Objects:
             )
         return [pickle.loads(found[rank]) if rank in found else own_value for rank in ranks]
 
-    def meet_all(self, group: Any) -> None:
+    def require_all(self, group: Any) -> None:
         """Goes on once all others of the group that run have come."""
         own = dist.get_rank()
         boxes = [self._box("a barrier", group, rank) for rank in _ranks(group) if rank != own]
@@ -101,9 +101,9 @@ class Objects:
 
     def _box(
         self, what: str, group: Any, source: int, target: int | None = None, tag: int = 0
-    ) -> Mailbox:
+    ) -> Inbox:
         text = self._communication.groups.text_of(_or_world(group))
-        return Mailbox(what, text, source, target, tag)
+        return Inbox(what, text, source, target, tag)
 
 
 def install_objects(patches: Patches, objects: Objects) -> None:
@@ -111,7 +111,7 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     none, nobody can answer: UnansweredRankError."""
 
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        objects.tell_all("objects gathered", obj, group)
+        objects.send_to_all("objects gathered", obj, group)
         object_list[:] = objects.gather("objects gathered", obj, group)
 
     def gather_object(
@@ -123,7 +123,7 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     ) -> None:
         what = f"objects gathered on rank {_global_rank(dst, group_dst, group)}"
         if _global_rank(dst, group_dst, group) != dist.get_rank():
-            objects.tell_all(what, obj, group)
+            objects.send_to_all(what, obj, group)
         elif object_gather_list is not None:
             object_gather_list[:] = objects.gather(what, obj, group)
 
@@ -136,10 +136,10 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     ) -> None:
         what, source = "objects broadcast", _global_rank(src, group_src, group)
         if source == dist.get_rank():
-            objects.tell_all(what, list(object_list), group)
+            objects.send_to_all(what, list(object_list), group)
         else:
             own = None if any(one is None for one in object_list) else object_list
-            object_list[:] = objects.hear(what, own, group, source)
+            object_list[:] = objects.receive_object(what, own, group, source)
 
     def scatter_object_list(
         scatter_object_output_list: list[Any],
@@ -181,7 +181,7 @@ def install_objects(patches: Patches, objects: Objects) -> None:
         return sender
 
     def monitored_barrier(group: Any = None, *args: Any, **kwargs: Any) -> None:
-        objects.meet_all(group)
+        objects.require_all(group)
 
     answers = (
         all_gather_object,

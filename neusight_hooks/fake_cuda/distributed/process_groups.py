@@ -30,7 +30,7 @@ __all__ = ["install_environment", "install_process_groups"]
 #: What a CUDA build of torch 2.13 has: NCCL 2.27.7, as torch._C._nccl_version() packs it.
 _NCCL_VERSION = (2 << 32) | (27 << 16) | 7
 
-#: After which NCCL gives a collective up, where nobody says (torch 2.13: ten minutes).
+#: After which NCCL gives a collective up, where it is not stated (torch 2.13: ten minutes).
 _NCCL_TIMEOUT = timedelta(minutes=10)
 
 #: The backend that runs all groups; torch's tests use it for the same purpose.
@@ -112,7 +112,8 @@ def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_sta
         _check_size(rank, world_size, is_stated=is_stated)
         if not is_stated and world_size != 1 and "RANK" not in os.environ:
             raise OptionError(
-                f"{call_site()} joins other processes, but nobody says how many: say --world-size, "
+                f"{call_site()} joins other processes, but their number is not stated: say "
+                "--world-size, "
                 "forecast_on(..., world_size=...) or torchrun's variables"
             )
         first = stores.make("")
@@ -240,7 +241,7 @@ def _install_barrier(
     ) -> Any:
         whose = group or c10d._get_default_group()
         if not c10d._rank_not_in_group(whose):
-            objects.meet_all(whose)
+            objects.require_all(whose)
         if c10d._rank_not_in_group(whose) or backends.name_of(whose) != "nccl":
             return real_barrier(group, async_op=async_op)
         # Torch's own takes place on the CPU where a group has a backend for it.

@@ -11,7 +11,7 @@ from neusight.predictors.errors import OptionError
 
 __all__ = ["GPUS_PER_NODE", "Rank", "ranks_text", "stated_rank"]
 
-#: GPUs of a host where nobody says: as DGX and HGX systems and clouds' largest instances have.
+#: GPUs of a host where it is not stated: as DGX and HGX systems and clouds' largest instances have.
 GPUS_PER_NODE = 8
 
 #: What torchrun tells its processes.
@@ -115,7 +115,7 @@ def stated_rank(
     system: Topology | None = None,
 ) -> Rank | None:
     """The rank that is asked for, else the one that RANK and WORLD_SIZE say; None where neither
-    says any. Where nobody says how many a node holds, that is as many as a node of
+    says any. Where it is not stated how many a node holds, that is as many as a node of
     `system` has. OptionError for numbers that mean nothing.
 
     >>> stated_rank(environment={"RANK": "3", "WORLD_SIZE": "4"})

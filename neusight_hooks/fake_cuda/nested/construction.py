@@ -25,8 +25,8 @@ def install_nested(patches: Patches, recorder: Recorder) -> None:
     patches.set(module, "nested_tensor", _maker(make, copies=True))
     patches.set(module, "as_nested_tensor", _maker(take_over, copies=False))
     patches.set(recorder, "move_nested", _moved)
-    asked: Any = torch.overrides.has_torch_function
-    patches.set(torch.overrides, "has_torch_function", override_finder(asked, NestedTensor))
+    original: Any = torch.overrides.has_torch_function
+    patches.set(torch.overrides, "has_torch_function", override_finder(original, NestedTensor))
 
 
 def _moved(source: torch.Tensor, device: Any, dtype: torch.dtype | None) -> NestedTensor:

@@ -311,7 +311,7 @@ def _padded(self: NestedTensor, padding: float, output_size: Any = None, out: An
 @on_nested("size")
 def _size(self: NestedTensor, dim: int | None = None) -> int:
     if dim is None:
-        raise RuntimeError("NestedTensorImpl doesn't support sizes; size(i) tells regular ones")
+        raise RuntimeError("NestedTensorImpl doesn't support sizes; size(i) returns regular ones")
     place = dim % (len(self.order) + 1)
     if place == 0:
         return len(self.lengths)
@@ -355,7 +355,7 @@ def _requires_grad(self: NestedTensor, requires_grad: bool = True) -> NestedTens
 
 def _of_wrapper(name: str) -> None:
     @on_nested(name)
-    def told(self: NestedTensor) -> Any:
+    def reported(self: NestedTensor) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return getattr(self, name)
 

@@ -229,7 +229,7 @@ class Overlay:
     def note_written(self, place: str) -> None:
         """A C library is done with what `writer_place` said: it may have put another file there."""
         if self.store.is_made(place):
-            self.store.note_made(place, self.true.lstat(place))
+            self.store.record_made(place, self.true.lstat(place))
 
     def private_place(self, path: Any) -> str:
         """A private copy for a library that keeps the file open, of what is new as well."""
@@ -285,7 +285,7 @@ class Overlay:
         assert place is not None
         if place.path == visible and self.store.is_made(visible):
             remove(visible)
-            self.store.note_lost(visible)
+            self.store.record_removed(visible)
             return
         if self.store.is_within(place.path) and not self.store.is_shared(place.path):
             with contextlib.suppress(OSError):  # a folder of which parts are hidden
@@ -440,10 +440,10 @@ class Overlay:
         is_new = place.path == source and self.store.is_made(source)
         if is_new and self._is_free(target):
             self.true.rename(source, target)
-            self.store.note_lost(target)
-            self.store.note_moved(source, target)
+            self.store.record_removed(target)
+            self.store.record_moved(source, target)
             if source not in self.store.made:  # part of a new folder
-                self.store.note_made(target, self.true.lstat(target))
+                self.store.record_made(target, self.true.lstat(target))
             self.store.clear(target)
             self.store.move_entries(source, target)
             return
@@ -473,7 +473,7 @@ class Overlay:
                 return place  # a folder stays, and is shown at its new path
             self._copy(source, free, stat.S_IMODE(self.true.lstat(source).st_mode))
             self.true.unlink(source)
-        self.store.note_lost(source)
+        self.store.record_removed(source)
         return Place(free, True)
 
     # -- attributes -------------------------------------------------------------------------------

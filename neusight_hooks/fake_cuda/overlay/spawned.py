@@ -22,7 +22,7 @@ def install_spawned(patches: Patches, overlay: Overlay) -> None:
 
     def get_temp_dir() -> Any:
         folder = temporary_folder()
-        overlay.store.note_lost(overlay.visible(folder))
+        overlay.store.record_removed(overlay.visible(folder))
         return folder
 
     patches.set(util, "get_temp_dir", get_temp_dir)

@@ -189,15 +189,15 @@ class Processes:
         if self.recorder is not None:
             self.recorder.cutter.on_enough = self._report_steady
         if threading.current_thread() is threading.main_thread():
-            signal.signal(_REPORT, self._told)
+            signal.signal(_REPORT, self._on_report_signal)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self._told)
+                signal.signal(signal.SIGTERM, self._on_report_signal)
 
     @property
     def _num_ops(self) -> int:
         return 0 if self.recorder is None else self.recorder.tape.gpu_ops
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _on_report_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler of _REPORT, and of SIGTERM, which ends this process then."""
         if self.recorder is not None and self.recorder.mode.is_inside:
             _thread.start_new_thread(_again, (number,))
@@ -296,21 +296,21 @@ class Processes:
 
     def _await_reports(self, folder: RunFolder) -> None:
         """Those that go on report what they recorded by now."""
-        asked = {}
+        pending = {}
         for number, pid in folder.living():
             before = folder.result_time(number)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, _REPORT)
-                asked[number] = before
+                pending[number] = before
         end = _monotonic() + _REPORT_S
-        while asked and _monotonic() < end:
+        while pending and _monotonic() < end:
             living = dict(folder.living())
-            asked = {
+            pending = {
                 number: before
-                for number, before in asked.items()
+                for number, before in pending.items()
                 if number in living and folder.result_time(number) == before
             }
-            _sleep(_POLL_S if asked else 0.0)
+            _sleep(_POLL_S if pending else 0.0)
 
 
 def _nothing() -> None:

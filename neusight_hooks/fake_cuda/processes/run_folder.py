@@ -111,7 +111,7 @@ class RunFolder:
         """What `put_session` was given."""
         return self._file(_SESSION).read_bytes()
 
-    def note_started(self, process: StartedProcess) -> None:
+    def record_started(self, process: StartedProcess) -> None:
         """Another program was started that may be a Python."""
         self._write(self._of(process.number, _STARTED), process)
 

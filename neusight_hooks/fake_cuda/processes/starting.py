@@ -33,7 +33,7 @@ _OWN = "_neusight_process"
 _ENDS_ON_PURPOSE = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP)
 
 #: Workers of a pool that fail alike until the pool counts as one that none can serve: it starts
-#: another for each, for ever.
+#: another for each, forever.
 _MOST_FAILURES = 16
 
 
@@ -96,7 +96,7 @@ def _require_workers(processes: Processes) -> None:
     processes.is_hanging = True
     error = HangError(
         f"{len(failures)} workers of a multiprocessing pool failed as they began, each by "
-        f"{failures[0][1]}; the pool would start another for each, for ever"
+        f"{failures[0][1]}; the pool would start another for each, forever"
     )
     processes.end(error)
 
@@ -120,7 +120,7 @@ def _install_programs(patches: Patches, processes: Processes) -> None:
             named["env"] = {**named["env"], **processes.variables(process, named["env"])}
         opened(self, args, *others, **named)
         if program.startswith(_STARTERS) and processes.folder is not None:
-            processes.folder.note_started(process)
+            processes.folder.record_started(process)
             setattr(self, _OWN, process)
 
     def noted(self: Any, code: int | None) -> int | None:
@@ -129,11 +129,11 @@ def _install_programs(patches: Patches, processes: Processes) -> None:
             processes.folder.put_failure(process, f"it ended with status {code}")
         return code
 
-    def poll_and_note(self: Any) -> int | None:
+    def poll_and_record(self: Any) -> int | None:
         return noted(self, poll(self))
 
     @runs_the_program
-    def wait_and_note(self: Any, *args: Any, **named: Any) -> int | None:
+    def wait_and_record(self: Any, *args: Any, **named: Any) -> int | None:
         return noted(self, wait(self, *args, **named))
 
     @runs_the_program
@@ -142,8 +142,8 @@ def _install_programs(patches: Patches, processes: Processes) -> None:
         return system(command)
 
     patches.set(subprocess.Popen, "__init__", init)
-    patches.set(subprocess.Popen, "poll", poll_and_note)
-    patches.set(subprocess.Popen, "wait", wait_and_note)
+    patches.set(subprocess.Popen, "poll", poll_and_record)
+    patches.set(subprocess.Popen, "wait", wait_and_record)
     patches.set(os, "system", system_as_part)
 
 
@@ -165,7 +165,7 @@ def _program_of(args: Any) -> str:
     >>> _program_of(["/usr/bin/python3", "-c", "pass"]), _program_of("torchrun a.py")
     ('python3', 'torchrun')
     """
-    words = _words_of(args)
+    words = _source_words(args)
     return PurePath(words[0]).name if words else ""
 
 
@@ -175,7 +175,7 @@ def _title_of(args: Any) -> str:
     >>> _title_of(["python", "-u", "tools/a.py", "3"]), _title_of("python -m b"), _title_of(["ls"])
     ('a.py', 'b', 'ls')
     """
-    program, *words = (*_words_of(args), "")
+    program, *words = (*_source_words(args), "")
     if PurePath(program).name.startswith("python"):
         while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
             words.pop(0)
@@ -186,7 +186,7 @@ def _title_of(args: Any) -> str:
     return PurePath(program).name
 
 
-def _words_of(args: Any) -> list[str]:
+def _source_words(args: Any) -> list[str]:
     if isinstance(args, (str, bytes, os.PathLike)):
         return os.fsdecode(args).split()
     return [os.fsdecode(word) for word in args]

@@ -67,7 +67,7 @@ class Journal:
             if self._depth:
                 yield
                 return
-            # Opened anew each time: forked processes share the lock of one descriptor.
+            # Opened again each time: forked processes share the lock of one descriptor.
             lock = self._open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | self._waiting)

@@ -25,9 +25,9 @@ from neusight.fake_cuda.store.leftovers import (
     own,
     remove_tree,
 )
+from neusight.fake_cuda.store.original_functions import functions_beneath
 from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
-from neusight.fake_cuda.store.true_functions import functions_beneath
 from neusight.interrupts import signals_held
 
 __all__ = ["SUPERVISED", "Place", "Store", "missing"]
@@ -288,14 +288,14 @@ class Store:
 
     @contextlib.contextmanager
     def making(self, path: str) -> Iterator[None]:
-        """Inside, the run makes what will stand at `path`, where nothing does: that is noted first,
-        so that a run that is killed meanwhile leaves nothing behind."""
+        """Inside, the run makes what will stand at `path`, where nothing does: that is recorded
+        first, so that a run that is killed meanwhile leaves nothing behind."""
         self._journal.write({"new": path, "dev": 0, "ino": 0})
         try:
             yield
-            self.note_made(path, self.true.lstat(path))
+            self.record_made(path, self.true.lstat(path))
         except OSError:
-            self.note_lost(path)
+            self.record_removed(path)
             raise
 
     def note_refused(self, path: str) -> None:
@@ -303,15 +303,15 @@ class Store:
         if path not in self.refused:
             self._journal.write({"refused": path})
 
-    def note_made(self, path: str, status: os.stat_result) -> None:
+    def record_made(self, path: str, status: os.stat_result) -> None:
         """The run made what stands at `path`."""
         self._journal.write({"new": path, "dev": status.st_dev, "ino": status.st_ino})
 
-    def note_lost(self, path: str) -> None:
+    def record_removed(self, path: str) -> None:
         """What the run made at `path` and below stands there no longer."""
         self._journal.write({"lost": path})
 
-    def note_moved(self, source: str, target: str) -> None:
+    def record_moved(self, source: str, target: str) -> None:
         """What the run made at `source` and below stands at `target` now."""
         self._journal.write({"moved_made": source, "to": target})
 
@@ -353,16 +353,16 @@ class Store:
         if self.made:
             first = _shown(next(iter(self.made)))
             parts.append(f"was new and is removed at the end (first: {first})")
-        said = [f"what the script wrote {' or '.join(parts)}"] if parts else []
+        stated = [f"what the script wrote {' or '.join(parts)}"] if parts else []
         if self.refused:
             first = _shown(next(iter(self.refused)))
-            said.append(
+            stated.append(
                 f"changes of the mode or times of your folders were refused (first: {first})"
             )
-        if not said:
+        if not stated:
             return ""
         return (
-            f"{', '.join(said)}; --keep-writes DIR keeps what was written, "
+            f"{', '.join(stated)}; --keep-writes DIR keeps what was written, "
             "--allow-writes writes where the script says"
         )
 

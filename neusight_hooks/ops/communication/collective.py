@@ -47,7 +47,7 @@ def _world_size(call: OpSignature) -> int:
             return size
     found = _SIZE.search(_group_text(call))
     if found is None:
-        raise ValueError(f"{call.op}: its process group does not tell its size")
+        raise ValueError(f"{call.op}: its process group does not state its size")
     return int(found.group(1))
 
 

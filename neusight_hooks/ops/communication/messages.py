@@ -110,13 +110,13 @@ def group_in(text: str) -> ProcessGroup:
     """
     words = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
     if "ranks" not in words:
-        raise ValueError(f"the process group {text!r} does not tell its ranks")
+        raise ValueError(f"the process group {text!r} does not state its ranks")
     return ProcessGroup(words.get("name", ""), ranks_from(words["ranks"]))
 
 
 def messages_of(call: OpSignature) -> tuple[Message, ...]:
     """What a call says to NCCL: one message, or one for each transfer of a batch; none where it is
-    no collective, or its group does not tell its ranks."""
+    no collective, or its group does not state its ranks."""
     text = call.by_name.get("process_group", call.by_name.get("group_name"))
     if not isinstance(text, str) or "ranks=" not in text:
         return ()

@@ -29,7 +29,7 @@ def fused_kernel(
     """One kernel that moves what is left to move after fusion; a reduction's rows are the product
     of all its sizes but the last, which one that keeps its rows in registers (persistent) rounds
     up to a power of two. Its operations are counted once each, whatever they are; what they cost
-    a thread is told apart. A flex `attention` is priced as such."""
+    a thread is distinguished. A flex `attention` is priced as such."""
     if attention:
         return flex_attention(call, attention, dtype=_main_dtype(call))
     elements = 1

@@ -1,1 +1,1 @@
-"""Kernels that packages bring with them, by the names of the ops that stand in for theirs."""
+"""Kernels that packages bring with them, by the names of the ops that replace theirs."""

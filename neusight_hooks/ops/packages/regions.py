@@ -24,7 +24,7 @@ __all__: list[str] = []
 _FLOPS_A_SAMPLE = 11
 
 #: Samples a bin in each direction where the op takes as many as the region is large
-#: (sampling_ratio -1 or 0), which values tell that nobody knows: detectron's regions of 2 bins.
+#: (sampling_ratio -1 or 0), which values tell not known: detectron's regions of 2 bins.
 _ADAPTIVE_SAMPLES = 2
 
 #: Operations that compare two boxes: corners, three areas, a division (nms_kernel.cu).
@@ -184,7 +184,7 @@ def deform_conv2d_backward(
     groups: int = 1,
 ) -> list[Kernel]:
     """For so many images at a time: gradients of the columns by a product a group, of offsets,
-    masks and the input from them, columns anew and the weight's gradient by a product a group."""
+    masks and the input from them, columns again and the weight's gradient by a product a group."""
     if not grad.numel or not weight.numel:
         return []
     kernels: list[Kernel] = []

@@ -33,13 +33,15 @@ class GridRank(NamedTuple):
         return peer - self.like + self.number
 
     def members(self, ranks: Ranks) -> Ranks:
-        """Those that it meets where the other one meets these; ValueError where nobody can tell."""
+        """Those that it meets where the other one meets these; ValueError where it cannot be
+        determined."""
         if self.number == self.like or len(ranks) == self.world_size:
             return ranks
         found = _like_group(ranks, self.number, self.world_size)
         if found is None:
             raise ValueError(
-                f"ranks {_words(ranks)} lie in no grid, so nobody knows who meets rank "
+                f"ranks {_words(ranks)} lie in no grid, so it is not known which ranks "
+                "communicate with rank "
                 f"{self.number}"
             )
         return found
@@ -77,7 +79,7 @@ def _line_in(run: list[int], world_size: int) -> list[int]:
         is_first = len(line) == 1 or (len(line) > 1 and line[0] < stride)
         if is_first and is_even and world_size % (stride * len(line)) == 0:
             return line
-    raise ValueError(f"ranks {_words(run)} of {world_size} do not tell what the others do")
+    raise ValueError(f"ranks {_words(run)} of {world_size} do not determine what the others do")
 
 
 def numbered_groups(

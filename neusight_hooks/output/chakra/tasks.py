@@ -94,7 +94,7 @@ class _Graph:
             self._launched[kernel.correlation].append(kernel)
 
     def build(self) -> None:
-        """All of the step: the host's spans in order, with the entries that tell what they mean."""
+        """All of the step: the host's spans in order, with the entries that show what they mean."""
         entries = _Entries(self._step.replay.step.entries)
         for span in self._timeline.host[self._step.first_host : self._step.last_host]:
             if span.kind == "event":
@@ -145,7 +145,7 @@ class _Graph:
         self, span: HostSpan, kernels: Sequence[KernelSpan], captured: Sequence[Entry]
     ) -> None:
         name = span.name if captured else self._timeline.host[span.parent].name
-        full = self._wait_for_room(span, kernels, name)
+        full = self._wait_for_space(span, kernels, name)
         # The call of a copy from pageable memory lasts as long as the copy.
         is_awaited = len(kernels) == 1 and span.start_ns < kernels[0].end_ns <= span.end_ns
         launch = self._host_until(kernels[0].start_ns if is_awaited else span.end_ns, name, full)
@@ -157,10 +157,10 @@ class _Graph:
         if is_awaited:
             self._host_awaits = {self._streams[kernels[0].stream][-1]}
 
-    def _wait_for_room(
+    def _wait_for_space(
         self, span: HostSpan, kernels: Sequence[KernelSpan], name: str
     ) -> frozenset[int]:
-        """What must have ended before a launch finds room in its stream's queue, if it is full."""
+        """What must have ended before a launch finds space in its stream's queue, if it is full."""
         queue = self._queues[kernels[0].stream] if kernels else []
         if len(queue) < LAUNCH_QUEUE_DEPTH:
             return frozenset()

@@ -28,7 +28,7 @@ _DTYPES = {
     "bool": "Bool", "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2",
 }  # fmt: skip
 
-#: A kernel's name where its call does not tell what it says to NCCL.
+#: A kernel's name where its call does not state what it says to NCCL.
 _MESSAGES = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base",
@@ -90,7 +90,7 @@ class Collectives:
         return self._numbers[_key(span)]
 
     def arguments(self, span: KernelSpan) -> dict[str, object]:
-        """What the kernel bears beside its grid."""
+        """What the kernel has beside its grid."""
         messages = self.messages(span)
         first = messages[0]
         if len(messages) > 1:

@@ -20,7 +20,7 @@ __all__ = [
 
 Event = dict[str, object]
 
-#: The process shown; rank r is this plus r. Its main thread bears the same number.
+#: The process shown; rank r is this plus r. Its main thread has the same number.
 PROCESS_ID = 4000
 #: Intervals on one lane must nest when compared as doubles, so ends keep apart by this.
 APART_NS = 1
@@ -131,5 +131,5 @@ class EventLog:
         return self._num_indices - 1
 
     def host_args(self, external: int) -> str:
-        """What every event of the host bears before its own arguments."""
+        """What every event of the host has before its own arguments."""
         return f'"External id":{external},"Record function id":0'

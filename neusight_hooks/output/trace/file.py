@@ -16,10 +16,10 @@ from typing_extensions import Unpack
 from neusight._version import __version__
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.collectives import Collectives, distributed_info
-from neusight.output.trace.device import DeviceLanes
+from neusight.output.trace.device_lanes import DeviceLanes
 from neusight.output.trace.events import Event, EventLog, compact_json, joined
 from neusight.output.trace.frame import device_properties, frame_of, names_of_lanes
-from neusight.output.trace.host import HostLanes
+from neusight.output.trace.host_lanes import HostLanes
 from neusight.output.trace.memory import write_memory_events
 from neusight.predictors.errors import TraceError
 from neusight.predictors.files import write_atomically
@@ -98,7 +98,7 @@ def trace_text(
 
     Shown are the last `max_steps` replayed train or eval steps (all steps where there are
     neither); equal steps that were folded away leave a hole in the numbers of `ProfilerStep#N`.
-    The GPU bears the number that it has on its host, where there are `gpus_per_node` (0: as many as
+    The GPU has the number that it has on its host, where there are `gpus_per_node` (0: as many as
     there are ranks). Times count from `begins_ns`, which ranks that are read together share; None:
     from before the first step shown.
     `with_operators` shows what the dispatcher calls around ops and below them, too.

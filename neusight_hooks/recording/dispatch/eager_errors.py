@@ -46,7 +46,7 @@ def quiet_fake_kernels() -> Iterator[None]:
 
 
 def eager_error(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """The error that the op raises on a GPU; None where nobody knows. Call it where no dispatch
+    """The error that the op raises on a GPU; None where it is not known. Call it where no dispatch
     mode is active."""
     values = (*args, *kwargs.values())
     if sum(tensor.numel() for tensor in _tensors_in(values)) > _MOST_ELEMENTS:

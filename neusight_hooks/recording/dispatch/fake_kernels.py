@@ -128,10 +128,10 @@ class FakeKernels:
                 raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
             if str(error).startswith(_NO_FAKE):
                 raise UnmappedOpError(_no_fake_text(func)) from error
-            said = self._eager_error(func, args, kwargs)
-            if said is None:
+            stated = self._eager_error(func, args, kwargs)
+            if stated is None:
                 raise
-            raise said from None  # the fake kernel says the same in other words
+            raise stated from None  # the fake kernel says the same in other words
         finally:
             self._operands = ()  # nothing that the program lets go of is kept
         return as_forecast(out)
@@ -201,8 +201,9 @@ class FakeKernels:
         if name in _LIKE_THEIR_INPUT:
             return self.run(aten.empty_like.default, (args[0],), {})
         raise UnmappedOpError(
-            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so "
-            "nobody knows what it returns. Leave it out for the forecast, or put ops in its place "
+            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what "
+            "it returns is not"
+            "known. Leave it out for the forecast, or put ops in its place "
             "that are known."
         ) from error
 
@@ -223,9 +224,9 @@ class FakeKernels:
         if func in _INDEXED and not args[0].is_cuda:
             _check_indices(args[1])
         if refused_by_cuda(func, args):
-            said = self._eager_error(func, args, kwargs)
-            if said is not None:
-                raise said
+            stated = self._eager_error(func, args, kwargs)
+            if stated is not None:
+                raise stated
         with self.lock, self._mode.inside():
             missing = dtype_error(func, args)
         if missing is not None:
@@ -246,7 +247,8 @@ def _no_fake_text(func: Any) -> str:
     like = next((a.name for a in schema.arguments if "Tensor" in str(a.type)), "…")
     return (
         f"{name} at {call_site()} is an operator of the program's own without a fake kernel, so "
-        "nobody knows what it returns. These lines, after its definition, say it:\n"
+        "what it returns is not"
+        "known. These lines, after its definition, say it:\n"
         f'    @torch.library.register_fake("{name}")\n'
         f"    def _({names}):\n"
         f"        return torch.empty_like({like})  # the shape, dtype and device of what it returns"

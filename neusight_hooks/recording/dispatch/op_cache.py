@@ -1,4 +1,4 @@
-"""What was learnt of an op when it was first called, so that later calls need not ask torch."""
+"""What is known of an op when it was first called, so that later calls need not ask torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from neusight.recording.dispatch.math_switches import needs_math
+from neusight.recording.dispatch.math_settings import needs_math
 from neusight.recording.dispatch.meta_kernels import is_view
 from neusight.recording.recording import OpSignature, TensorSpec
 from neusight.recording.signature import signature_of

@@ -14,7 +14,7 @@ from neusight.recording.handlers import (
     shaped,
 )
 from neusight.recording.handlers.registry import HANDLERS, handles
-from neusight.recording.handlers.sparse import arithmetic, making, products, selection
+from neusight.recording.handlers.sparse import arithmetic, construction, products, selection
 
 __all__ = ["FAMILIES", "HANDLERS", "SPARSE_FAMILIES", "handles"]
 
@@ -22,7 +22,7 @@ __all__ = ["FAMILIES", "HANDLERS", "SPARSE_FAMILIES", "handles"]
 FAMILIES = (
     copying,
     counting,
-    making,
+    construction,
     padding,
     quantized,
     reading,
@@ -33,4 +33,4 @@ FAMILIES = (
 )
 
 #: The same of the ops on sparse tensors, which have a registry of their own.
-SPARSE_FAMILIES = (arithmetic, making, products, selection)
+SPARSE_FAMILIES = (arithmetic, construction, products, selection)

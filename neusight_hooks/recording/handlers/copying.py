@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neusight.recording.handlers.registry import Args, Kwargs, handles
-from neusight.recording.handlers.sparse.making import copied_to_gpu
+from neusight.recording.handlers.sparse.construction import copied_to_gpu
 from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, is_small

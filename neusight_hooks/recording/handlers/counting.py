@@ -22,7 +22,7 @@ MAX_EXPERTS = 512
 
 def _set_invented(recorder: Recorder, tensor: ForecastTensor, values: torch.Tensor) -> None:
     recorder.known.set(tensor, values.reshape(tensor.shape).to(tensor.dtype))
-    recorder.known.note_invented(tensor)
+    recorder.known.record_invented(tensor)
 
 
 def _in_turn(number: int, size: int) -> torch.Tensor:
@@ -64,8 +64,8 @@ def _places(indices: ForecastTensor, dim: int) -> torch.Tensor:
 
 @handles(aten.scatter.value, aten.scatter_.value)
 def _scatter(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Ones at choices that were invented, in what nobody knows: taken for zeros, as routers count
-    the tokens of an expert. A choice that nobody knows is invented here: `one_hot` of an argmax."""
+    """Ones at choices that were invented, in what is not known: taken for zeros, as routers count
+    the tokens of an expert. A choice not known is invented here: `one_hot` of an argmax."""
     out = recorder.run_known(func, args, kwargs)
     dim, index, value = args[1:4]
     if (
@@ -83,7 +83,7 @@ def _scatter(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _chosen(recorder: Recorder, out: Any, dim: int, index: Any) -> torch.Tensor | None:
-    """Which places of `out` were invented, or one in turn of few where nobody knows them."""
+    """Which places of `out` were invented, or one in turn of few where it is not known them."""
     if recorder.known.is_invented(index):
         return recorder.known.of(index)
     is_one = dim in (-1, out.dim() - 1) and index.shape[-1:] == (1,)
@@ -109,7 +109,7 @@ def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
         with recorder.mode.inside():
             recorder.known.set(out, counts)
         if not recorder.known.is_sure(source):
-            recorder.known.note_invented(out)
+            recorder.known.record_invented(out)
     recorder.wait("bincount")
     return out
 

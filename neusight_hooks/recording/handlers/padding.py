@@ -31,7 +31,8 @@ aten = torch.ops.aten
 
 @handles(aten.masked_fill_.Scalar)
 def _masked_fill(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Values of floats are followed in small tensors only: where a known mask put -inf is noted."""
+    """Values of floats are followed in small tensors only: where a known mask put -inf is
+    recorded."""
     out = recorder.run_known(func, args, kwargs)
     mask, value = args[1], args[2]
     if value == -math.inf and isinstance(mask, ForecastTensor) and recorder.known.is_sure(mask):
@@ -62,7 +63,7 @@ def _logical_not(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> A
 
 
 def _lengths(recorder: Recorder, mask: Any) -> tuple[int, ...] | None:
-    """How many tokens each sequence has, if the mask is known and tells so: ones, then zeros."""
+    """How many tokens each sequence has, if the mask is known and states so: ones, then zeros."""
     with recorder.mode.inside():
         if isinstance(mask, ForecastTensor):
             if not recorder.known.is_sure(mask):
@@ -83,7 +84,7 @@ def _may_be_nested(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) ->
     if not recorder.known.is_sure(mask):
         recorder.warn_once(
             "nn.TransformerEncoder would leave out what src_key_padding_mask pads (nested "
-            "tensors), but nobody knows the mask: here padded tokens are computed too, which takes "
+            "tensors), but the mask is not known: here padded tokens are computed too, which takes "
             "longer the more there are"
         )
     return _lengths(recorder, mask) is not None
@@ -96,7 +97,7 @@ def _pack(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     lengths = _lengths(recorder, mask)
     if lengths is None:
         raise UnmappedOpError(
-            f"{func._schema.name} at {call_site()} asks for lengths that nobody knows. Keep the "
+            f"{func._schema.name} at {call_site()} needs lengths that are not known. Keep the "
             "mask on the CPU until it is used, or use layout=torch.jagged."
         )
     out: Any = recorder.new_tensor((1, sum(lengths), padded.shape[2]), padded.dtype, padded)

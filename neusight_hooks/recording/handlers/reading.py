@@ -39,7 +39,7 @@ def _is_nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
 
 @handles(aten._is_all_true.default)
 def _is_all_true(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """How torch asks whether arguments are valid (torch.distributions): those that nobody knows
+    """How torch asks whether arguments are valid (torch.distributions): those not known
     are, so that no invented value fails a check."""
     out = recorder.run_known(func, args, kwargs)
     if not recorder.known.is_sure(args[0]):

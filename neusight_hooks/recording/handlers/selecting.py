@@ -37,7 +37,7 @@ def _nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
         with recorder.mode.inside():
             recorder.known.set(out, recorder.known.of(mask).nonzero())
         if recorder.known.is_invented(mask):
-            recorder.known.note_invented(out)
+            recorder.known.record_invented(out)
     recorder.wait("nonzero")
     return out
 
@@ -104,7 +104,7 @@ def _repeat_interleave(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
         with recorder.mode.inside():
             recorder.known.set(out, torch.repeat_interleave(recorder.known.of(repeats)))
         if recorder.known.is_invented(repeats):
-            recorder.known.note_invented(out)
+            recorder.known.record_invented(out)
     return out
 
 
@@ -160,7 +160,7 @@ def _column(recorder: Recorder, found: ForecastTensor, dimension: int) -> Foreca
         with recorder.mode.inside():
             recorder.known.set(out, recorder.known.of(found)[:, dimension])
         if recorder.known.is_invented(found):
-            recorder.known.note_invented(out)
+            recorder.known.record_invented(out)
     return out
 
 

@@ -23,7 +23,7 @@ _THREAD = 8
 _SIXTEENTHS = {torch.int8: 10, torch.float8_e4m3fn: 10}
 _MOST_SIXTEENTHS = 9
 
-#: Dense elements that one element of CUTLASS's metadata tells of, and its type, by bytes of those.
+#: Dense elements that one element of CUTLASS's metadata reports, and its type, by bytes of those.
 _METADATA = {1: (32, torch.int32), 2: (16, torch.int16), 4: (8, torch.int16)}
 
 
@@ -69,10 +69,10 @@ def _pack(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """CUTLASS's half matrix and its metadata."""
     dense = args[0]
     rows, columns = dense.shape
-    told, dtype = _METADATA[dense.element_size()]
+    reported, dtype = _METADATA[dense.element_size()]
     out = (
         recorder.new_tensor((rows, columns // 2), dense.dtype, dense),
-        recorder.new_tensor((rows, columns // told), dtype, dense),
+        recorder.new_tensor((rows, columns // reported), dtype, dense),
     )
     recorder.record_handled(func, args, kwargs, out)
     return out

@@ -120,12 +120,12 @@ class StepInputs:
         )  # fmt: skip
         call.is_inference, call.is_function = not torch.is_grad_enabled(), is_function
         if call.is_inference:
-            self._note_inference(call)
+            self._record_inference(call)
         self._open = call
         self._recent.append(call)
         self._tape.add(call)
 
-    def _note_inference(self, call: TapedInput) -> None:
+    def _record_inference(self, call: TapedInput) -> None:
         """Compares a call without gradients with those before it."""
         before, self._last_inference = self._last_inference, call
         if call.what != "token ids":

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
-from neusight.recording.dispatch.math_switches import MathSwitches
+from neusight.recording.dispatch.math_settings import MathSettings
 from neusight.recording.repeats.purity import CallWatch, context_values
 from neusight.recording.repeats.state import COMPILED_CALL, State, plain_value, state_of
 from neusight.recording.storages import StorageWatch
@@ -118,7 +118,7 @@ class RepeatedCalls:
     #: Calls that were repeated, by module and line, and how many were made in all.
     num_repeated: Counter[tuple[str, str]] = field(default_factory=Counter)
     num_calls: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _math: MathSwitches = field(default_factory=MathSwitches)
+    _math: MathSettings = field(default_factory=MathSettings)
     _of: weakref.WeakKeyDictionary[torch.nn.Module, _Calls] = field(
         default_factory=weakref.WeakKeyDictionary
     )

@@ -34,8 +34,8 @@ _UNTRUSTED = (
     "torch.multiprocessing",
     "torch.random",
     "torch.utils.data",
-    "neusight.fake_cuda.answers.clock",
-    "neusight.fake_cuda.answers.live_memory",
+    "neusight.fake_cuda.torch_api.clock",
+    "neusight.fake_cuda.torch_api.simulated_memory",
     "neusight.fake_cuda.nvml",
     "neusight.fake_cuda.processes",
 )
@@ -54,7 +54,7 @@ _PURE_MODULES = frozenset(
 
 #: Where the recorder's own functions are whose results depend on shapes alone, other such ops, and
 #: one there that reads lengths.
-_BY_SHAPE = ("neusight.recording.handlers.shaped", "neusight.fake_cuda.answers.overrides")
+_BY_SHAPE = ("neusight.recording.handlers.shaped", "neusight.fake_cuda.torch_api.overrides")
 _PLAIN_OPS = frozenset({aten._to_copy.default})
 _READING_OPS = frozenset({aten._ctc_loss.Tensor})
 _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})

@@ -14,7 +14,12 @@ from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKin
 from neusight.recording.steps.folding import FoldedSteps
 from neusight.recording.steps.methods import MethodCall
 from neusight.recording.steps.optimizers import Optimizers
-from neusight.recording.steps.turns import Patience, TurnNames, Turns, repetition
+from neusight.recording.steps.period_detection import (
+    Lookahead,
+    PeriodDetector,
+    StepEndNames,
+    repetition,
+)
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
@@ -70,7 +75,7 @@ class StepCutter:
     A step ends (a) where the script says so, else (b) with the optimizer step that closes a cycle,
     else (c) where a forward follows a backward and there is no optimizer, else (d) when the
     outermost module returns and nothing is trained, else (e) where the ops of a loop repeat. What
-    makes a cycle is found by `Turns`. What comes before the first forward is the setup.
+    makes a cycle is found by `PeriodDetector`. What comes before the first forward is the setup.
     `steady_steps` ends the script after that many steps beyond the first.
     """
 
@@ -90,7 +95,7 @@ class StepCutter:
         #: Called after each step, with whether it equals the one before.
         self.on_step: Callable[[bool], None] | None = None
         #: How long something longer than what repeats is looked for.
-        self.patience = Patience()
+        self.lookahead = Lookahead()
         self.writer = StepWriter(storages)
         self._folded = FoldedSteps()
         self._tape = tape
@@ -101,9 +106,9 @@ class StepCutter:
         self._before_first_forward = True
         # What may end a step: optimizers that stepped, rounds of forward and backward without an
         # optimizer, and modules that returned. Only one of them has open turns at a time.
-        self._updates = Turns()
-        self._rounds = Turns(starts_differently=True)
-        self._returns = Turns(starts_differently=True)
+        self._updates = PeriodDetector()
+        self._rounds = PeriodDetector(starts_differently=True)
+        self._returns = PeriodDetector(starts_differently=True)
         self._num_rounds = 0
         self._round_start = 0
         # Calls without gradients of what is trained, since an optimizer stepped: a rollout; and of
@@ -116,7 +121,7 @@ class StepCutter:
         self._evaluated = 0
         self._evaluated_before: Counter[int] = Counter()
         self._acts = False
-        self._names = TurnNames()
+        self._names = StepEndNames()
         self._repeats = ""
         # Ends of forward passes that may turn out to be inference.
         self._forward_ends: list[tuple[int, int]] = []
@@ -155,7 +160,7 @@ class StepCutter:
         self._raise_again()
         self._follow_method(module)
         self._call_start = self._tape.position()
-        if self._is_deaf or self._attribution.phase != "forward":
+        if self._is_ignoring or self._attribution.phase != "forward":
             return
         if self._before_first_forward:
             self._before_first_forward = False
@@ -173,7 +178,7 @@ class StepCutter:
     def round_ends(self) -> None:
         """A forward follows a backward, which ends a step where no optimizer does."""
         self._forward_ends.clear()
-        if self._is_deaf or self._has_optimizer:
+        if self._is_ignoring or self._has_optimizer:
             return
         end = self._tape.position()
         ops = _ops_in(self._tape.entries[self._round_start : end])
@@ -188,7 +193,7 @@ class StepCutter:
     def outermost_forward_ends(self, module: torch.nn.Module) -> None:
         """It returned."""
         self._optimizers.called(module)
-        if self._is_deaf or self._attribution.phase != "forward":
+        if self._is_ignoring or self._attribution.phase != "forward":
             return
         if torch.is_grad_enabled():
             if not self.backward_seen and not self._updates:
@@ -210,7 +215,7 @@ class StepCutter:
     def function_ends(self, function: object, name: str) -> None:
         """It returned. In a program that trains it may be an optimizer's step or a part of the
         loss, and ends none."""
-        if self._may_train or self._is_deaf or self._attribution.phase != "forward":
+        if self._may_train or self._is_ignoring or self._attribution.phase != "forward":
             return
         turn = self._names.of_function(function, name)
         if torch.is_grad_enabled():
@@ -239,7 +244,7 @@ class StepCutter:
             elif method.module() is module or num_ops > _MAX_OPS_OF_METHOD:
                 self._forget_method()
         may_be_called = module is not None and not (torch.is_grad_enabled() or self._may_train)
-        if self._method is None and may_be_called and not self._is_deaf:
+        if self._method is None and may_be_called and not self._is_ignoring:
             assert module is not None
             self._method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
 
@@ -287,8 +292,8 @@ class StepCutter:
         self._forget_method()
         self._forward_ends.clear()
         self._rounds.clear()
-        self._optimizers.note_trained(optimizer)
-        if not self._is_deaf:
+        self._optimizers.record_trained(optimizer)
+        if not self._is_ignoring:
             self._cut(self._returns.flush())
 
     def optimizer_ends(
@@ -299,7 +304,7 @@ class StepCutter:
         if is_within_other:
             return
         updated = self._optimizers.updated_by(optimizer)
-        self._turn_ends(self._names.of_optimizer(optimizer, updated))
+        self._step_may_end(self._names.of_optimizer(optimizer, updated))
 
     def graph_begins(self) -> None:
         """A captured CUDA graph is about to be launched."""
@@ -309,12 +314,12 @@ class StepCutter:
         """It was launched: one with an optimizer in it steps, one with a forward alone infers."""
         turn = self._names.of_graph(graph)
         if "optimizer" in phases:
-            self._turn_ends(turn)
-        elif phases == {"forward"} and not self._optimizers.any_train and not self._is_deaf:
+            self._step_may_end(turn)
+        elif phases == {"forward"} and not self._optimizers.any_train and not self._is_ignoring:
             self._call_ends(turn)
 
     @property
-    def _is_deaf(self) -> bool:
+    def _is_ignoring(self) -> bool:
         return self._explicit or self.is_paused
 
     @property
@@ -342,8 +347,8 @@ class StepCutter:
             for entry in self._tape.entries[position:]
         )
 
-    def _turn_ends(self, turn: int) -> None:
-        if self._is_deaf:
+    def _step_may_end(self, turn: int) -> None:
+        if self._is_ignoring:
             return
         self._before_first_forward = False
         self._count_evaluated(turn)
@@ -362,11 +367,13 @@ class StepCutter:
             self._acts = True
             self._folded.count_as_setup()  # the calls cut what is one cycle
 
-    def _take(self, turns: Turns, token: Hashable, end: int, *, may_decide: bool = True) -> None:
+    def _take(
+        self, turns: PeriodDetector, token: Hashable, end: int, *, may_decide: bool = True
+    ) -> None:
         found = turns.take(token, end, may_decide=may_decide)
         waits = not found and not turns.pattern
         is_longer = turns is self._updates and self._most_rolled_out > 0
-        if waits and self.patience.is_over(len(turns), self._tape.gpu_ops, is_longer=is_longer):
+        if waits and self.lookahead.is_over(len(turns), self._tape.gpu_ops, is_longer=is_longer):
             found = turns.settle()
         if turns is self._rounds and found:
             found = self._without_setup(found)
@@ -397,7 +404,7 @@ class StepCutter:
     def may_skip_calls(self) -> bool:
         """Whether equal calls say nothing new: nothing has trained, and the script ends early."""
         trains = self._optimizers.num_stepped > 0 or self._num_rounds > 0 or self.backward_seen
-        return self._steady_steps is not None and not (trains or self._is_deaf)
+        return self._steady_steps is not None and not (trains or self._is_ignoring)
 
     @property
     def step_is(self) -> str:
@@ -417,8 +424,8 @@ class StepCutter:
             passes = "forward and backward" if times == 1 else f"{times} times forward and backward"
             return f"{passes}, up to the next forward (no torch.optim)"
         if self._folded.num_eval and self._returns.pattern:
-            turns_of_calls = cast("tuple[int, ...]", self._returns.pattern)
-            return self._names.words(turns_of_calls, of="call")
+            ends_of_calls = cast("tuple[int, ...]", self._returns.pattern)
+            return self._names.words(ends_of_calls, of="call")
         return self._repeats or "all of it"
 
     # -- cutting --------------------------------------------------------------------------------
@@ -474,7 +481,7 @@ class StepCutter:
         if self._method is not None:
             self._method.shift(len(taped))
         self._round_start = max(0, self._round_start - len(taped))
-        self.patience.begin(self._tape.gpu_ops)
+        self.lookahead.begin(self._tape.gpu_ops)
         self._forward_ends = []
         self.backward_seen = False
         if any(type(entry) not in (TapedCalls, TapedInput) for entry in taped):

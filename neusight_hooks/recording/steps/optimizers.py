@@ -27,9 +27,9 @@ class Optimizers:
     def created(self, optimizer: torch.optim.Optimizer) -> None:
         """One was made inside the block."""
         self._known.add(optimizer)
-        self.note_trained(optimizer)
+        self.record_trained(optimizer)
 
-    def note_trained(self, optimizer: torch.optim.Optimizer) -> None:
+    def record_trained(self, optimizer: torch.optim.Optimizer) -> None:
         """What it trains now; parameter groups may be added."""
         for group in optimizer.param_groups:
             self._trained.update(map(id, group["params"]))

@@ -1,4 +1,4 @@
-"""Values that nobody knows, by a stated policy; each line that reads one is reported."""
+"""Unknown values, by a stated policy; each line that reads one is reported."""
 
 from __future__ import annotations
 

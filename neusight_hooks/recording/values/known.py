@@ -154,8 +154,8 @@ class KnownValues:
                 if isinstance(tensor, ForecastTensor):
                     self.forget(tensor.untyped_storage()._cdata)
 
-    def note_invented(self, tensor: torch.Tensor) -> None:
-        """The tensor's value rests on one that nobody knows."""
+    def record_invented(self, tensor: torch.Tensor) -> None:
+        """The tensor's value rests on one not known."""
         self._invented.add(tensor.untyped_storage()._cdata)
 
     def is_invented(self, tensor: torch.Tensor) -> bool:

@@ -92,7 +92,7 @@ class Values:
                 if mine not in self._known:
                     self._known.set(mine, value)
                 if invented:
-                    self._known.note_invented(mine)
+                    self._known.record_invented(mine)
         return True
 
     def _real(self, value: Any) -> Any:
@@ -105,7 +105,7 @@ class Values:
         return value
 
     def _compare(self, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        """Compares numbers that nobody knows by what reading them would give: a loop may end either
+        """Compares unknown numbers by what reading them would give: a loop may end either
         when `loss < 0.5` or with `while loss > 0.5`."""
         tensors = tensors_in(args)
         if any(t.numel() > MAX_KNOWN_ELEMENTS or not t.is_floating_point() for t in tensors):
@@ -118,11 +118,11 @@ class Values:
         ]
         with torch.no_grad(), self._mode.inside():
             self._known.set(outputs[0], func(*numbers))
-        self._known.note_invented(outputs[0])
+        self._known.record_invented(outputs[0])
         return True
 
     def _convert(self, source: Any, out: Any) -> bool:
-        """Numbers that nobody knows become integers or truths: at once those that reading would
+        """Unknown numbers become integers or truths: at once those that reading would
         give, so that all that is computed of them agrees (lengths, and their sum)."""
         if not isinstance(out, ForecastTensor) or not self._known.may_hold(out):
             return False
@@ -133,7 +133,7 @@ class Values:
         if is_new:
             one = True if out.dtype is torch.bool else UNKNOWN_INT
             self._known.set(out, torch.full(tuple(out.shape), one, dtype=out.dtype))
-            self._known.note_invented(out)
+            self._known.record_invented(out)
         return is_new
 
     def _guess_booleans(self, func: Any, outputs: Sequence[Any]) -> None:
@@ -144,7 +144,7 @@ class Values:
     def _assume(self, tensor: Any, truth: bool) -> None:
         if tensor.numel() <= MAX_KNOWN_ELEMENTS:
             self._known.set(tensor, torch.full(tuple(tensor.shape), truth))
-            self._known.note_invented(tensor)
+            self._known.record_invented(tensor)
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -326,7 +326,7 @@ class _Frame(NamedTuple):
 
 
 class _StepTree:
-    """The spans of one step written anew, with operators."""
+    """The spans of one step written again, with operators."""
 
     def __init__(
         self, timeline: Timeline, step: StepSpan, host: list[HostSpan], plans: _Plans

@@ -1,4 +1,4 @@
-"""Streams of one rank among several: what nobody knows the time of yet is held, in order."""
+"""Streams of one rank among several: what is not known the time of yet is held, in order."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class HeldStreams(Streams):
     # -- what the scheduler asks
 
     def accepts_ns(self, stream: int) -> int:
-        """When a stream's queue has room for another launch; 0 where it has room already."""
+        """When a stream's queue has space for another launch; 0 where it has space already."""
         queue = self._queues.get(stream)
         room = LAUNCH_QUEUE_DEPTH - self._num_held[stream]
         return queue[-room] if queue and len(queue) >= room else 0
@@ -142,7 +142,7 @@ class HeldStreams(Streams):
         self._held.setdefault(stream, deque()).append(_HeldWait(*self._home_of(event)))
 
     def end_step(self) -> None:
-        """Begins a step whose events are numbered anew."""
+        """Begins a step whose events are numbered again."""
         self.done_of_step[self.step] = max(self.done_of_step[self.step], self.done_ns())
         for queue in self._held.values():
             queue.append(_HeldEnd(self.step))

@@ -95,17 +95,17 @@ def _mismatch(came: list[Appointment]) -> MismatchError:
     for one in sorted(came, key=lambda found: found.rank):
         ranks.setdefault(str(one), []).append(one.rank)
     calls = [
-        f"{_rank_words(callers)} {'call' if len(callers) > 1 else 'calls'} {call}"
+        f"{_rank_text(callers)} {'call' if len(callers) > 1 else 'calls'} {call}"
         for call, callers in ranks.items()
     ]
     missing = sorted(set(came[0].ranks) - {one.rank for one in came})
     if missing:
-        calls.append(f"{_rank_words(missing)} did not come to it")
+        calls.append(f"{_rank_text(missing)} did not come to it")
     return MismatchError(
         f"{came[0].place}: {', '.join(calls)}. All its ranks must make the same calls in the same "
         "order; a cluster would hang here, or mix up the data."
     )
 
 
-def _rank_words(ranks: list[int]) -> str:
+def _rank_text(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

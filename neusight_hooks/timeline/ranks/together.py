@@ -18,7 +18,7 @@ __all__ = ["schedule_together"]
 #: The time limit of a process group after which a cluster gives up (torch.distributed, NCCL), and
 #: how many waiting calls an error names.
 _LIMIT = "its time limit (by default 10 minutes)"
-_MOST_TOLD = 20
+_MOST_SHOWN = 20
 
 
 def schedule_together(
@@ -88,12 +88,12 @@ def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
             )
     for rank in ranks:
         if rank.is_done:
-            lines.append(f"rank {rank.rank} has come to its end and makes no such call")
+            lines.append(f"rank {rank.rank} has ended and makes no such call")
         elif rank.blocked_at is not None and not rank.waiting():
             lines.append(f"rank {rank.rank} waits for its GPU{_site_of(rank.blocked_at)}")
-    told = "; ".join(lines[:_MOST_TOLD])
-    more = f"; and {len(lines) - _MOST_TOLD} more" if len(lines) > _MOST_TOLD else ""
-    return f"no rank can go on, and a cluster would hang here until {_LIMIT}: {told}{more}"
+    reported = "; ".join(lines[:_MOST_SHOWN])
+    more = f"; and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
+    return f"no rank can continue, and a cluster would hang here until {_LIMIT}: {reported}{more}"
 
 
 def _site_of(entry: Entry) -> str:

@@ -11,7 +11,7 @@ from neusight.predictors.gpu import GPU
 
 __all__ = ["PCIE_BASE_US", "PCIE_STEP_US", "is_bridged", "system_of"]
 
-#: GPUs of a node where nobody says.
+#: GPUs of a node where it is not stated.
 _GPUS_PER_NODE = 8
 
 #: One direction of a network card, 1e9 bytes per second, one a GPU: 400 Gb/s (DGX H100 and B200
@@ -21,14 +21,14 @@ _CARD_GBPS = 50.0
 _AMPERE_CARD_GBPS = 25.0
 _AMPERE = (8, 0)
 
-#: Half width of the 80 % interval between nodes where nobody said which network there is.
+#: Half width of the 80 % interval between nodes where it was not stated which network there is.
 _UNSTATED_SPREAD = 0.9
 
 #: What a collective over PCIe costs at least, and each step of it, µs: fitted on every other size
 #: of data/modern's nccl-tests of L40S (2, 4 and 8 GPUs; 13 % on the sizes left out).
 PCIE_BASE_US = 6.5
 PCIE_STEP_US = 0.9
-#: The share of its PCIe link that a rank reaches in a host that nobody measured, through bridges or
+#: The share of its PCIe link that a rank reaches in a host not measured, through bridges or
 #: the host's memory: 5.9 of 16e9 bytes per second on M40 (data/deepbench), whether 2, 4 or 8 GPUs
 #: take part. GTX TITAN X and P100 in other hosts come out 0 to 6 % off with it; TITAN X Pascal
 #: reaches 0.76, 0.70 and 0.55, and eight L40S on two sockets 0.04 (topology pcie-l40s).

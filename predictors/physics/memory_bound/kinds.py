@@ -72,7 +72,7 @@ _TRANSPOSED_ELEMENTS = {"nvidia": 0.53, "amd": 0.2}
 #: float32, 0.99).
 _CAT_ELEMENTS = 1.0
 
-#: Elements a clock and SM of a gather that finds the place of each element anew: 0.50-0.52 on A100
+#: Elements a clock and SM of a gather that finds the place of each element again: 0.50-0.52 on A100
 #: in float32 (data/fused_ops_baselines, embedding forward, even rows), 0.60 on H100 and 0.66 on
 #: MI300X in bf16 (data/profiled_kernels, index_select).
 _GATHER_ELEMENTS = 0.55

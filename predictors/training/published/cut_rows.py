@@ -67,7 +67,9 @@ def measured_rows(
             by_gpu = parts.setdefault((group.gpu.vendor, name), {})
             by_gpu.setdefault(group.gpu.name, []).append(found)
     if not parts:
-        raise DataError(f"{folder} has no row of products or vectors whose kernel tells its tile.")
+        raise DataError(
+            f"{folder} has no row of products or vectors whose kernel name states its tile."
+        )
     left_out = left_out_gpus(without, {gpu for by_gpu in parts.values() for gpu in by_gpu})
     return {
         key: [_joined(pieces) for gpu, pieces in by_gpu.items() if gpu not in left_out]
@@ -95,11 +97,11 @@ _GRID = ("grid_x", "grid_y", "grid_z")
 def _table_of(folder: Path) -> DataFrame:
     path = found_table(folder, "kernels")
     if path is None:
-        raise DataError(f"{folder} holds no table `kernels`, which the predictor learns from.")
+        raise DataError(f"{folder} holds no table `kernels`, which the predictor is fitted to.")
     frame = read_table(path, _TABLE)
     missing = [name for name in ("kernel_name", *_GRID) if name not in frame.columns]
     if missing:
-        raise DataError(f"{path} lacks {', '.join(missing)}: it does not tell the tiles.")
+        raise DataError(f"{path} lacks {', '.join(missing)}: it does not state the tiles.")
     return frame
 
 
@@ -138,7 +140,7 @@ _TILE_IN_NAME = re.compile(r"_(?:MT)?(\d+)x(\d+)(?:x\d+)?_")
 
 def tile_of_launch(kernel: Kernel, name: str, grid: Sequence[int]) -> tuple[int, int] | None:
     """The tile that a measured launch shows: from the name of a product, else the elements of the
-    output that a CTA has; None where the name does not tell.
+    output that a CTA has; None where the name does not state.
 
     >>> tile_of_launch(Kernel.gemm(64, 128, 32), "ampere_sgemm_128x64_tn", (1, 1, 1))
     (64, 128)

@@ -1,7 +1,7 @@
 """Trains NeuSight's perceptrons (arXiv 2407.13853) on the FP32 tables.
 
 As published: 8 hidden layers, SMAPE as loss, one network a class, NVIDIA and AMD apart. Ours: the
-host's share is taken off each label first, so that a kernel's own duration is learnt; the layers
+host's share is taken off each label first, so that a kernel's own duration is fitted; the layers
 are 128 wide, not 512 (`width`; ACCURACY.md has what that costs), and their weights are kept as
 bytes.
 """
@@ -47,7 +47,7 @@ PUBLISHED_WIDTH = 512
 WIDTH = 128
 
 #: Rows that a network sees in training, counted each time, and its epochs at most; those of the
-#: networks that only tell how far an unseen GPU is off.
+#: networks that only show how far an unseen GPU is off.
 SEEN_ROWS = 3_000_000
 MOST_EPOCHS = 400
 LEFT_OUT_SHARE = 0.25

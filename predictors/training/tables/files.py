@@ -175,7 +175,7 @@ _SUSTAINED_SOURCES = "vidur"
 def grouped(
     frame: DataFrame, keys: Sequence[str], book: KnownGPUs, table: str, left_out: list[str]
 ) -> Iterator[tuple[tuple[str, ...], GPU, DataFrame]]:
-    """The rows of each key; groups that cannot be priced are told in `left_out`."""
+    """The rows of each key; groups that cannot be priced are shown in `left_out`."""
     for key, rows in frame.groupby(list(keys), observed=True, sort=True):
         names = tuple(str(part) for part in key)
         found = book.find(names[0])

@@ -280,7 +280,7 @@ def _by_source(group: Group, rows: DataFrame) -> Iterator[Group]:
 
 
 #: Sources whose rows are profiled kernels of a running program: they hold the wait for the last
-#: rank (60 MB over 8 A100: 0.4 to 15 ms), so nothing is learnt from them.
+#: rank (60 MB over 8 A100: 0.4 to 15 ms), so nothing is fitted to them.
 _WAITING_SOURCES = "vidur"
 
 _ROW_CLASSES = {

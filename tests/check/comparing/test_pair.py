@@ -11,7 +11,7 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.check.comparing.pair import Pair, Side, pair_of
-from neusight.integrations.check.comparing.words import pair_lines, pair_markdown
+from neusight.integrations.check.comparing.pair_text import pair_lines, pair_markdown
 
 
 def trained(width: int = 512, batch: int = 8) -> Forecast:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from neusight.integrations.check.figures.batch_change import batch_change_of, intake_figures
 from neusight.integrations.check.figures.change import MetricChange, metric_changes
-from neusight.integrations.check.figures.intake import batch_change_of, intake_figures
 from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.output.batch import Batch

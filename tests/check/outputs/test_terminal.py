@@ -9,9 +9,9 @@ import pytest
 
 from check_results import BEFORE, project, regression, slower
 from neusight.integrations.check.baseline import Case
-from neusight.integrations.check.figures.intake import intake_figures
+from neusight.integrations.check.figures.batch_change import intake_figures
 from neusight.integrations.check.judgement import judge
-from neusight.integrations.check.outputs.terminal import explanation, words_of
+from neusight.integrations.check.outputs.terminal import explanation, text_of
 from neusight.integrations.check.result import CaseResult
 from neusight.output.batch import Batch
 
@@ -25,13 +25,13 @@ def test_an_unchanged_case_is_one_line(folder: Path) -> None:
     seen = replace(slower(), case=BEFORE)
     result = CaseResult("train", "ok", judge("train", BEFORE, seen), BEFORE)
 
-    text = words_of(result, folder)
+    text = text_of(result, folder)
 
     assert text == "train: ok, same as the baseline, 1 ms a step, 1.00 GiB at the peak"
 
 
 def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
-    text = words_of(regression(), folder)
+    text = text_of(regression(), folder)
 
     assert text.startswith("train: REGRESSION, 1.5 ms a step, 2.00 GiB at the peak")
     for words in (
@@ -49,11 +49,11 @@ def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
 
 
 def test_quietly_every_case_is_one_line(folder: Path) -> None:
-    assert "\n" not in words_of(regression(), folder, quiet=True)
+    assert "\n" not in text_of(regression(), folder, quiet=True)
 
 
 def test_a_failure_says_why(folder: Path) -> None:
-    text = words_of(CaseResult("train", "failed", failure="ValueError: no"), folder)
+    text = text_of(CaseResult("train", "failed", failure="ValueError: no"), folder)
 
     assert text == "train: FAILED: ValueError: no"
 
@@ -76,10 +76,10 @@ def test_another_batch_is_told_first_and_judged_by_the_sample(folder: Path) -> N
     judgement = judge("train", before, replace(seen, case=of_batch(seen.case, 16, 1600.0)))
     result = CaseResult("train", "better", judgement, judgement.case)
 
-    first, told, *lines = words_of(result, folder).splitlines()
+    first, reported, *lines = text_of(result, folder).splitlines()
 
     assert first.endswith("1.6 ms a step, 10,000 samples/s, 2.00 GiB at the peak, "
                           "batch 8 → 16, judged per sample")  # fmt: skip
-    assert told == "  batch 8 → 16: judged per sample: 125 µs → 100 µs a sample, better"
+    assert reported == "  batch 8 → 16: judged per sample: 125 µs → 100 µs a sample, better"
     assert "  latency a sample             125 µs       100 µs    -20.00%  0.5 %  better" in lines
     assert "  throughput, samples/s         8,000       10,000    +25.00%  0.5 %  better" in lines

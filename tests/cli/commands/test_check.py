@@ -225,9 +225,9 @@ def test_a_report_that_cannot_be_written_is_told_and_fails(
 def test_a_calibration_belongs_to_what_made_the_baseline(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    learnt = fit_calibration([Measurement((Kernel.gemm(512, 512, 512),), 20.0)], "L4")
+    fitted = fit_calibration([Measurement((Kernel.gemm(512, 512, 512),), 20.0)], "L4")
     for name, op_us in (("a.json", 9.0), ("b.json", 30.0)):
-        replace(learnt, plain_host={"op_us": op_us}).save(name)
+        replace(fitted, plain_host={"op_us": op_us}).save(name)
     check("--gpu", "L4", "--calibration", "a.json", "--update", "train.py")
 
     codes = check(), check("--calibration", "b.json"), check("--gpu", "L4", "train.py")
@@ -347,8 +347,8 @@ def test_a_collective_that_one_rank_never_comes_to_fails_with_its_line(
 
     code = check("--steps", "all", "--update", "--json", "report.json")
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert code == 3
-    assert "HangError" in told
-    assert "rank 0 waits in all_reduce of 1 float32 at train.py:12" in told
+    assert "HangError" in reported
+    assert "rank 0 waits in all_reduce of 1 float32 at train.py:12" in reported
     assert "HangError" in Path("report.json").read_text()

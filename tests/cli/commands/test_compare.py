@@ -100,12 +100,12 @@ def test_a_recording_stands_beside_a_trace_as_a_forecast(
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_what_cannot_be_compared_is_exit_code_2(
-    recording: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    recording: str, words: list[str], stated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text(TRAIN)
 
     assert main(["compare", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert stated in capsys.readouterr().err
 
 
 def test_each_revision_runs_from_its_own_tree(

@@ -75,11 +75,13 @@ def test_a_node_holds_as_many_ranks_as_its_topology_has_gpus() -> None:
         (["--network-gbps", "fast"], "it must be like 50 or 50x8"),
     ],
 )
-def test_what_is_no_topology_is_refused_before_the_script_runs(words: list[str], told: str) -> None:
+def test_what_is_no_topology_is_refused_before_the_script_runs(
+    words: list[str], reported: str
+) -> None:
     options = _parser().parse_args(["run", "--gpu", "H100", "--world-size", "16", *words])
     options.is_command_line = True
 
-    with pytest.raises(NeusightError, match=told):
+    with pytest.raises(NeusightError, match=reported):
         _requested(options, TRAIN).options.topology_for(find_gpu("H100"))
 
 
@@ -178,10 +180,10 @@ def test_what_ranks_do_is_written_and_told_together(
     code = main(["run", *own, "--json", str(figures), "--save", str(saved),
                  str(tmp_path / "train.py")])  # fmt: skip
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert code == 0
-    assert "ranks     2 of 2 side by side" in told
-    assert "what to change" not in told
+    assert "ranks     2 of 2 side by side" in reported
+    assert "what to change" not in reported
     assert [row["rank"] for row in json.loads(figures.read_text())["ranks"]] == [0, 1]
     assert [rank.recording.num_ops for rank in Forecast.load(saved).ranks] == [8, 8]
 

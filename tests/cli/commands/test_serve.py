@@ -235,10 +235,10 @@ def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
-    model: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    model: str, words: list[str], stated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    assert said in capsys.readouterr().err
+    assert stated in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_bad_input_is_refused_in_a_sentence(
     ],
 )
 def test_a_file_that_builds_no_causal_model_is_refused(
-    model: str, function: str, said: str, capsys: pytest.CaptureFixture[str]
+    model: str, function: str, stated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(f"{model}:{function}", "--gpu", "H100") == ExitCode.WRONG_USE
-    assert said in capsys.readouterr().err
+    assert stated in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,14 +268,14 @@ def test_a_file_that_builds_no_causal_model_is_refused(
     ],
 )
 def test_a_config_of_no_causal_model_is_refused(
-    tmp_path: Path, config: str, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, config: str, stated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "config.json"
     path.write_text(config)
 
     assert serve(str(path), "--gpu", "H100") == ExitCode.WRONG_USE
-    assert said in capsys.readouterr().err
+    assert stated in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,14 +318,14 @@ def test_a_recording_that_tells_too_little_is_refused(
     tmp_path: Path,
     tokens: int,
     words: list[str],
-    said: str,
+    stated: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "generation.json"
     recorded_generation(model, path, tokens=tokens)
 
     assert serve(str(path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    assert said in capsys.readouterr().err
+    assert stated in capsys.readouterr().err
 
 
 def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
@@ -350,6 +350,6 @@ def test_a_context_beyond_the_models_positions_is_refused(
 
     for words in (["--max-model-len", "4096"], ["--input", "2000", "--output", "100"]):
         assert serve(str(tmp_path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    said = capsys.readouterr().err
-    assert "the model has 2,048 positions" in said
-    assert "can never be served" in said
+    stated = capsys.readouterr().err
+    assert "the model has 2,048 positions" in stated
+    assert "can never be served" in stated

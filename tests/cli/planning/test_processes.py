@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from neusight.integrations.cli.planning.processes import Lost, in_processes, num_cores, on_ray
+from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores, on_ray
 from neusight.predictors.errors import OptionError
 
 
@@ -39,7 +39,7 @@ def test_a_process_that_is_killed_is_lost_and_the_others_go_on() -> None:
 
     done = dict(in_processes(work, [0, 1], at_once=1))
 
-    assert isinstance(done[0], Lost)
+    assert isinstance(done[0], LostWorker)
     assert done[0].failure.startswith("its process was killed by SIGKILL")
     assert done[1] == 1
 
@@ -125,7 +125,7 @@ def test_rays_results_come_as_they_end(ray: FakeRay) -> None:
 def test_a_task_that_ray_lost_is_lost(ray: FakeRay) -> None:
     [(position, found)] = on_ray(lambda item: 1 // item, [0], address="auto")
 
-    assert (position, found) == (0, Lost("integer division or modulo by zero"))
+    assert (position, found) == (0, LostWorker("integer division or modulo by zero"))
 
 
 def test_ray_is_left_when_nobody_waits_any_more(ray: FakeRay) -> None:

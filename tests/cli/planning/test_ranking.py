@@ -8,7 +8,7 @@ import pytest
 
 from neusight.integrations.cli.planning.candidates import Candidate
 from neusight.integrations.cli.planning.points import PlanPoint
-from neusight.integrations.cli.planning.ranking import Ranking, interim_words
+from neusight.integrations.cli.planning.ranking import Ranking, interim_text
 from neusight.integrations.program.program import Program
 from neusight.integrations.report.side_by_side import SideBySideRow
 
@@ -132,6 +132,6 @@ def test_the_order_does_not_depend_on_what_ended_first() -> None:
 def test_a_candidate_is_told_as_soon_as_it_is_done() -> None:
     points = [point(SMALL, row("H100", 10)), point(SMALL, row("T4", 1), "does not fit: much")]
 
-    assert interim_words(points) == (
+    assert interim_text(points) == (
         "batch 1 on H100: 10.00 ms a step; batch 1 on T4: does not fit: much"
     )

@@ -15,7 +15,7 @@ from compiled_net import Net, infer, ops, steady, torch_compile
 import neusight
 from neusight.compatibility.torch_internals import TorchInternal, table
 from neusight.fake_cuda.compiling import compiler
-from neusight.fake_cuda.compiling.compiler import inductor_answer
+from neusight.fake_cuda.compiling.compiler import inductor_query_result
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -93,10 +93,12 @@ def test_a_recording_loads_and_is_priced_where_fusion_is_the_same(
 
 
 def test_fusion_depends_on_architecture_and_size() -> None:
-    answers = {inductor_answer("inductor", find_gpu(name)) for name in ("H100", "H200", "A100")}
+    answers = {
+        inductor_query_result("inductor", find_gpu(name)) for name in ("H100", "H200", "A100")
+    }
 
     assert len(answers) == 2
-    assert inductor_answer("get_device_name", find_gpu("H100")) is None
+    assert inductor_query_result("get_device_name", find_gpu("H100")) is None
 
 
 def needed() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What Dynamo compiled, where it broke off and why, is noted in torch's own words."""
+"""What Dynamo compiled, where it broke off and why, is recorded in torch's own words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line_of(function: Callable[..., Any], offset: int) -> str:
     return f"{HERE}:{function.__code__.co_firstlineno + offset}"
 
 
-def told(y: torch.Tensor) -> torch.Tensor:
+def reported(y: torch.Tensor) -> torch.Tensor:
     print("told")
     return y + 1
 
@@ -29,7 +29,7 @@ def stopping(x: torch.Tensor) -> torch.Tensor:
     y = torch.relu(x) * 2
     if y.sum().item() > 0:
         y = y + 1
-    return told(y)
+    return reported(y)
 
 
 def looping(x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_a_function_is_named_by_torch_and_its_line(frames: tuple[CompiledFrame, 
 def test_a_break_has_the_line_that_torch_could_not_trace(
     frames: tuple[CompiledFrame, ...],
 ) -> None:
-    item, printed = line_of(stopping, 2), line_of(told, 1)
+    item, printed = line_of(stopping, 2), line_of(reported, 1)
 
     assert of(frames, "stopping")[0].breaks == (
         GraphBreak(item, item, "Unsupported Tensor.item() call with capture_scalar_outputs=False"),

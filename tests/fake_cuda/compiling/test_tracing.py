@@ -89,12 +89,12 @@ def test_a_compiled_optimizer_may_be_a_cuda_graph() -> None:
 
 
 def test_torch_does_not_warn_of_hooks_that_are_ours() -> None:
-    with warnings.catch_warnings(record=True) as told, neusight.forecast_on("H100"):
+    with warnings.catch_warnings(record=True) as reported, neusight.forecast_on("H100"):
         warnings.simplefilter("always")
         model: Any = torch.compile(Net().cuda().eval(), backend="eager")
         model(torch.randn(8, 256, device="cuda"))
 
-    assert not [text for text in told if "global hooks" in str(text.message)]
+    assert not [text for text in reported if "global hooks" in str(text.message)]
 
 
 def test_values_gathered_by_index_are_counted_as_rows() -> None:

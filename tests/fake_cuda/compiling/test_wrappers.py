@@ -34,10 +34,10 @@ def test_what_a_wrapper_says_is_read_back_whole() -> None:
 def test_while_a_graph_is_compiled_the_session_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.graph import GraphLowering
 
-    lower, said = GraphLowering.run, []
+    lower, stated = GraphLowering.run, []
 
     def listening(self: Any, *args: Any) -> Any:
-        said.append(session.doing)
+        stated.append(session.doing)
         return lower(self, *args)
 
     monkeypatch.setattr(GraphLowering, "run", listening)
@@ -45,9 +45,9 @@ def test_while_a_graph_is_compiled_the_session_says_which(monkeypatch: pytest.Mo
     with session:
         function: Any = torch_compile(lambda x: torch.relu(x) + 1)
         function(torch.ones(4, device="cuda"))
-        said.append(session.doing)
+        stated.append(session.doing)
 
-    assert said == ["compiling graph 1, 4 nodes", ""]
+    assert stated == ["compiling graph 1, 4 nodes", ""]
 
 
 def test_text_that_says_nothing_is_no_wrapper() -> None:

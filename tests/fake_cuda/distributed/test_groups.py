@@ -22,7 +22,7 @@ def test_any_ranks_can_be_read_back(ranks: list[int]) -> None:
 
 
 @given(st.integers(0, 100), st.integers(3, 5000), st.integers(1, 64))
-def test_ranks_in_equal_steps_take_few_words(first: int, count: int, step: int) -> None:
+def test_ranks_in_equal_steps_take_few_text(first: int, count: int, step: int) -> None:
     ranks = range(first, first + count * step, step)
 
     text = ranks_text(ranks)

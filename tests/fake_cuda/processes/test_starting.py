@@ -70,8 +70,8 @@ def test_a_forked_child_that_does_all_the_work_is_forecast() -> None:
         run_forked(work, 3)
 
     assert ops_of(forecast) == 6  # ones and relu_
-    (told,) = warned(forecast, "figures are those of")
-    assert told.startswith("the figures are those of work, a process that test_starting.py:")
+    (reported,) = warned(forecast, "figures are those of")
+    assert reported.startswith("the figures are those of work, a process that test_starting.py:")
     assert not warned(forecast, "no CUDA work")
     assert dict(os.environ) == environment
 
@@ -82,8 +82,8 @@ def test_the_child_that_does_most_is_forecast_and_the_others_are_named() -> None
             run_forked(work, times)
 
     assert ops_of(forecast) == 8
-    (told,) = warned(forecast, "used the GPU as well and 1 more")
-    assert told.startswith("work, a process that")
+    (reported,) = warned(forecast, "used the GPU as well and 1 more")
+    assert reported.startswith("work, a process that")
 
 
 def test_a_child_that_is_forked_after_the_gpu_was_used_is_named() -> None:
@@ -187,7 +187,7 @@ def test_a_program_with_an_environment_of_its_own_takes_part(tmp_path: Path) -> 
     assert printed == "True True __main__\n"
 
 
-# One script for all that starts Python anew: each imports torch.
+# One script for all that starts Python again: each imports torch.
 SCRIPT = """
 import multiprocessing, subprocess, sys
 import neusight, torch

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from neusight.fake_cuda.store.original_functions import functions_beneath
 from neusight.fake_cuda.store.private_copy import MAX_COPY_BYTES, copy_privately
-from neusight.fake_cuda.store.true_functions import functions_beneath
 
 
 def copied(source: Path, target: Path, *, empty: bool = False) -> os.stat_result:

@@ -55,7 +55,7 @@ def test_a_group_of_unknown_size_is_reported() -> None:
     mapping = map_op(call("c10d::allreduce_", tensors=(spec(16),), process_group="g"), MATH)
 
     assert not mapping.is_mapped
-    assert "does not tell its size" in mapping.reason
+    assert "does not state its size" in mapping.reason
 
 
 def test_a_group_of_one_launches_nothing() -> None:

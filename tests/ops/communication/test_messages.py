@@ -23,7 +23,7 @@ def test_ranks_are_read_as_they_were_written(text: str, ranks: Any) -> None:
 
 
 def test_a_group_without_ranks_says_so() -> None:
-    with pytest.raises(ValueError, match="does not tell its ranks"):
+    with pytest.raises(ValueError, match="does not state its ranks"):
         group_in("size=8 nodes=1")
 
 

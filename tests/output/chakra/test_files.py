@@ -155,8 +155,12 @@ def test_a_batch_is_a_node_for_each_transfer_and_what_follows_waits_for_all(
         _, nodes = read_chakra(path)
         sent, received = [node for node in nodes if kind(node).startswith("COMM")]
         assert (kind(sent), kind(received)) == ("COMM_SEND_NODE", "COMM_RECV_NODE")
-        told = attributes(sent)
-        assert (told["comm_src"], told["comm_dst"], told["comm_size"]) == (rank, 1 - rank, 256)
+        reported = attributes(sent)
+        assert (reported["comm_src"], reported["comm_dst"], reported["comm_size"]) == (
+            rank,
+            1 - rank,
+            256,
+        )
         assert attributes(received)["comm_src"] == 1 - rank
         assert list(sent.data_deps) == list(received.data_deps)
         (added,) = [

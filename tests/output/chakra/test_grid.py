@@ -59,7 +59,7 @@ def test_ranks_that_were_all_run_are_themselves() -> None:
 
 @pytest.mark.parametrize("run", [(0, 1, 3), (0, 3), (2, 3), (0, 5)])
 def test_ranks_that_are_no_line_of_a_grid_say_nothing_of_others(run: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="do not tell what the others do"):
+    with pytest.raises(ValueError, match="do not determine what the others do"):
         ranks_of_grid(dict.fromkeys(run, exchange(reduce(0))), 8)
 
 

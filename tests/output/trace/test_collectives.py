@@ -88,12 +88,12 @@ def kernels(trace: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_kernel_says_what_its_call_said() -> None:
     (kernel,) = kernels(trace_of(GATHERED))
 
-    told = {key: kernel["args"][key] for key in (
+    reported = {key: kernel["args"][key] for key in (
         "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype",
         "In split size", "Out split size", "Process Group Name", "Process Group Description",
         "Process Group Ranks", "Seq",
     )}  # fmt: skip
-    assert told == {
+    assert reported == {
         "Collective name": "_allgather_base",
         "In msg nelems": 32,
         "Out msg nelems": 64,

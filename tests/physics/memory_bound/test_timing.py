@@ -36,7 +36,7 @@ CLASSES = st.sampled_from(
         (KernelClass.UNKNOWN, "mystery"),
     ]
 )
-#: What these kernels do, which their names do not tell the physics.
+#: What these kernels do, which their names do not state the physics.
 TRAITS: dict[str, dict[str, Any]] = {
     "layer_norm_backward": {"is_backward": True},
     "index_put": {"scatters": True},

@@ -81,12 +81,12 @@ def test_a_file_cut_short_or_changed_is_refused_or_read_whole(tmp_path: Path) ->
     ],
 )
 def test_arrays_that_do_not_fit_are_named(
-    tmp_path: Path, name: str, value: NDArray[Any], said: str
+    tmp_path: Path, name: str, value: NDArray[Any], stated: str
 ) -> None:
     path = save_network_file(item(), tmp_path)
     with np.load(path) as archive:
         arrays = {key: archive[key] for key in archive.files}
     arrays[name] = value
     np.savez(path, allow_pickle=False, **arrays)
-    with pytest.raises(WeightsError, match=said):
+    with pytest.raises(WeightsError, match=stated):
         load_networks(tmp_path, "neusight")

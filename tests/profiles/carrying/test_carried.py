@@ -162,9 +162,13 @@ def test_memory_that_the_profile_does_not_tell_is_not_said_to_fit() -> None:
     assert carried.memory_verdict == "unknown"
     assert "fits" not in carried.summary()
     assert "memory    not known, of 79.25 GiB" in carried.summary()
-    told = carried.to_json()
-    assert (told["fits"], told["memory_verdict"], told["memory"]) == (None, "unknown", None)
-    assert told["peak_memory_bytes"] is told["peak_reserved_bytes"] is None
+    reported = carried.to_json()
+    assert (reported["fits"], reported["memory_verdict"], reported["memory"]) == (
+        None,
+        "unknown",
+        None,
+    )
+    assert reported["peak_memory_bytes"] is reported["peak_reserved_bytes"] is None
     compared = lay_side_by_side([carried], {"A100": 2.0})
     assert compared.rows[0].used_bytes is None
     assert "? of 79" in compared.table()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from neusight.integrations.profiles.carrying.prices import (
-    KEPT_BY_KIN,
     KEPT_BY_OTHERS,
+    KEPT_BY_RELATED,
     CarriedKernel,
     carried_kernels,
     keeps_implementation,
@@ -109,7 +109,7 @@ def test_to_another_capability_a_product_keeps_a_quarter_of_its_deviation() -> N
 
 def test_to_another_card_of_its_capability_a_product_keeps_nearly_all_of_it() -> None:
     item, before, after = product("V100-PCIE-16GB", us=15_000.0)
-    kept = (15_000.0 / before) ** KEPT_BY_KIN
+    kept = (15_000.0 / before) ** KEPT_BY_RELATED
     assert item.estimate.latency_us == pytest.approx(after * kept, rel=1e-6)
 
 

@@ -19,7 +19,7 @@ import neusight
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.aliases import class_of_name, size_of
 from neusight.integrations.profiles.comparison.comparison import Comparison, compare
-from neusight.integrations.profiles.comparison.tables import summary_markdown
+from neusight.integrations.profiles.comparison.rendering import summary_markdown
 from neusight.integrations.profiles.reading.profile import HostOp, Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.kernel_names import kernel_display_name

@@ -1,4 +1,4 @@
-"""A script's own error is shown by its own lines; what is not its own is told apart."""
+"""A script's own error is shown by its own lines; what is not its own is distinguished."""
 
 from __future__ import annotations
 

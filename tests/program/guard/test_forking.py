@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.program.guard.forking import words_of_end
+from neusight.integrations.program.guard.forking import text_of_end
 
 
-def test_an_end_without_an_answer_is_told_in_words() -> None:
-    assert words_of_end(-signal.SIGINT) == ("interrupted", ExitCode.INTERRUPTED)
-    assert words_of_end(7) == ("it ended its process at once, with status 7 (os._exit)", 7)
-    assert words_of_end(-signal.SIGSEGV) == (
+def test_an_end_without_an_answer_is_told_in_text() -> None:
+    assert text_of_end(-signal.SIGINT) == ("interrupted", ExitCode.INTERRUPTED)
+    assert text_of_end(7) == ("it ended its process at once, with status 7 (os._exit)", 7)
+    assert text_of_end(-signal.SIGSEGV) == (
         "its process was killed by SIGSEGV inside a C library",
         128 + signal.SIGSEGV,
     )
-    assert words_of_end(-50)[0] == "its process was killed by signal 50"
+    assert text_of_end(-50)[0] == "its process was killed by signal 50"

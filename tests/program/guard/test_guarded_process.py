@@ -19,7 +19,6 @@ import pytest
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
-from neusight.integrations.program.guard.answers import UnknownAnswerError
 from neusight.integrations.program.guard.guarded_process import (
     FILES_VARIABLE,
     checked_keep_folder,
@@ -28,6 +27,7 @@ from neusight.integrations.program.guard.guarded_process import (
     why_no_view,
 )
 from neusight.integrations.program.guard.landlock import is_available
+from neusight.integrations.program.guard.results import UnknownResultError
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
@@ -104,7 +104,7 @@ def test_what_the_work_raises_is_raised_with_its_frames(home: Path, either: str)
     assert left_in_temporary(home) == []
 
 
-def test_what_cannot_be_sent_is_said_in_words(home: Path) -> None:
+def test_what_cannot_be_sent_is_said_in_text(home: Path) -> None:
     class Local(Exception):
         pass
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_sent_is_said_in_words(home: Path) -> None:
     ],
     ids=["kill", "real-time", "exit", "exit well", "interrupt"],
 )
-def test_a_process_that_ends_without_an_answer_is_told_in_words(
+def test_a_process_that_ends_without_an_answer_is_told_in_text(
     end: Callable[[], object], failure: str, code: int, home: Path, either: str
 ) -> None:
     def work(store: Any) -> None:
@@ -268,11 +268,11 @@ def test_a_folder_to_keep_writes_in_is_new_or_empty(
 
     assert main(["run", "--gpu", "H100", "--keep-writes", "new", "--allow-writes", "train.py"]) == 2
 
-    told = capsys.readouterr().err
-    assert "leave one of them out" in told
-    assert "is not empty; name a new folder" in told
-    assert "mine.txt is a file" in told
-    assert "ZeroDivisionError" not in told
+    reported = capsys.readouterr().err
+    assert "leave one of them out" in reported
+    assert "is not empty; name a new folder" in reported
+    assert "mine.txt is a file" in reported
+    assert "ZeroDivisionError" not in reported
 
 
 def test_without_a_guard_the_same_options_hold(
@@ -523,7 +523,7 @@ def test_an_answer_that_would_run_something_does_not(home: Path, either: str) ->
         def __reduce__(self) -> Any:
             return os.system, ("echo called > called.txt",)
 
-    with pytest.raises(UnknownAnswerError, match=r"posix\.system"):
+    with pytest.raises(UnknownResultError, match=r"posix\.system"):
         in_guarded_process(lambda store: Calling(), WORDS)
 
     assert sorted(path.name for path in home.iterdir()) == ["mine.txt"]

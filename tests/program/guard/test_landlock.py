@@ -11,7 +11,7 @@ import pytest
 
 from neusight.integrations.program.guard import landlock
 from neusight.integrations.program.guard.landlock import (
-    guard_words,
+    guard_text,
     is_available,
     landlock_abi,
     restrict_writes,
@@ -21,7 +21,7 @@ needs_landlock = pytest.mark.skipif(
     not is_available(), reason="this kernel has no Landlock of ABI 2 or later"
 )
 
-#: Tries one thing after the other in a process of its own, and tells what came of each.
+#: Tries one thing after the other in a process of its own, and shows what came of each.
 TRY_ALL = """
 import json, os, sqlite3, subprocess, sys
 from pathlib import Path
@@ -102,10 +102,10 @@ def test_whatever_writes_elsewhere_is_stopped_and_reading_works(tmp_path: Path) 
     )
 
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    stated = json.loads(done.stdout)
     stopped = {*STOPPED, *(["truncate"] if landlock_abi() >= 3 else [])}
-    assert {name for name, came in said.items() if came != "done"} - {"truncate"} == set(STOPPED)
-    assert {said[name] for name in stopped} <= {
+    assert {name for name, came in stated.items() if came != "done"} - {"truncate"} == set(STOPPED)
+    assert {stated[name] for name in stopped} <= {
         "PermissionError", "OSError", "OperationalError", "CalledProcessError"
     }  # fmt: skip
     after = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
@@ -118,9 +118,9 @@ def test_a_kernel_without_it_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> N
     for abi, words in ((0, "has no Landlock"), (1, "is ABI 1"), (7, "(Landlock ABI 7)")):
         monkeypatch.setattr(landlock, "landlock_abi", lambda abi=abi: abi)
 
-        assert words in guard_words()
+        assert words in guard_text()
         assert is_available() == (abi == 7)
-    assert "the kernel helps the command `neusight` only" in guard_words(is_guarded=False)
+    assert "the kernel helps the command `neusight` only" in guard_text(is_guarded=False)
 
 
 def test_a_kernel_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

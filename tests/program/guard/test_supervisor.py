@@ -19,7 +19,7 @@ import pytest
 from neusight.integrations.program.guard import guarded_process, supervisor
 from neusight.integrations.program.guard.guarded_process import (
     FILES_VARIABLE,
-    files_words,
+    files_text,
     in_guarded_process,
 )
 from neusight.integrations.program.guard.landlock import is_available
@@ -126,7 +126,7 @@ def test_where_the_kernel_refuses_it_is_said(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(FILES_VARIABLE, "overlay")
 
     assert why_unsupervised() == "Device or resource busy"
-    assert files_words("overlay", is_guarded=True).startswith(
+    assert files_text("overlay", is_guarded=True).startswith(
         "guarded by the overlay alone: the kernel lets no process supervise another: Device or"
     )
 
@@ -251,18 +251,18 @@ def test_in_a_container_with_the_default_profile_the_fallback_works(
             ended = in_guarded_process(
                 lambda store: (store is None, subprocess.check_output(line)), ["script.py"]
             )
-            told = files_words("overlay", is_guarded=True)
-            os.write(writing, repr((ended.answer, told)).encode())
+            reported = files_text("overlay", is_guarded=True)
+            os.write(writing, repr((ended.answer, reported)).encode())
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:
-        answer, told = ast.literal_eval(file.read())
+        answer, reported = ast.literal_eval(file.read())
     os.wait()
 
     assert answer == (False, b"ax\n")
-    assert told.startswith("guarded by the overlay, and by the kernel behind it (Landlock")
-    assert told.endswith("no copy-on-write view: unshare: Operation not permitted")
+    assert reported.startswith("guarded by the overlay, and by the kernel behind it (Landlock")
+    assert reported.endswith("no copy-on-write view: unshare: Operation not permitted")
     assert Path("a").read_text() == "a"

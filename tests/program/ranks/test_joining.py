@@ -15,7 +15,7 @@ from neusight.integrations.program.ranks.rank_process import Done, RankProcess
 from neusight.integrations.program.ranks.side_by_side import Ranks
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
-from neusight.ops.own_ops import OwnOps
+from neusight.ops.user_ops import UserOps
 from neusight.output.ranks import RUN_OPTION
 from neusight.recording.recording import Entry, Recording
 
@@ -30,7 +30,7 @@ def recorded(
     rank: int, *entries: Entry, count: int = 5, outcome: Outcome = EARLY, files: str = "abc"
 ) -> Done:
     recording = program(rank, entries or (reduce("0..7"),), count=count)
-    return Done("early", Recorded(outcome, recording, OwnOps((f"op{rank}",)), files))
+    return Done("early", Recorded(outcome, recording, UserOps((f"op{rank}",)), files))
 
 
 def ranks_of(*done: Done) -> Ranks:

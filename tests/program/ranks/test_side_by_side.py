@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from neusight.fake_cuda.distributed.peers.exchange import Mailbox
 from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.fake_cuda.distributed.peers.message_server import Inbox
 from neusight.integrations.program.ranks.rank_process import RankEnd
 from neusight.integrations.program.ranks.side_by_side import Ranks, run_side_by_side
 from neusight.predictors.errors import HangError, UnansweredRankError
 
 
-def box(source: int, target: int) -> Mailbox:
-    return Mailbox("objects sent", "world", source, target)
+def box(source: int, target: int) -> Inbox:
+    return Inbox("objects sent", "world", source, target)
 
 
 def answers(ranks: Ranks) -> dict[int, Any]:
@@ -41,7 +41,7 @@ def test_ranks_exchange_letters() -> None:
 def test_peers_run_as_well_and_then_the_last_rank() -> None:
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
         if rank < 2:
-            link.meet(rank + 1)
+            link.require_rank(rank + 1)
         return "early", rank
 
     ranks = run_side_by_side(work, ranks=[0], last=7, wait_s=60)
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_wait_of_every_rank() -> None:
 def test_too_many_ranks_that_exchange_something_are_refused() -> None:
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
         for peer in range(1, 100):
-            link.meet(peer)
+            link.require_rank(peer)
         return "well", None
 
     with pytest.raises(ValueError, match="more than 64 ranks"):

@@ -124,7 +124,7 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-def said(mistake: Mistake, on: Operands) -> str:
+def stated(mistake: Mistake, on: Operands) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -137,11 +137,11 @@ def said(mistake: Mistake, on: Operands) -> str:
 def test_every_mistake_is_told_in_the_words_of_eager_torch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    expected = {name: said(mistake, Operands("cpu")) for name, mistake in MISTAKES.items()}
+    expected = {name: stated(mistake, Operands("cpu")) for name, mistake in MISTAKES.items()}
 
     with forecast_on("H100"):
         Operands("cuda")(1).add_(1)
-        found = {name: said(mistake, Operands("cuda")) for name, mistake in MISTAKES.items()}
+        found = {name: stated(mistake, Operands("cuda")) for name, mistake in MISTAKES.items()}
 
     assert "nothing" not in expected.values()
     assert {name: words.replace("cuda:0", "cpu") for name, words in found.items()} == expected
@@ -174,7 +174,7 @@ UNKNOWN_DTYPES: dict[str, tuple[Mistake, str]] = {
 def test_an_op_without_a_kernel_for_a_dtype_fails_as_on_a_gpu() -> None:
     with forecast_on("H100"):
         Operands("cuda")(1).add_(1)
-        found = {name: said(op, Operands("cuda")) for name, (op, _) in UNKNOWN_DTYPES.items()}
+        found = {name: stated(op, Operands("cuda")) for name, (op, _) in UNKNOWN_DTYPES.items()}
 
     expected = {name: words.split("' '") for name, (_, words) in UNKNOWN_DTYPES.items()}
     assert found == {
@@ -187,7 +187,7 @@ def test_a_convolution_of_two_dtypes_fails_as_on_a_gpu() -> None:
     with forecast_on("H100"):
         on = Operands("cuda")
         net = on.module(nn.Conv2d(3, 8, 3, bias=False)).half()
-        found = said(lambda on: net(on(2, 3, 16, 16)), on)
+        found = stated(lambda on: net(on(2, 3, 16, 16)), on)
 
     assert found == (
         "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type "

@@ -1,4 +1,4 @@
-"""Experts get equal shares of the tokens where nobody knows what a router prefers."""
+"""Experts get equal shares of the tokens where it is not known what a router prefers."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int
     try:
         with fake_cuda(
             recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN,
-            asked=lambda *question: None,
+            asked=lambda *device_query: None,
         ):  # fmt: skip
             program()
             recorder.cutter.finish()
@@ -417,7 +417,11 @@ def test_a_compiled_model_is_repeated() -> None:
 def test_the_report_names_the_module_and_the_line() -> None:
     recorder = Recorder(steady_steps=_NEVER)
     with fake_cuda(
-        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+        recorder,
+        find_gpu("H100"),
+        price=lambda call: (),
+        host=PLAIN,
+        asked=lambda *device_query: None,
     ):
         evaluated(Net().cuda())
 

@@ -29,7 +29,7 @@ from neusight.recording.recording import (
     Step,
     Synchronize,
 )
-from neusight.recording.steps.turns import Patience
+from neusight.recording.steps.period_detection import Lookahead
 from neusight.recording.tape import EnoughSteps, RunawayLoop
 from neusight.timeline.host import PLAIN
 
@@ -62,7 +62,11 @@ def forecast_of(program: Callable[[neusight.Forecast], object]) -> neusight.Fore
 def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
     """What the block does goes to the recorder, and is not priced."""
     return fake_cuda(
-        recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN, asked=lambda *question: None
+        recorder,
+        find_gpu("H100"),
+        price=lambda call: (),
+        host=PLAIN,
+        asked=lambda *device_query: None,
     )
 
 
@@ -71,11 +75,11 @@ def recorded(
     *,
     steady_steps: int | None = None,
     max_ops: int | None = None,
-    patience: Patience | None = None,
+    lookahead: Lookahead | None = None,
 ) -> tuple[list[Step], type[BaseException] | None]:
     """The steps of a program that may be stopped from inside, and what stopped it."""
     recorder = Recorder(steady_steps=steady_steps, max_ops=max_ops)
-    recorder.cutter.patience = patience or recorder.cutter.patience
+    recorder.cutter.lookahead = lookahead or recorder.cutter.lookahead
     stopped = None
     with listened_to(recorder):
         try:
@@ -383,7 +387,7 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_long() -> None:
             optimizer.step()
         assert unused.param_groups
 
-    steps, stopped = recorded(train, steady_steps=5, patience=Patience(least_ops=500))
+    steps, stopped = recorded(train, steady_steps=5, lookahead=Lookahead(least_ops=500))
 
     assert stopped is EnoughSteps
     assert 6 <= count(steps, "train") < 30
@@ -505,7 +509,9 @@ def test_an_iteration_may_be_long() -> None:
     """Of more ops than a longer cycle is looked for in where no rollout was seen."""
     train = reinforce(1000, updates=64)
 
-    steps, stopped = recorded(lambda: train(None), steady_steps=2, patience=Patience(least_ops=100))
+    steps, stopped = recorded(
+        lambda: train(None), steady_steps=2, lookahead=Lookahead(least_ops=100)
+    )
 
     assert stopped is EnoughSteps
     assert [step.kind for step in steps] == ["setup", *["train"] * 3]
@@ -1019,12 +1025,12 @@ def test_early_stopping_sees_progress() -> None:
     def train() -> None:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        best, patience, epochs = float("inf"), 0, 0
-        while patience < 3 and epochs < 20:
+        best, lookahead, epochs = float("inf"), 0, 0
+        while lookahead < 3 and epochs < 20:
             net(inputs()).sum().backward()
             optimizer.step()
             loss = net(inputs()).mean().item()
-            patience = 0 if loss < best else patience + 1
+            lookahead = 0 if loss < best else lookahead + 1
             best, epochs = min(best, loss), epochs + 1
         assert epochs == 20
 

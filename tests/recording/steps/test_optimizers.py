@@ -26,7 +26,7 @@ def test_only_modules_with_parameters_of_an_optimizer_are_trained() -> None:
     known = Optimizers()
     student, teacher = nn.Linear(2, 2), nn.Linear(2, 2)
 
-    known.note_trained(torch.optim.SGD(student.parameters()))
+    known.record_trained(torch.optim.SGD(student.parameters()))
 
     assert known.any_train
     assert known.train(nn.Sequential(teacher, student))

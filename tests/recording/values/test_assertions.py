@@ -1,4 +1,4 @@
-"""Truths that nobody knows let a program's own checks pass.
+"""Truths not known let a program's own checks pass.
 
 PYTEST_DONT_REWRITE: the assertions are those that a program has.
 """

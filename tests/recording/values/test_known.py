@@ -35,7 +35,7 @@ def test_a_value_that_rests_on_an_invented_one_is_not_sure_until_it_is_set_again
     known, tensor = KnownValues(), on_gpu(2)
     known.set(tensor, torch.ones(2))
 
-    known.note_invented(tensor)
+    known.record_invented(tensor)
     assert (known.is_invented(tensor), known.is_sure(tensor)) == (True, False)
     known.set(tensor, torch.zeros(2))
     assert (known.is_invented(tensor), known.is_sure(tensor)) == (False, True)

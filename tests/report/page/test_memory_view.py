@@ -10,8 +10,8 @@ from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
+from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.memory_view import view_of_memory
-from neusight.integrations.report.page.tables import Detail
 from neusight.recording.recording import Recording
 
 DETAIL = Detail(num_spans=100, num_rows=50, num_instances=100)

@@ -63,7 +63,7 @@ def test_a_bert_classifies_where_it_infers_and_is_pretrained_where_it_trains() -
     assert (inferring.training, training.training) == (False, True)
 
 
-def test_a_bert_is_trained_by_its_words() -> None:
+def test_a_bert_is_trained_by_its_text() -> None:
     found = forecast(CaseProgram("language", "tiny_bert", "train", 2, 16))
 
     assert found.step_latency_us.median > 0.0

@@ -15,7 +15,7 @@ from neusight.integrations.suites.programs.vision import timm_step, vision_step
 def test_a_model_that_nobody_configured_is_told() -> None:
     pytest.importorskip("transformers")
 
-    with pytest.raises(CannotBuild, match="nobody wrote its configuration"):
+    with pytest.raises(CannotBuild, match="its configuration is not available"):
         vision_step(CaseProgram("vision", "unheard-of", "inf", 1, 32))
 
 

@@ -1,4 +1,4 @@
-"""What nobody knows the time of is held, and happens in order once somebody does."""
+"""What is not known the time of is held, and happens in order once somebody does."""
 
 from __future__ import annotations
 

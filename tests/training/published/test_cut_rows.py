@@ -68,7 +68,7 @@ def test_rows_whose_kernel_names_no_tile_are_left_out(tmp_path: Path) -> None:
 def test_a_table_without_names_of_kernels_is_refused(tmp_path: Path) -> None:
     frame = pandas.read_parquet(table(tmp_path) / "kernels.parquet")
     frame.drop(columns="kernel_name").to_parquet(tmp_path / "kernels.parquet")
-    with pytest.raises(DataError, match="lacks kernel_name: it does not tell the tiles"):
+    with pytest.raises(DataError, match="lacks kernel_name: it does not state the tiles"):
         measured_rows(tmp_path)
 
 

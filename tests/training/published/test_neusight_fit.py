@@ -43,15 +43,15 @@ def table(folder: Path) -> Path:
 
 
 def test_the_utilization_of_a_table_is_found(tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     scores = fit_neusight(
-        table(tmp_path), tmp_path / "weights", width=16, seen_rows=100_000, progress=told.append
+        table(tmp_path), tmp_path / "weights", width=16, seen_rows=100_000, progress=reported.append
     )
     errors = scores["nvidia fully_connected"]
     assert set(errors) == {"T4", "V100-PCIE-32GB", "T4 left out"}
     assert errors["T4"] < 0.1
     assert errors["V100-PCIE-32GB"] < 0.1
-    assert any("fully_connected" in text for text in told)
+    assert any("fully_connected" in text for text in reported)
     predictor = NeuSight(load_classes(tmp_path / "weights"))
     [estimate] = predictor.predict([Kernel.gemm(2000, 3000, 1500, dtype="float32")], find_gpu("T4"))
     assert estimate.tile == (64, 128)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried
+from neusight.integrations.cli.files import report_problems, tried
 from neusight.predictors.errors import OptionError
 from neusight.predictors.measuring.nccl_tests import is_nccl_output
 from neusight.predictors.registry import require_predictor
@@ -14,9 +14,9 @@ from neusight.predictors.terminal_text import printable
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
-HELP = "learn from a real GPU's profile or measurements"
+HELP = "fit a calibration to a real GPU's profile or measurements"
 DESCRIPTION = (
-    "Learn the constants of a GPU, corrections by kernel class and dtype, and the costs of its "
+    "Fit the constants of a GPU, corrections by kernel class and dtype, and the costs of its "
     "host. A correction is kept only where it makes measurements come out nearer that were left "
     "out of its fit. From what nccl-tests print (all_reduce_perf -b 64K -e 1G -f 4 and its kin, on "
     "the groups that you use) a topology is made, for --topology."
@@ -29,8 +29,8 @@ def add_arguments(calibrate: argparse.ArgumentParser) -> None:
                            help="a trace of torch.profiler with shapes, a folder of traces, or one "
                            "of `neusight measure`; also several of one GPU; or outputs of "
                            "nccl-tests")  # fmt: skip
-    calibrate.add_argument("--gpu", metavar="NAME", help="the GPU, if the source does not tell")
-    calibrate.add_argument("--out", required=True, metavar="FILE", help="file for what was learnt")
+    calibrate.add_argument("--gpu", metavar="NAME", help="the GPU, if the source does not state it")
+    calibrate.add_argument("--out", required=True, metavar="FILE", help="calibration file to write")
     calibrate.add_argument("--topology", metavar="NAME|FILE.json",
                            help="of nccl-tests: what is known of the cluster (the GPU's reference "
                            "system)")  # fmt: skip
@@ -38,7 +38,7 @@ def add_arguments(calibrate: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints what was learnt and what it gains, and writes the file."""
+    """Prints what was fitted and what it gains, and writes the file."""
     if any(map(is_nccl_output, options.source)):
         return _calibrate_cluster(options)
     from neusight.integrations.profiles.calibration import calibrate
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     problems = tried(lambda: made.save(options.out), options.out)
     if not problems:
         print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
@@ -73,5 +73,5 @@ def _calibrate_cluster(options: argparse.Namespace) -> int:
     problems = tried(lambda: made.topology.save(options.out), options.out)
     if not problems:
         print(f"  written to  {options.out}: neusight run --topology {options.out} …")
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK

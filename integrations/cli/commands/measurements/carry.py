@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json, write_traces
+from neusight.integrations.cli.files import report_problems, tried, write_json, write_traces
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
 from neusight.predictors.errors import OptionError, UnsupportedKernelError
 from neusight.predictors.registry import require_predictor
@@ -14,7 +14,7 @@ from neusight.predictors.terminal_text import printable_text
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
-HELP = "carry a profile of a GPU that you own over to others"
+HELP = "project a profile onto another GPU"
 DESCRIPTION = (
     "Read a trace of torch.profiler (best with record_shapes=True) and say what its program does "
     "on other GPUs: each kernel takes what is forecast there, with a share of what it deviated "
@@ -28,10 +28,10 @@ def add_arguments(carry: argparse.ArgumentParser) -> None:
     carry.add_argument("--to", action="append", required=True, metavar="GPU",
                        help="the GPU to carry it to, also several")  # fmt: skip
     carry.add_argument("--from", dest="source", metavar="GPU",
-                       help="the GPU of the profile, where it does not tell")  # fmt: skip
+                       help="the GPU of the profile, where it does not state it")  # fmt: skip
     carry.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
                        help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
-    carry.add_argument("--predictor", metavar="NAME", help="whose prices it is carried by (tiled)")
+    carry.add_argument("--predictor", metavar="NAME", help="predictor used (tiled)")
     carry.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
     carry.add_argument("--json", metavar="FILE", help="write all figures there")
 
@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
     if len(names) > 1 or prices:
         lines += [compared.table(), *([compared.words()] if compared.words() else [])]
     if len(forecasts) > 1:
-        said = dict.fromkeys(text for one in forecasts for text in one.recording.warnings)
-        lines += [f"  note      {text}" for text in said]
+        stated = dict.fromkeys(text for one in forecasts for text in one.recording.warnings)
+        lines += [f"  note      {text}" for text in stated]
     lines += [f"  left out  {name}: {why}" for name, why in left_out.items()]
     print(printable_text("\n".join(["", *lines])))
     problems: list[str] = []
@@ -85,5 +85,5 @@ def run(options: argparse.Namespace) -> int:
             "left_out": left_out,
         }
         problems += tried(lambda: write_json(options.json, document), options.json)
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
 from neusight.integrations.program.options import ProgramOptions
 from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import (
@@ -44,8 +44,9 @@ _SUITES = {
 
 def add_arguments(evaluate: argparse.ArgumentParser) -> None:
     """The options of `neusight evaluate`."""
-    evaluate.add_argument("--data", metavar="DIR", help="folder with the tables; neusight brings "
-                          "no measurements of others along")  # fmt: skip
+    evaluate.add_argument("--data", metavar="DIR", help="folder with the tables; neusight does "
+        "not include others'"
+                          "measurements")  # fmt: skip
     evaluate.add_argument("--predictor", action="append", metavar="NAME",
                           help="who prices, also several (tiled; of suites all)")  # fmt: skip
     evaluate.add_argument("--clock", choices=("burst", "sustained"),
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     left_out = [printable(f"left out: {reason}") for reason in report.left_out]
     _show("\n".join([table_of(report.rows, every_size=options.sizes), *left_out]))
     problems = _written(options.json, lambda path: write_json(path, report.to_json()))
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
@@ -108,8 +109,8 @@ def _require_data(options: argparse.Namespace) -> None:
         return
     if options.suite is not None:
         raise OptionError(
-            f"--suite {options.suite} scores measurements of others, which neusight does not bring "
-            f"along: name their folder with --data DIR. It holds {_SUITES[options.suite]}."
+            f"--suite {options.suite} scores others' measurements, which neusight does not"
+            f"include: name their folder with --data DIR. It holds {_SUITES[options.suite]}."
         )
     raise OptionError(
         "Name the folder of measured kernels with --data DIR: what `neusight measure` wrote, or "
@@ -120,7 +121,7 @@ def _require_data(options: argparse.Namespace) -> None:
 def _run_suite(options: argparse.Namespace) -> int:
     """Prints the tables of a suite and writes what was asked; the exit code."""
     from neusight.integrations.suites.evaluation import evaluate_suite
-    from neusight.integrations.suites.tables import left_out_lines, text_table
+    from neusight.integrations.suites.rendering import left_out_lines, text_table
 
     ProgramOptions(torch=options.torch, host=options.host)  # refuses what means nothing
     report = evaluate_suite(
@@ -138,7 +139,7 @@ def _run_suite(options: argparse.Namespace) -> int:
     for line in left_out_lines(report.left_out):
         _show(line)
     problems = _write_suite(options, report)
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.OK if report.results and not problems else ExitCode.WRONG_USE
 
 
@@ -152,7 +153,7 @@ def _suite_predictors(options: argparse.Namespace) -> list[str]:
 
 def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
     """The files that were asked for, which are told; what could not be written."""
-    from neusight.integrations.suites.tables import csv_text, markdown
+    from neusight.integrations.suites.rendering import csv_text, markdown
 
     tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
     rows = csv_text(report.suite, report.results, report.left_out)

@@ -18,7 +18,8 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
     "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "learns from all tables; the published ones (neusight, habitat, linear) learn from the FP32 "
+    "is fitted to all tables; the published ones (neusight, habitat, linear) are fitted"
+    "to the FP32 "
     "tables, `kernels` and `conv_kernels`."
 )
 

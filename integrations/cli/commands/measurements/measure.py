@@ -26,7 +26,7 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "measure the GPU of this machine"
 DESCRIPTION = (
     "Measure the constants of this machine's GPU, kernels of every class, and whole training and "
-    "inference steps, within a time budget. The same command again goes on from there. Nothing of "
+    "inference steps, within a time budget. Run the same command again to continue. Nothing of "
     "the GPU is changed."
 )
 
@@ -44,7 +44,8 @@ _REASONS_SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `neusight measure`."""
     parser.add_argument("--out", metavar="DIR",
-                        help="folder for the measurements; the same one again goes on")  # fmt: skip
+                        help="folder for the measurements; with the same one again, measuring "
+                            "continues")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES, metavar="N",
                         help=f"time budget, about ({DEFAULT_MINUTES:g})")  # fmt: skip
     parser.add_argument("--quick", action="store_true",
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
-    """Measures, and tells what came out; `start` is the command that runs this one again."""
+    """Measures, and shows what came out; `start` is the command that runs this one again."""
     if options.worker:
         from neusight.integrations.profiles.measuring_worker import main
 
@@ -93,8 +94,9 @@ def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
     except KeyboardInterrupt:
         show.end()
         print(
-            f"neusight: interrupted; what was measured is in {folder}, and the same command"
-            " goes on from there",
+            f"neusight: interrupted; what was measured is in {folder}, and the same command "
+            "continues from"
+            " there",
             file=sys.stderr,
         )
         return ExitCode.INTERRUPTED
@@ -170,7 +172,7 @@ def _report(outcome: MeasuringResult, folder: Path) -> None:
     print(printable(f"{gpu}, torch {torch}, in {folder}:"))
     print(f"  {outcome.samples} samples of kernels, {outcome.workloads} workloads")
     if outcome.left:
-        print("  the time was up before all was measured; the same command goes on from here")
+        print("  the time was up before all was measured; run the same command again to continue")
     if outcome.refusals:
         print(f"  {len(outcome.refusals)} could not be measured ({folder / 'refused.jsonl'}):")
         for refusal in outcome.refusals[:_REASONS_SHOWN]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import tell_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.predictors.registry import require_predictor
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
@@ -26,10 +26,12 @@ def add_arguments(validate: argparse.ArgumentParser) -> None:
                           "of the same name beside each")  # fmt: skip
     validate.add_argument("--only", action="append", default=[], metavar="NAME",
                           help="this workload, also several")  # fmt: skip
-    validate.add_argument("--gpu", metavar="NAME", help="the GPU, if the folder does not tell")
+    validate.add_argument("--gpu", metavar="NAME", help="the GPU, if the folder does not state it")
     validate.add_argument("--scripts", metavar="DIR", help="folder of the workloads' scripts")
     validate.add_argument("--predictor", metavar="NAME", help="who prices the kernels (tiled)")
-    validate.add_argument("--calibration", metavar="FILE", help="what `neusight calibrate` learnt")
+    validate.add_argument(
+        "--calibration", metavar="FILE", help="calibration (`neusight calibrate`)"
+    )
     validate.add_argument("--json", metavar="FILE", help="write all figures there")
 
 
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     problems: list[str] = []
     if options.json:
         problems = tried(lambda: write_json(options.json, found.to_json()), options.json)
-    tell_problems(problems)
+    report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 

@@ -39,7 +39,7 @@ class _Unfit(Exception):
 class Entries:
     """Contents by their keys, of which one may have several; `version` is of what reads them.
 
-    What is damaged, of another version or not written by this user is left aside, which `tell`
+    What is damaged, of another version or not written by this user is left aside, which `warn`
     hears once. Several processes may read and write at once. Whatever the system refuses is as if
     it were not there.
     """
@@ -49,14 +49,14 @@ class Entries:
         folder: Path,
         *,
         version: str,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.folder = folder
         self._version = version
-        self._tell = tell
+        self._warn = warn
         self._most_bytes = most_bytes
-        self._has_told = False
+        self._has_reported = False
 
     def read(self, key: str) -> Iterator[bytes]:
         """The contents of a key, in the order of their names."""
@@ -114,12 +114,12 @@ class Entries:
         return content
 
     def _leave_aside(self, path: Path, reason: str) -> None:
-        """A file that nobody can use goes, so that it is told of once."""
+        """A file that nobody can use goes, so that it is shown of once."""
         with suppress(OSError):
             path.unlink()
-        if not self._has_told:
-            self._has_told = True
-            self._tell(f"a compiled graph in {self.folder} is compiled again: {reason}")
+        if not self._has_reported:
+            self._has_reported = True
+            self._warn(f"a compiled graph in {self.folder} is compiled again: {reason}")
 
     def _remove_oldest(self) -> None:
         entries = []

@@ -99,7 +99,7 @@ def _install_entries(
             except Exception:  # a class of the program's, which is another one by now
                 continue
             text = getattr(graph, "source_code", None)  # what AOTAutograd made has none
-            if text is None or holds(read_wrapper(text).questions):
+            if text is None or holds(read_wrapper(text).queries):
                 yield graph, content, True
 
     patches.set(GuardedCache, "iterate_over_candidates", classmethod(candidates))
@@ -145,11 +145,11 @@ def _install_keys(
     )
 
     def with_ours(found: tuple[str, list[str]], graph: Any, *more: object) -> tuple[str, list[str]]:
-        # What is told of these names lines, and what a GPU could save.
+        # What is shown of these names lines, and what a GPU could save.
         is_tuned = any(getattr(inductor_config, name) for name in TUNING)
-        told = (gpu,) if is_tuned else ()
+        reported = (gpu,) if is_tuned else ()
         facts = facts_of(graph, with_lines=is_tuned or inductor_config.triton.cudagraphs)
-        return found[0] + digest([target, *told, settings(), *more, *facts]), found[1]
+        return found[0] + digest([target, *reported, settings(), *more, *facts]), found[1]
 
     def graph_key(graph: Any, *args: Any) -> tuple[str, list[str]]:
         return with_ours(key_of_graph(graph, *args), graph)

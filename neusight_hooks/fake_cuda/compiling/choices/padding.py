@@ -14,10 +14,10 @@ from neusight.predictors.registry import find_predictor
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 from neusight.timeline.host import PLAIN
 
-__all__ = ["Product", "install_padding", "is_padded", "padding_answer"]
+__all__ = ["Product", "install_padding", "is_padded", "padding_query_result"]
 
 #: What the question to the GPU begins with.
-PADDING_QUESTION = "pad_mm"
+PADDING_QUERY = "pad_mm"
 
 #: How many times as long as the padded product, its copies included, the product has to take
 #: (torch/_inductor/fx_passes/pad_mm.py, is_padded_faster).
@@ -57,23 +57,23 @@ class Product(NamedTuple):
         m, n, k = (0 if size == 1 else -size % unit for size in self.sizes)
         return m, n, k
 
-    def question(self) -> str:
+    def device_query(self) -> str:
         """All of it in words, as a recording keeps it."""
         flags = (self.left_is_planned, self.right_is_planned, self.allows_tf32)
         added = "-" if self.added is None else _words(self.added)
         tensors = (_words(self.left), _words(self.right), added)
-        return " ".join((PADDING_QUESTION, self.op, *tensors, *(str(int(f)) for f in flags)))
+        return " ".join((PADDING_QUERY, self.op, *tensors, *(str(int(f)) for f in flags)))
 
     @classmethod
-    def of(cls, question: str) -> Product:
+    def of(cls, device_query: str) -> Product:
         """The product of a question; ValueError where it is none.
 
         >>> product = Product("aten::mm", TensorSpec((8, 7), (7, 1), "float32"),
         ...                   TensorSpec((7, 8), (8, 1), "float32"))
-        >>> Product.of(product.question()) == product
+        >>> Product.of(product.device_query()) == product
         True
         """
-        _, op, left, right, added, *flags = question.split()
+        _, op, left, right, added, *flags = device_query.split()
         planned_left, planned_right, tf32 = (flag == "1" for flag in flags)
         return cls(
             op, _spec(left), _spec(right), None if added == "-" else _spec(added),
@@ -92,7 +92,7 @@ def _spec(words: str) -> TensorSpec:
     return TensorSpec(shape, stride, dtype)
 
 
-def install_padding(patches: Patches, gpu: GPU, asked: Callable[[str, object], None]) -> None:
+def install_padding(patches: Patches, gpu: GPU, on_query: Callable[[str, object], None]) -> None:
     """Inductor pads where the prices on `gpu` say so."""
     from torch._inductor import config
     from torch._inductor.fx_passes import pad_mm
@@ -110,7 +110,7 @@ def install_padding(patches: Patches, gpu: GPU, asked: Callable[[str, object], N
             mat1.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32,
         )
         answer = is_padded(product, gpu)
-        asked(product.question(), answer)
+        on_query(product.device_query(), answer)
         return answer
 
     patches.set(pad_mm, "has_triton", lambda: True)
@@ -127,12 +127,12 @@ def _hinted(tensor: Any) -> TensorSpec:
     return TensorSpec(shape, stride, str(tensor.dtype).removeprefix("torch."))
 
 
-def padding_answer(question: str, gpu: GPU) -> str | None:
+def padding_query_result(device_query: str, gpu: GPU) -> str | None:
     """What `gpu` answers; None if the question is another one, or damaged."""
-    if not question.startswith(PADDING_QUESTION + " "):
+    if not device_query.startswith(PADDING_QUERY + " "):
         return None
     try:
-        product = Product.of(question)
+        product = Product.of(device_query)
     except ValueError:
         return None
     return repr(is_padded(product, gpu))

@@ -14,7 +14,7 @@ from neusight.predictors.registry import find_predictor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["TUNING", "Stake", "install_tuning"]
+__all__ = ["TUNING", "TuningGain", "install_tuning"]
 
 #: Inductor's settings that ask for timings.
 TUNING = (
@@ -31,7 +31,7 @@ _PRODUCTS = frozenset(
 )
 
 
-class Stake(NamedTuple):
+class TuningGain(NamedTuple):
     """What a GPU would time of a graph, and what fusing all that may follow its products into their
     templates would save at most: the time of these kernels."""
 
@@ -42,7 +42,7 @@ class Stake(NamedTuple):
     def words(self, name: str, place: str) -> str:
         """The line of a graph.
 
-        >>> Stake(2, 1, 12.3).words("max-autotune", "net.py:7").partition(": ")[2]
+        >>> TuningGain(2, 1, 12.3).words("max-autotune", "net.py:7").partition(": ")[2]
         '2 products, 1 fused would save 12 us a call at most'
         """
         line = f"{name} is forecast with default kernels; a GPU would choose by timing"
@@ -67,35 +67,35 @@ def install_tuning(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
 
     compile_graph: Callable[..., Any] = _InProcessFxCompile.codegen_and_compile
     write_code: Callable[..., Any] = Scheduler.codegen
-    asked: list[tuple[str, str]] = []  # what the graph that is compiled asked for, and its line
+    requested: list[tuple[str, str]] = []  # what the graph that is compiled asked for, and its line
 
     def codegen_and_compile(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
         names = [name for name in TUNING if getattr(config, name)]
         if not names:
             return compile_graph(self, gm, *args, **kwargs)
         is_max = any(name.startswith("max") for name in names)
-        asked.append(("max-autotune" if is_max else names[0], line_of(gm) or "(no line)"))
+        requested.append(("max-autotune" if is_max else names[0], line_of(gm) or "(no line)"))
         try:
             with config.patch(dict.fromkeys(names, False)):
                 return compile_graph(self, gm, *args, **kwargs)
         finally:
-            asked.pop()
+            requested.pop()
 
     def codegen(self: Any) -> Any:
-        if asked:
-            recorder.warn_once(_stake(self.nodes, gpu).words(*asked[-1]))
+        if requested:
+            recorder.warn_once(_tuning_gain(self.nodes, gpu).words(*requested[-1]))
         return write_code(self)
 
     patches.set(_InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
     patches.set(Scheduler, "codegen", codegen)
 
 
-def _stake(nodes: Sequence[Any], gpu: GPU) -> Stake:
+def _tuning_gain(nodes: Sequence[Any], gpu: GPU) -> TuningGain:
     products = [node for node in nodes if _is_product(node)]
     written = {buffer.get_name() for node in products for buffer in node.get_outputs()}
     kernels = [_kernel(node) for node in nodes if _may_follow(node, written)]
     times_us = [item.latency_us for item in find_predictor().predict(kernels, gpu)]
-    return Stake(len(products), len(kernels), sum(times_us))
+    return TuningGain(len(products), len(kernels), sum(times_us))
 
 
 def _is_product(node: Any) -> bool:

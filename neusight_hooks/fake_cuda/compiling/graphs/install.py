@@ -14,7 +14,7 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_cuda_graphs", "reason_in_words"]
+__all__ = ["install_cuda_graphs", "reason_text"]
 
 
 def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:
@@ -28,24 +28,24 @@ def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:
     patches.set(cudagraph_trees, "cudagraphify", trees.cudagraphify)
     patches.set(cudagraph_trees, "get_manager", lambda *args, **kwargs: trees)
 
-    def told(message: str) -> None:
-        recorder.warn_once(f"torch skips CUDA graphs here: {reason_in_words(message)}")
+    def reported(message: str) -> None:
+        recorder.warn_once(f"torch skips CUDA graphs here: {reason_text(message)}")
         skip(message)
 
-    skip = patches.answer(cudagraph_utils, "log_cudagraph_skip_and_bump_counter", told)
+    skip = patches.replace_code(cudagraph_utils, "log_cudagraph_skip_and_bump_counter", reported)
     split: Callable[..., Any] = Scheduler.graph_partition
 
     def graph_partition(self: Any) -> Any:
         if inductor_config.triton.cudagraphs:
             reasons = Counter(filter(None, map(self.should_partition, self.nodes)))
             if reasons and len(reasons) < len(self.nodes):
-                recorder.warn_once(_parts_in_words(reasons))
+                recorder.warn_once(_parts_text(reasons))
         return split(self)
 
     patches.set(Scheduler, "graph_partition", graph_partition)
 
 
-def _parts_in_words(reasons: Counter[str]) -> str:
+def _parts_text(reasons: Counter[str]) -> str:
     left_out = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
     return f"torch leaves a part of a graph out of its CUDA graphs: {left_out}"
 
@@ -57,10 +57,10 @@ _STACK = re.compile(r"\.? *Found from *:?")
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def reason_in_words(message: str) -> str:
+def reason_text(message: str) -> str:
     """Torch's reason to skip, and the program's line where it has one.
 
-    >>> reason_in_words("skipping cudagraphs due to cpu device (add)")
+    >>> reason_text("skipping cudagraphs due to cpu device (add)")
     'cpu device (add)'
     """
     reason, _, stack = _BEGINNING.sub("", message).partition("ound from")

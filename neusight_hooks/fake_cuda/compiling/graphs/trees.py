@@ -41,7 +41,7 @@ class GraphTrees:
     all functions share one private pool. What earlier graphs of the same path wrote is not copied,
     nor are parameters; other inputs are. A path ends with the next call of compiled code, when no
     backward is pending: then the graphs take their memory back. Which outputs live is not compared
-    with the capture, as torch does to capture anew where a program keeps other ones.
+    with the capture, as torch does to capture again where a program keeps other ones.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -188,7 +188,7 @@ class GraphTrees:
         return bool(reason)
 
     def _try_to_end_path(self) -> None:
-        """Ends the path where a new call began it anew, or nothing of it lives."""
+        """Ends the path where a new call began it again, or nothing of it lives."""
         assert self._current is not None
         from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 

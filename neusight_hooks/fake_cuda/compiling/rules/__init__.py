@@ -1,1 +1,1 @@
-"""What torch is told before it compiles: settings, functions it knows, failures it forgives."""
+"""What torch is reported before it compiles: settings, functions it knows, failures it forgives."""

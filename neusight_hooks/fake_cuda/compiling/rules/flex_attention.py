@@ -115,8 +115,8 @@ def _noting(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., An
         sizes = [tuple(map(_hint, tensor.get_size())) for tensor in (query, key, value)]
         visible = _visible(mask, has_buffers=bool(args[-1]))
         attention = _attention(sizes, visible, is_backward=is_backward)
-        noted_options = {**options, _OPTION: tuple(map(int, attention))}
-        return lower(*(noted_options if arg is options else arg for arg in args))
+        recorded_options = {**options, _OPTION: tuple(map(int, attention))}
+        return lower(*(recorded_options if arg is options else arg for arg in args))
 
     return noted
 

@@ -143,9 +143,9 @@ def _exchanged(
     is_from_root = "scatter" in what or "broadcast" in what
     is_root = root == dist.get_rank()
     if root is not None and is_from_root and not is_root:
-        return [objects.hear(what, own, group, root)] * dist.get_world_size(group)
+        return [objects.receive_object(what, own, group, root)] * dist.get_world_size(group)
     if not objects.is_alone:
-        objects.tell_all(what, own, group)
+        objects.send_to_all(what, own, group)
     if is_root and is_from_root:
         return [own] * dist.get_world_size(group)
     return objects.gather(what, own, group) if is_root or root is None else None
@@ -299,7 +299,7 @@ class _Receiving(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whoever asks waits: nobody would ask for ever."""
+        """Whoever asks waits: nobody would ask forever."""
         return self.wait()
 
     def _source_rank(self) -> int:

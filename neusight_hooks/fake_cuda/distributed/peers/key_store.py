@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from neusight.fake_cuda.distributed.peers.exchange import NAME_END
 from neusight.fake_cuda.distributed.peers.link import Link
+from neusight.fake_cuda.distributed.peers.message_server import NAME_END
 
 __all__ = ["KeyStore", "key_store_classes"]
 

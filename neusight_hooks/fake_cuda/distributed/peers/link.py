@@ -1,4 +1,4 @@
-"""The line of one rank to the others that run."""
+"""The connection of one rank to the others that run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from neusight.fake_cuda.distributed.peers.exchange import (
-    Answer,
-    Exchange,
-    Keys,
-    Letters,
-    Mailbox,
+from neusight.fake_cuda.distributed.peers.message_server import (
+    Inbox,
+    Messages,
+    MessageServer,
+    Reply,
+    StoreKeys,
     Wanted,
 )
 from neusight.predictors.errors import HangError, UnansweredRankError
 from neusight.recording.call_stack import call_site
 from neusight.recording.tape import EnoughSteps
 
-__all__ = ["Link", "LoneLink", "RemoteLink", "handled", "receive", "send"]
+__all__ = ["Link", "RemoteLink", "SingleRankLink", "handled", "receive", "send"]
 
 #: A message: its length in 8 bytes, and a pickle. Both ends are processes of this program.
 _LENGTH = struct.Struct("<Q")
@@ -45,14 +45,14 @@ class Link(Protocol):
         """Whether it was told to stop in the midst of a step."""
         ...
 
-    def meet(self, rank: int) -> None:
+    def require_rank(self, rank: int) -> None:
         """This rank exchanges something with that one."""
 
-    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
-        """Leaves letters."""
+    def post(self, messages: Mapping[Inbox, bytes]) -> None:
+        """Leaves messages."""
 
     def take(
-        self, mailboxes: Iterable[Mailbox], *, is_any: bool = False, may_be_missing: bool = False
+        self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
     ) -> dict[int, bytes]:
         """A letter of each mailbox, by who wrote it; of ranks that are not run none, where that
         may be."""
@@ -67,7 +67,7 @@ class Link(Protocol):
         ...
 
 
-class _Asking:
+class _Request:
     """What every link says, by one question and its answer."""
 
     is_alone = False
@@ -77,30 +77,30 @@ class _Asking:
         self.on_missing: Callable[[str], None] | None = None
         self._met: set[int] = set()
 
-    def _answered(self, request: tuple[Any, ...]) -> Answer:
+    def _answered(self, request: tuple[Any, ...]) -> Reply:
         raise NotImplementedError
 
-    def meet(self, rank: int) -> None:
+    def require_rank(self, rank: int) -> None:
         """This rank exchanges something with that one."""
         if rank not in self._met:
             self._met.add(rank)
             self._value(("meet", rank))
 
-    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
-        """Leaves letters."""
-        self._value(("post", tuple(letters.items())))
+    def post(self, messages: Mapping[Inbox, bytes]) -> None:
+        """Leaves messages."""
+        self._value(("post", tuple(messages.items())))
 
     def take(
-        self, mailboxes: Iterable[Mailbox], *, is_any: bool = False, may_be_missing: bool = False
+        self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
     ) -> dict[int, bytes]:
         """A letter of each mailbox, by who wrote it."""
-        wanted = Letters(tuple(mailboxes), is_any, may_be_missing)
+        wanted = Messages(tuple(inboxes), is_any, may_be_missing)
         found: dict[int, bytes] = self._value(("want", wanted, call_site()))
         return found
 
     def wait(self, keys: Iterable[str]) -> list[bytes]:
         """What these keys of the store have."""
-        found: list[bytes] = self._value(("want", Keys(tuple(keys)), call_site()))
+        found: list[bytes] = self._value(("want", StoreKeys(tuple(keys)), call_site()))
         return found
 
     def ask(self, operation: str, *arguments: Any) -> Any:
@@ -121,7 +121,7 @@ class _Asking:
         return answer.value
 
 
-def handled(exchange: Exchange, rank: int, request: tuple[Any, ...]) -> None:
+def handled(exchange: MessageServer, rank: int, request: tuple[Any, ...]) -> None:
     """Does what a rank asks; the answer is among the exchange's, now or later."""
     operation, *arguments = request
     if operation == "want":
@@ -129,10 +129,10 @@ def handled(exchange: Exchange, rank: int, request: tuple[Any, ...]) -> None:
         exchange.want(rank, wanted, arguments[1])
         return
     found = getattr(exchange, operation)(*arguments)
-    exchange.answers.append((rank, Answer("value", found)))
+    exchange.answers.append((rank, Reply("value", found)))
 
 
-class LoneLink(_Asking):
+class SingleRankLink(_Request):
     """Of a rank that runs alone: what others would send is not there."""
 
     is_alone = True
@@ -140,14 +140,14 @@ class LoneLink(_Asking):
     def __init__(self, rank: int) -> None:
         super().__init__()
         self._rank = rank
-        self._exchange = Exchange()
+        self._exchange = MessageServer()
         self._exchange.begin(rank)
         self._lock = threading.Lock()
 
-    def post(self, letters: Mapping[Mailbox, bytes]) -> None:
+    def post(self, messages: Mapping[Inbox, bytes]) -> None:
         """Nobody will read them."""
 
-    def _answered(self, request: tuple[Any, ...]) -> Answer:
+    def _answered(self, request: tuple[Any, ...]) -> Reply:
         with self._lock:
             handled(self._exchange, self._rank, request)
             answers, self._exchange.answers = self._exchange.answers, []
@@ -155,7 +155,7 @@ class LoneLink(_Asking):
             return answer
 
 
-class RemoteLink(_Asking):
+class RemoteLink(_Request):
     """Of a rank that runs beside others: the exchange is in another process."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -163,13 +163,13 @@ class RemoteLink(_Asking):
         self._connection = connection
         self._lock = threading.Lock()
 
-    def _answered(self, request: tuple[Any, ...]) -> Answer:
+    def _answered(self, request: tuple[Any, ...]) -> Reply:
         with self._lock:
             send(self._connection, request)
             answer = receive(self._connection)
         if answer is None:  # the process above is being ended, and this one with it
             raise EnoughSteps
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Reply)
         return answer
 
 

@@ -25,7 +25,7 @@ _now = time.monotonic
 class WaitingTime:
     """Counts the time in which a program does no more than sleep and look whether a key is there.
 
-    Work on the GPU starts it anew. UnansweredRankError after `wait_s` seconds, virtual ones
+    Work on the GPU starts it again. UnansweredRankError after `wait_s` seconds, virtual ones
     included, with the line and the key.
     """
 
@@ -41,7 +41,7 @@ class WaitingTime:
 
     def looked_for(self, key: str) -> None:
         """A key of the store was asked for, and is not there."""
-        self._begin_anew_after_work()
+        self._restart_after_work()
         self._missing = key
         self._end_if_late()
 
@@ -49,12 +49,12 @@ class WaitingTime:
         """The program sleeps so long."""
         if threading.current_thread() is not threading.main_thread():
             return
-        self._begin_anew_after_work()
+        self._restart_after_work()
         self._slept_s += duration_s
         self._num_sleeps += 1
         self._end_if_late()
 
-    def _begin_anew_after_work(self) -> None:
+    def _restart_after_work(self) -> None:
         num_ops = self._recorder.tape.gpu_ops
         if num_ops != self._num_ops:
             self._num_ops, self._began = num_ops, _now()
@@ -72,17 +72,17 @@ class WaitingTime:
 
 
 def install_waiting_time(
-    patches: Patches, recorder: Recorder, link: Link, patience: WaitingTime, *, virtual_time: bool
+    patches: Patches, recorder: Recorder, link: Link, waiting: WaitingTime, *, virtual_time: bool
 ) -> None:
-    """From here on the program is told where it waits in vain."""
-    link.on_missing = patience.looked_for
+    """From here on the program is shown where it waits in vain."""
+    link.on_missing = waiting.looked_for
     if virtual_time:
-        recorder.on_sleep = patience.slept
+        recorder.on_sleep = waiting.slept
         return
     real_sleep = time.sleep
 
     def sleep(duration: float) -> None:
-        patience.slept(duration)
+        waiting.slept(duration)
         real_sleep(duration)
 
     patches.set(time, "sleep", sleep)

@@ -104,9 +104,9 @@ def _know_what_is_broadcast(patches: Patches, module: Any) -> None:
         if dist.get_rank() == 0:
             real(full_state_dict, local_state_dict, device, pg, strict, cpu_offload)
             return
-        told: list[Any] = [_described(local_state_dict)]
-        dist.broadcast_object_list(told, src=0, group=pg)
-        for key, value in told[0].items():
+        reported: list[Any] = [_described(local_state_dict)]
+        dist.broadcast_object_list(reported, src=0, group=pg)
+        for key, value in reported[0].items():
             if hasattr(value, "size"):
                 utilities["_broadcast_tensors"]({key: value}, local_state_dict, [key], device, pg)
                 if cpu_offload:

@@ -32,7 +32,7 @@ def new_index(recorder: Recorder, value: torch.Tensor, like: Any) -> ForecastTen
     if recorder.known.may_hold(index):
         recorder.known.set(index, value)
         if recorder.known.is_invented(like):
-            recorder.known.note_invented(index)
+            recorder.known.record_invented(index)
     return index
 
 

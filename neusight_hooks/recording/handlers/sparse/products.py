@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neusight.recording.handlers.sparse.making import converted
+from neusight.recording.handlers.sparse.construction import converted
 from neusight.recording.handlers.sparse.pattern import (
     bounded,
     coalesced,

@@ -40,17 +40,17 @@ def profile(tmp_path: Path) -> str:
 def test_several_targets_are_laid_side_by_side_with_their_prices(
     profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = tmp_path / "told.json"
+    reported = tmp_path / "told.json"
 
     code = main(["carry", profile, "--to", "H200,L40S", "--to", "H200", "--price",
-                 "H200=4,L40S=1", "--json", str(told)])  # fmt: skip
+                 "H200=4,L40S=1", "--json", str(reported)])  # fmt: skip
 
     shown = capsys.readouterr().out
     assert code == 0
     assert shown.count("H200-SXM-141GB ") == 1
     assert "1000 steps" in shown
     assert " fits" in shown.splitlines()[1]
-    rows = json.loads(told.read_text())["side_by_side"]
+    rows = json.loads(reported.read_text())["side_by_side"]
     assert [(row["gpu"], row["price_per_hour"]) for row in rows] == [
         ("H200-SXM-141GB", 4.0), ("L40S", 1.0),
     ]  # fmt: skip

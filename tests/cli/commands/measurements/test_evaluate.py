@@ -1,4 +1,4 @@
-"""`neusight evaluate --suite`: tables, files, and what is told of wrong use."""
+"""`neusight evaluate --suite`: tables, files, and what is shown of wrong use."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_a_suite_prints_tables_and_writes_files(
     code = main(["evaluate", "--suite", "paper", "--data", str(folder), "--predictor", "tiled",
                  "--predictor", "roofline", *options])  # fmt: skip
 
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert code == 0
-    assert "1/1 tiny_gpt inf 2 x 16 fp32: 1 cases" in told.err
-    assert "by GPU  cases  tiled" in told.out
+    assert "1/1 tiny_gpt inf 2 x 16 fp32: 1 cases" in reported.err
+    assert "by GPU  cases  tiled" in reported.out
     assert {row["predictor"] for row in json.loads(files["json"].read_text())["cases"]} == {
         "tiled",
         "roofline",
@@ -48,13 +48,13 @@ def test_a_suite_prints_tables_and_writes_files(
     ],
 )
 def test_wrong_use_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
 ) -> None:
     head = "gpu,model,mode,seq_len,batch,option,other"
     folder = paper_folder(tmp_path, [LABEL], head=head)
 
     assert main(["evaluate", "--data", str(folder), *words]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_a_suite_without_a_case_that_runs_is_wrong_use(

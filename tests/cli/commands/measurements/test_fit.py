@@ -46,12 +46,12 @@ def test_a_gpu_that_is_left_out_has_no_line(
     ],
 )
 def test_what_cannot_be_fitted_is_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], stated: str
 ) -> None:
     folder = table(tmp_path)
 
     assert main(["fit", str(folder), "--out", str(tmp_path / "weights"), *arguments]) == 2
 
-    told = capsys.readouterr().err
-    assert said in told
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert stated in reported
+    assert "Traceback" not in reported

@@ -12,13 +12,13 @@ from neusight.fake_cuda.compiling.cache.entries import Entries
 
 
 @pytest.fixture
-def told() -> list[str]:
+def reported() -> list[str]:
     return []
 
 
 @pytest.fixture
-def entries(tmp_path: Path, told: list[str]) -> Entries:
-    return Entries(tmp_path / "kept", version="1", tell=told.append)
+def entries(tmp_path: Path, reported: list[str]) -> Entries:
+    return Entries(tmp_path / "kept", version="1", warn=reported.append)
 
 
 def only_file(entries: Entries) -> Path:
@@ -26,7 +26,7 @@ def only_file(entries: Entries) -> Path:
     return path
 
 
-def test_contents_come_back_by_their_key(entries: Entries, told: list[str]) -> None:
+def test_contents_come_back_by_their_key(entries: Entries, reported: list[str]) -> None:
     entries.write("a", b"first")
     entries.write("a", b"second")
     entries.write("b", b"third")
@@ -34,7 +34,7 @@ def test_contents_come_back_by_their_key(entries: Entries, told: list[str]) -> N
     assert sorted(entries.read("a")) == [b"first", b"second"]
     assert list(entries.read("b")) == [b"third"]
     assert list(entries.read("c")) == []
-    assert told == []
+    assert reported == []
 
 
 def test_the_folder_is_this_users_alone(entries: Entries) -> None:
@@ -48,7 +48,7 @@ def test_the_folder_is_this_users_alone(entries: Entries) -> None:
     [b"", b"\n", b"{}\n", b"[1]\npacked", b'{"schema": 1, "version": "1", "sha256": "0"}\n'],
 )
 def test_what_is_damaged_is_left_aside_and_told_once(
-    entries: Entries, told: list[str], damage: bytes
+    entries: Entries, reported: list[str], damage: bytes
 ) -> None:
     entries.write("a", b"content")
     entries.write("b", b"content")
@@ -56,11 +56,11 @@ def test_what_is_damaged_is_left_aside_and_told_once(
         path.write_bytes(damage)
 
     assert list(entries.read("a")) == list(entries.read("b")) == []
-    assert told == [f"a compiled graph in {entries.folder} is compiled again: it is damaged"]
+    assert reported == [f"a compiled graph in {entries.folder} is compiled again: it is damaged"]
     assert list(entries.folder.iterdir()) == []
 
 
-def test_a_content_of_which_a_byte_turned_is_damaged(entries: Entries, told: list[str]) -> None:
+def test_a_content_of_which_a_byte_turned_is_damaged(entries: Entries, reported: list[str]) -> None:
     entries.write("a", b"content" * 100)
     path = only_file(entries)
     data = bytearray(path.read_bytes())
@@ -68,22 +68,22 @@ def test_a_content_of_which_a_byte_turned_is_damaged(entries: Entries, told: lis
     path.write_bytes(data)
 
     assert list(entries.read("a")) == []
-    assert told[0].endswith("it is damaged")
+    assert reported[0].endswith("it is damaged")
 
 
-def test_an_entry_of_another_version_is_left_aside(entries: Entries, told: list[str]) -> None:
-    Entries(entries.folder, version="2", tell=told.append).write("a", b"content")
+def test_an_entry_of_another_version_is_left_aside(entries: Entries, reported: list[str]) -> None:
+    Entries(entries.folder, version="2", warn=reported.append).write("a", b"content")
 
     assert list(entries.read("a")) == []
-    assert told[0].endswith("it is of another version of neusight")
+    assert reported[0].endswith("it is of another version of neusight")
 
 
-def test_what_others_may_write_is_not_trusted(entries: Entries, told: list[str]) -> None:
+def test_what_others_may_write_is_not_trusted(entries: Entries, reported: list[str]) -> None:
     entries.write("a", b"content")
     only_file(entries).chmod(0o666)
 
     assert list(entries.read("a")) == []
-    assert told[0].endswith("another user may have written it")
+    assert reported[0].endswith("another user may have written it")
 
 
 def test_a_link_is_not_followed(entries: Entries, tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_a_link_is_not_followed(entries: Entries, tmp_path: Path) -> None:
     assert list(entries.read("a")) == []
 
 
-def test_the_oldest_go_where_they_take_too_much(tmp_path: Path, told: list[str]) -> None:
-    entries = Entries(tmp_path, version="1", tell=told.append, most_bytes=4000)
+def test_the_oldest_go_where_they_take_too_much(tmp_path: Path, reported: list[str]) -> None:
+    entries = Entries(tmp_path, version="1", warn=reported.append, most_bytes=4000)
     for number in range(3):
         entries.write(f"key{number}", os.urandom(900))
         os.utime(next(tmp_path.glob(f"key{number}-*")), (number, number))
@@ -108,17 +108,17 @@ def test_the_oldest_go_where_they_take_too_much(tmp_path: Path, told: list[str])
     assert left == ["key0", "key3"]
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, told: list[str]) -> None:
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path, reported: list[str]) -> None:
     (tmp_path / "file").write_text("")
-    entries = Entries(tmp_path / "file" / "below", version="1", tell=told.append)
+    entries = Entries(tmp_path / "file" / "below", version="1", warn=reported.append)
 
     entries.write("a", b"content")
 
     assert list(entries.read("a")) == []
-    assert told == []
+    assert reported == []
 
 
-def test_several_write_and_read_at_once(entries: Entries, told: list[str]) -> None:
+def test_several_write_and_read_at_once(entries: Entries, reported: list[str]) -> None:
     def work() -> None:
         for number in range(20):
             entries.write(f"key{number % 4}", b"%d" % (number % 4) * 1000)
@@ -132,5 +132,5 @@ def test_several_write_and_read_at_once(entries: Entries, told: list[str]) -> No
         thread.join()
 
     assert len(found) == 80
-    assert told == []
+    assert reported == []
     assert len(list(entries.folder.iterdir())) == 4

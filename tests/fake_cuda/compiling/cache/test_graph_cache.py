@@ -138,17 +138,17 @@ def test_where_a_gpu_pads_otherwise_the_graph_is_compiled_for_it(
 
 
 def test_questions_that_tracing_asks_are_asked_of_what_is_loaded(own_folder: Path) -> None:
-    def questions() -> tuple[tuple[str, str], ...]:
+    def queries() -> tuple[tuple[str, str], ...]:
         with neusight.forecast_on("H100") as forecast:
             attention: Any = torch_compile(torch.nn.functional.scaled_dot_product_attention)
             x = torch.ones(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16)
             attention(x, x, x)
-        return forecast.recording.questions
+        return forecast.recording.queries
 
-    first = questions()
+    first = queries()
 
     assert len(first) == 2
-    assert questions() == first
+    assert queries() == first
     assert counters["aot_autograd"]["autograd_cache_hit"] == 1
 
 

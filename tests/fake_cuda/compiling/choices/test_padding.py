@@ -11,7 +11,7 @@ from compiled_net import ops, quiet, torch_compile
 from torch._inductor import config as inductor_config
 
 import neusight
-from neusight.fake_cuda.compiling.choices.padding import Product, is_padded, padding_answer
+from neusight.fake_cuda.compiling.choices.padding import Product, is_padded, padding_query_result
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import TensorSpec
@@ -82,19 +82,19 @@ def test_batched_and_added_products_are_judged_too() -> None:
 
 
 def test_a_question_holds_all_that_its_answer_depends_on() -> None:
-    asked = product(
+    on_query = product(
         33, 35, 37, added=TensorSpec((35,), (1,), "bfloat16"), right_is_planned=True,
         allows_tf32=True,
     )  # fmt: skip
 
-    assert Product.of(asked.question()) == asked
+    assert Product.of(on_query.device_query()) == on_query
 
 
 def test_questions_of_others_and_damaged_ones_have_no_answer() -> None:
     gpu = find_gpu("A100")
 
-    assert padding_answer("get_device_name", gpu) is None
-    assert padding_answer("pad_mm aten::mm bfloat16:4x", gpu) is None
+    assert padding_query_result("get_device_name", gpu) is None
+    assert padding_query_result("pad_mm aten::mm bfloat16:4x", gpu) is None
 
 
 def test_inductor_pads_and_the_time_falls(padded: neusight.Forecast) -> None:
@@ -108,10 +108,10 @@ def test_inductor_pads_and_the_time_falls(padded: neusight.Forecast) -> None:
 
 
 def test_another_answer_is_another_recording(padded: neusight.Forecast) -> None:
-    [question] = [item for item in padded.recording.questions if item[0].startswith("pad_mm")]
-    assert question[1] == "True"
+    [device_query] = [item for item in padded.recording.queries if item[0].startswith("pad_mm")]
+    assert device_query[1] == "True"
 
-    other = neusight.Forecast(replace(padded.recording, questions=(question,)), padded.options)
+    other = neusight.Forecast(replace(padded.recording, queries=(device_query,)), padded.options)
 
     with pytest.raises(ForecastStateError, match="for pad_mm"):
         other.on("H100")

@@ -10,7 +10,7 @@ from compiled_net import Net, infer, ops, quiet
 from torch._inductor import config as inductor_config
 
 import neusight
-from neusight.fake_cuda.compiling.choices.tuning import Stake
+from neusight.fake_cuda.compiling.choices.tuning import TuningGain
 
 BEGINNING = "max-autotune is forecast with default kernels; a GPU would choose by timing at "
 
@@ -74,7 +74,7 @@ def test_tuned_graphs_are_launched_as_cuda_graphs_in_their_mode() -> None:
 
 
 def test_the_line_of_a_graph_without_products() -> None:
-    assert Stake(0, 0, 0.0).words("coordinate_descent_tuning", "net.py:7") == (
+    assert TuningGain(0, 0, 0.0).words("coordinate_descent_tuning", "net.py:7") == (
         "coordinate_descent_tuning is forecast with default kernels; a GPU would choose by timing "
         "at net.py:7: no product"
     )

@@ -10,7 +10,7 @@ from compiled_net import torch_compile
 from torch._dynamo.utils import counters
 
 import neusight
-from neusight.fake_cuda.compiling.graphs.install import reason_in_words
+from neusight.fake_cuda.compiling.graphs.install import reason_text
 from neusight.recording.recording import Mark
 
 
@@ -71,9 +71,9 @@ def test_reasons_lose_what_torch_says_twice() -> None:
         'Found from : \n   File "/home/me/train.py", line 12, in step\n    x.add_(1)\n'
     )
 
-    assert reason_in_words(message) == "mutated inputs (1 instances) at train.py:12"
+    assert reason_text(message) == "mutated inputs (1 instances) at train.py:12"
     assert (
-        reason_in_words(
+        reason_text(
             "disabling cudagraphs due to incompatible op aten.x Found from   "
             'File "a/b.py", line 3, in f\n'
         )

@@ -8,12 +8,12 @@ import pytest
 import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.peers.key_store import KeyStore, key_store_classes
-from neusight.fake_cuda.distributed.peers.link import LoneLink
+from neusight.fake_cuda.distributed.peers.link import SingleRankLink
 from neusight.predictors.errors import UnansweredRankError
 
 
 def test_torchs_own_prefix_store_works_on_it() -> None:
-    store = KeyStore(LoneLink(0))
+    store = KeyStore(SingleRankLink(0))
     wrapped: Any = vars(dist)["PrefixStore"]("inner", store)
 
     wrapped.set("a", "1")
@@ -29,7 +29,7 @@ def test_torchs_own_prefix_store_works_on_it() -> None:
 
 
 def test_stores_of_one_place_are_one() -> None:
-    classes = key_store_classes(LoneLink(0))
+    classes = key_store_classes(SingleRankLink(0))
     first, same, other = (classes["TCPStore"]("localhost", port) for port in (1, 1, 2))
 
     first.multi_set(["a", "b"], ["1", b"2"])
@@ -42,4 +42,4 @@ def test_stores_of_one_place_are_one() -> None:
 
 def test_a_key_that_is_missing_is_an_error_at_once() -> None:
     with pytest.raises(UnansweredRankError, match='the key "ready", which another process'):
-        KeyStore(LoneLink(0), "file x").wait(["ready"])
+        KeyStore(SingleRankLink(0), "file x").wait(["ready"])

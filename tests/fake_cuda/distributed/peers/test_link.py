@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from neusight.fake_cuda.distributed.peers.exchange import Answer, Keys, Letters, Mailbox
-from neusight.fake_cuda.distributed.peers.link import LoneLink, RemoteLink, receive, send
+from neusight.fake_cuda.distributed.peers.link import RemoteLink, SingleRankLink, receive, send
+from neusight.fake_cuda.distributed.peers.message_server import Inbox, Messages, Reply, StoreKeys
 from neusight.predictors.errors import HangError, UnansweredRankError
 from neusight.recording.tape import EnoughSteps
 
-BOX = Mailbox("objects sent", "world", 1, 0)
+BOX = Inbox("objects sent", "world", 1, 0)
 
 
 @pytest.fixture
@@ -26,23 +26,23 @@ def test_a_question_is_a_message_and_so_is_its_answer(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     own, other = sockets
-    send(other, Answer("value", {1: b"hello"}))
+    send(other, Reply("value", {1: b"hello"}))
 
     found = RemoteLink(own).take([BOX])
     operation, wanted, site = receive(other)
 
     assert found == {1: b"hello"}
-    assert (operation, wanted) == ("want", Letters((BOX,)))
+    assert (operation, wanted) == ("want", Messages((BOX,)))
     assert site.startswith("test_link.py:")
 
 
 def test_a_rank_is_met_once(sockets: tuple[socket.socket, socket.socket]) -> None:
     own, other = sockets
     link = RemoteLink(own)
-    send(other, Answer("value"))
+    send(other, Reply("value"))
 
-    link.meet(3)
-    link.meet(3)
+    link.require_rank(3)
+    link.require_rank(3)
 
     assert receive(other) == ("meet", 3)
 
@@ -61,12 +61,12 @@ def test_an_answer_without_a_value_is_raised(
 ) -> None:
     own, other = sockets
     link = RemoteLink(own)
-    send(other, Answer(kind, "why"))  # type: ignore[arg-type]
+    send(other, Reply(kind, "why"))  # type: ignore[arg-type]
 
     with pytest.raises(error):
         link.wait(["ready"])
 
-    assert receive(other)[1] == Keys(("ready",))
+    assert receive(other)[1] == StoreKeys(("ready",))
     assert link.was_stopped == (kind == "stop")
 
 
@@ -80,7 +80,7 @@ def test_where_the_other_end_is_gone_there_is_no_message() -> None:
 
 
 def test_a_rank_alone_does_without_others() -> None:
-    link = LoneLink(0)
+    link = SingleRankLink(0)
     link.post({BOX._replace(source=0, target=1): b"for nobody"})
 
     assert link.take([BOX], may_be_missing=True) == {}

@@ -78,11 +78,11 @@ def test_waiting_time_starts_anew_with_work() -> None:
         tape = Tape()
 
     recorder: Any = Recorder()
-    patience = WaitingTime(recorder, 3, 10.0)
+    waiting_limit = WaitingTime(recorder, 3, 10.0)
     for _ in range(5):
-        patience.slept(4.0)
-        patience.slept(4.0)
+        waiting_limit.slept(4.0)
+        waiting_limit.slept(4.0)
         recorder.tape.gpu_ops += 1
-    patience.slept(6.0)
+    waiting_limit.slept(6.0)
     with pytest.raises(UnansweredRankError, match="rank 3"):
-        patience.slept(6.0)
+        waiting_limit.slept(6.0)

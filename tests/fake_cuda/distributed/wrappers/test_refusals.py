@@ -33,8 +33,8 @@ def test_memory_of_other_gpus_is_refused() -> None:
         neusight.forecast_on("H100", world_size=8),
     ):
         join()
-        asked: Any = symmetric.empty
-        asked(8, device="cuda")
+        on_query: Any = symmetric.empty
+        on_query(8, device="cuda")
 
     assert symmetric.empty is empty
     assert torch.distributed.is_available()

@@ -1,0 +1,39 @@
+"""Dynamo takes a function that stands in a forecast for one of torch's for that one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neusight.fake_cuda.patching import Patches
+
+__all__ = ["install_stubs"]
+
+
+def install_stubs(patches: Patches) -> None:
+    """What replaced a function of torch is traced as that function is; else it breaks the graph."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    tables: tuple[dict[Any, Any], ...] = (
+        trace_rules.get_torch_obj_rule_map(),
+        TorchInGraphFunctionVariable._get_handlers(),
+    )
+    for table in tables:
+        for replaced, stub in patches.replaced:
+            real = getattr(replaced, "__wrapped__", replaced)  # of functions that keep answers
+            # Both tables know functions as they were when Dynamo first looked.
+            known = table.get(real, table.get(stub))
+            if known is not None:
+                patches.on_restore(_Forgetting(table, stub))
+                table[real] = table[stub] = known
+
+
+class _Forgetting:
+    """Takes a function out of a table again."""
+
+    def __init__(self, table: dict[Any, Any], function: Any) -> None:
+        self._table = table
+        self._function = function
+
+    def __call__(self) -> None:
+        self._table.pop(self._function, None)

@@ -1,0 +1,338 @@
+"""The host's lanes of a trace: steps, ops, autograd nodes, modules, annotations, runtime calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from neusight.output.rocm_names import hip_call, miopen_op
+from neusight.output.trace.arguments import shape_arguments
+from neusight.output.trace.collectives import Collectives, is_collective, parameters
+from neusight.output.trace.device_lanes import DeviceLanes
+from neusight.output.trace.events import APART_NS, EventLog, joined, members
+from neusight.recording.recording import COMPILED_CODE, OpSignature
+from neusight.timeline.launches import DRIVER_LAUNCH
+from neusight.timeline.scheduler import GRAPH_LAUNCH
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+
+__all__ = ["HostLanes"]
+
+#: CUPTI's numbers of the runtime calls (as real profiles show them).
+_CALLBACK_IDS = {
+    "cudaLaunchKernel": 211,
+    "cudaLaunchKernelExC": 430,
+    DRIVER_LAUNCH: 307,
+    GRAPH_LAUNCH: 311,
+    "cudaMemcpyAsync": 41,
+    "cudaMemsetAsync": 51,
+    "cudaDeviceSynchronize": 165,
+    "cudaStreamSynchronize": 131,
+    "cudaEventSynchronize": 137,
+    "cudaEventRecord": 135,
+    "cudaStreamWaitEvent": 147,
+}
+
+
+#: Begins the names of ops that stand for kernels which torch.compile fused.
+_FUSED = "inductor::"
+
+
+class HostLanes:
+    """Writes what runs on the host, and has the kernels written that it launches."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        device: DeviceLanes,
+        timeline: Timeline,
+        collectives: Collectives,
+        *,
+        record_shapes: bool,
+        with_modules: bool,
+    ) -> None:
+        #: Position of a span -> its start and end as they were written.
+        self.written: dict[int, tuple[int, int]] = {}
+        self._log = log
+        self._device = device
+        self.timeline = timeline
+        self._collectives = collectives
+        self._record_shapes = record_shapes
+        self._modules = _Modules() if with_modules else None
+        self._spans = timeline.host
+        self._names: dict[str, str] = {}
+        self._sequence_base = 0
+        self._shapes: dict[int, str] = {}
+        self._external: dict[int, int] = {}  # span position -> external id that its launches bear
+        self._announced: set[int] = set()  # ops that are a collective and nothing else
+        self._python: dict[int, int] = {}  # span position -> python id
+        # Of the step that is written: its external id, its kernels by the correlation of their
+        # launch, and where the forward op of each sequence number starts (None once it is tied).
+        self._step_id = 0
+        self._launched: dict[int, list[KernelSpan]] = {}
+        self._forward: dict[int, int | None] = {}
+
+    def step(self, step: StepSpan) -> None:
+        """All of a step: its frame, its spans in order, the annotations over its kernels."""
+        around = (step.start_ns, step.end_ns - APART_NS)
+        kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
+        self._step_id = self._log.new_id()
+        self._launched = defaultdict(list)
+        for kernel in kernels:
+            self._launched[kernel.correlation].append(kernel)
+        self._forward = {}
+        self._complete("user_annotation", _step_span(step), *around, self._step_id)
+        for position in range(step.first_host, step.last_host):
+            self._span(position, self.timeline.host[position], around)
+        self._device.annotations(kernels, self._external)
+        calls = (span.call for span in self.timeline.host[step.first_host : step.last_host])
+        numbers = (call.sequence_nr or 0 for call in calls if call is not None)
+        self._sequence_base += 1 + max(numbers, default=0)
+
+    def _span(self, position: int, span: HostSpan, around: tuple[int, int]) -> None:
+        start, end = self._place(position, span, around)
+        if span.kind == "op":
+            self._op(position, span, start, end)
+        elif span.kind == "operator":
+            self._operator(position, span, start, end)
+        elif span.kind == "node":
+            self._node(position, span, start, end)
+        elif span.kind == "module":
+            self._module(position, span, start, end)
+        elif span.kind in ("launch", "event", "sync"):
+            self._runtime(position, span)
+        elif span.kind == "compiled":
+            self._compiled(position, span, start, end)
+        else:
+            category = "user_annotation" if span.kind == "annotation" else "cpu_op"
+            own = self._external[position] = self._log.new_id()
+            self._complete(category, span, start, end, own)
+
+    def _place(self, position: int, span: HostSpan, around: tuple[int, int]) -> tuple[int, int]:
+        """Where a span is written: inside its parent, its end apart from its neighbours."""
+        parent = span.parent
+        if parent >= 0 and self._spans[parent].thread == span.thread:
+            around = self.written.get(parent, around)
+        low, high = around
+        start, end = span.start_ns, span.start_ns + span.duration_ns
+        end = (high if end > high else end) - APART_NS
+        if start <= low:
+            start = low + APART_NS
+        if start > end:  # for each span, so without min and max, which are calls
+            start = end if end > low else low
+        placed = self.written[position] = (start, end if end > start else start)
+        return placed
+
+    def _complete(
+        self,
+        category: str,
+        span: HostSpan,
+        start: int,
+        end: int,
+        external: int,
+        own: str = "",
+    ) -> None:
+        """A span as an event, its own arguments between those that all have."""
+        log = self._log
+        between = f"{own}," if own else ""
+        args = f'{log.host_args(external)},{between}"Ev Idx":{log.next_index()}'
+        name = self._names.get(span.name)
+        if name is None:
+            # An op of compiled code has its kernel's name.
+            name = span.name.removeprefix(_FUSED)
+            name = self._names[span.name] = miopen_op(name) if self._device.is_rocm else name
+        log.complete(category, name, span.thread, start, end, args)
+
+    # -- ops and autograd nodes
+
+    def _op(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        external = self._external[position] = self._log.new_id()
+        ties = shapes = stack = ""
+        if span.name.startswith(_FUSED):
+            ties = members({"kernel_backend": "triton"})
+        elif not self._is_in_function(span):
+            ties = self._forward_of(self._sequence(span), span, start)
+        if self._record_shapes and span.call is not None:
+            shapes = self._shapes_of(span.call.signature)
+        if span.call is not None and span.call.stack:
+            stack = members({"Call stack": ";".join(span.call.stack)})
+        self._complete("cpu_op", span, start, end, external, joined(ties, shapes, stack))
+        collective = self._collective_of(position) if self._collectives.are_any else None
+        if collective is not None:
+            self._communication(position, span, collective)
+            self._announced.add(position)
+
+    def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        """An operator around ops, with the number of the first, or below one."""
+        external = self._external[position] = self._log.new_id()
+        number = self._sequence(span)
+        ties = "" if number is None else f'"Sequence number":{number},"Fwd thread id":0'
+        if self._record_shapes and span.call is not None:
+            ties = joined(ties, self._shapes_of(span.call.signature))
+        self._complete("cpu_op", span, start, end, external, ties)
+
+    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
+        """What ties what runs in forward to its autograd node."""
+        if number is None or span.thread != "main":
+            return ""
+        self._forward.setdefault(number, start)
+        return f'"Sequence number":{number},"Fwd thread id":0'
+
+    def _is_in_function(self, span: HostSpan) -> bool:
+        """Whether an op is part of a function of autograd's, whose node is that of all of it."""
+        return span.parent >= 0 and self.timeline.host[span.parent].name == COMPILED_CODE[1]
+
+    def _compiled(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        """Compiled code; autograd gives the number of its node to the first op in it."""
+        external = self._external[position] = self._log.new_id()
+        args = ""
+        inside = self.timeline.host[position + 1 : position + 2]
+        if span.name == COMPILED_CODE[1] and inside and inside[0].parent == position:
+            args = self._forward_of(self._sequence(inside[0]), span, start)
+        self._complete("cpu_op", span, start, end, external, args)
+
+    def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        external = self._external[position] = self._log.new_id()
+        number = self._sequence(span)
+        args = "" if number is None else f'"Sequence number":{number},"Fwd thread id":1'
+        self._complete("cpu_op", span, start, end, external, args)
+        if number is not None and not span.name.startswith("autograd::engine"):
+            self._arrow_to_node(number, start)
+
+    def _arrow_to_node(self, number: int, start: int) -> None:
+        """The arrow from a forward op to its node, drawn once."""
+        leaves = self._forward.get(number)
+        if leaves is None:
+            return
+        self._forward[number] = None
+        log, flow = self._log, self._log.new_flow()
+        log.arrow_start("fwdbwd", flow, leaves, "main")
+        log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
+
+    def _sequence(self, span: HostSpan) -> int | None:
+        call = None if span.kind == "operator" else span.call
+        number = span.sequence_nr if call is None else call.sequence_nr
+        return None if number is None else self._sequence_base + number
+
+    def _shapes_of(self, signature: OpSignature) -> str:
+        known = self._shapes.get(id(signature))
+        if known is None:
+            known = self._shapes[id(signature)] = members(shape_arguments(signature))
+        return known
+
+    # -- collectives
+
+    def _collective_of(self, position: int) -> KernelSpan | None:
+        """What an op launches, if that is a collective and nothing else."""
+        found = None
+        for index in range(position + 1, len(self.timeline.host)):
+            inside = self.timeline.host[index]
+            if inside.parent != position:
+                break
+            for kernel in self._launched.get(inside.correlation, ()):
+                if found is not None or not is_collective(kernel.kernel):
+                    return None
+                found = kernel
+        return found
+
+    def _communication(self, position: int, around: HostSpan, kernel: KernelSpan) -> None:
+        """The annotation around NCCL's launch, whose id the kernel has, and its parameters.
+
+        It lies in what was written of the span at `position`, and what follows inside of it.
+        """
+        external = self._external[position] = self._log.new_id()
+        start, end = self.written[position]
+        name, shapes = self._collectives.annotation(kernel)
+        self._complete(
+            "user_annotation",
+            around._replace(name=name),
+            start + APART_NS,
+            end - APART_NS,
+            external,
+            members(shapes),
+        )
+        params_span = around._replace(name="record_param_comms")
+        messages, number = self._collectives.messages(kernel), self._collectives.number(kernel)
+        start, end = start + 2 * APART_NS, end - 2 * APART_NS
+        for message in messages[:-1]:  # those of a batch that are only noted, one after the other
+            facts = parameters(message, self._collectives.rank, number)
+            self._recorded_params(params_span, start, start + APART_NS, facts)
+            start += 2 * APART_NS
+        self._recorded_params(
+            params_span, start, end, parameters(messages[-1], self._collectives.rank, number)
+        )
+        self.written[position] = (start + APART_NS, end - APART_NS)
+
+    def _recorded_params(
+        self, span: HostSpan, start: int, end: int, facts: dict[str, object]
+    ) -> None:
+        args = members({**facts, "Rank": self._collectives.rank})
+        self._complete("cpu_op", span, start, end, self._log.new_id(), args)
+
+    # -- modules and runtime calls
+
+    def _module(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        if self._modules is None:
+            return
+        name, number = self._modules.named(span)
+        python = self._python[position] = len(self._python) + 1
+        parent = self._enclosing(span.parent, self._python)
+        args = (
+            f'"Python parent id":{"null" if parent is None else parent},"Python id":{python},'
+            f'"Python module id":{number},"Ev Idx":{self._log.next_index()}'
+        )
+        self._log.complete("python_function", name, span.thread, start, end, args)
+
+    def _runtime(self, position: int, span: HostSpan) -> None:
+        """A call of the runtime, and what it launched."""
+        kernels = self._launched.get(span.correlation, ())
+        is_recorded = span.parent in self._announced
+        if len(kernels) == 1 and is_collective(kernels[0].kernel) and not is_recorded:
+            self._communication(position, span, kernels[0])  # beside copies of its op
+        start, end = self.written[position]
+        enclosing = self._enclosing(position, self._external)
+        external = self._step_id if enclosing is None else enclosing
+        is_rocm = self._device.is_rocm
+        # A profile that was carried over may have any other call.
+        is_known = span.name in _CALLBACK_IDS and not is_rocm
+        callback = f'"cbid":{_CALLBACK_IDS[span.name]},' if is_known else ""
+        args = f'"External id":{external},{callback}"correlation":{span.correlation}'
+        name, category = span.name, "cuda_runtime"
+        if is_rocm:  # one kind of calls, whose names are HIP's
+            name = hip_call(name, kernels[0].kernel if kernels else None)
+        elif span.name == DRIVER_LAUNCH:
+            category = "cuda_driver"
+        self._log.complete(category, name, span.thread, start, end, args)
+        if kernels:
+            self._log.arrow_start("ac2g", span.correlation, start, span.thread)
+        for kernel in kernels:
+            self._device.kernel(kernel, external)
+
+    def _enclosing(self, position: int, ids: Mapping[int, int]) -> int | None:
+        while position >= 0:
+            if position in ids:
+                return ids[position]
+            position = self.timeline.host[position].parent
+        return None
+
+
+class _Modules:
+    """The names of nn.Modules, numbered within their class as the profiler does."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, int]] = {}
+        self._per_class: dict[str, int] = {}
+
+    def named(self, span: HostSpan) -> tuple[str, int]:
+        """Name and number of the module whose forward a span is."""
+        known = self._known.get((span.detail, span.name))
+        if known is None:
+            instance = self._per_class.get(span.detail, 0)
+            self._per_class[span.detail] = instance + 1
+            known = (f"nn.Module: {span.detail or 'Module'}_{instance}", len(self._known))
+            self._known[(span.detail, span.name)] = known
+        return known
+
+
+def _step_span(step: StepSpan) -> HostSpan:
+    """What frames a step, as the profiler's schedule names it."""
+    return HostSpan("annotation", f"ProfilerStep#{step.replay.index}", step.start_ns, 0)

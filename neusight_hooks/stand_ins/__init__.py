@@ -1,1 +1,0 @@
-"""What stands in for packages that need CUDA to import or to build, where they are not there."""

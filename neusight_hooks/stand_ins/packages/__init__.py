@@ -1,1 +1,0 @@
-"""The stand-ins themselves: the public functions of one package a file, as its manual has them."""

@@ -1,1 +1,0 @@
-"""What several stand-ins are made of: rows, gates, optimizers."""

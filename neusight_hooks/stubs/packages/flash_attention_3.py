@@ -1,0 +1,234 @@
+"""FlashAttention-3 (`flash_attn_interface`): attention by the kernels made for Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from neusight.stubs.packages.flash_attention import refuse_what_cuda_refuses
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names
+
+__all__ = ["MODULES"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+_WHOLE = (-1, -1)
+
+
+def _forward_outputs(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    """The result, in bfloat16 where the operands are fp8, and a statistic of each row and head."""
+    dtype = torch.bfloat16 if query.dtype is torch.float8_e4m3fn else query.dtype
+    rows = (
+        (query.shape[0], query.shape[2], query.shape[1])
+        if query.dim() == 4
+        else (query.shape[1], query.shape[0])
+    )
+    return (
+        query.new_empty((*query.shape[:-1], value.shape[-1]), dtype=dtype),
+        query.new_empty(rows, dtype=torch.float32),
+    )
+
+
+_forward = make_op(
+    "flash_attn_3::forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, "
+    "Tensor? cum_seq_k, bool is_causal, int? window_size_left) -> (Tensor, Tensor)",
+    _forward_outputs,
+)
+_gradients = make_op(
+    "flash_attn_3::backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
+    "Tensor logsumexp, Tensor? cum_seq_q, Tensor? cum_seq_k, bool is_causal, "
+    "int? window_size_left) -> (Tensor, Tensor, Tensor)",
+    lambda grad_out, query, key, value, *others: tuple(map(torch.empty_like, (query, key, value))),
+)
+make_op(
+    "flash_attn_3::with_kvcache(Tensor query, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+    "Tensor? key, Tensor? value, Tensor(c!) out, Tensor(d!) statistics, int length, "
+    "bool is_causal, int window_size_left) -> ()",
+    lambda *arguments: None,
+)
+
+
+def _backward(saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any) -> Any:
+    query, key, value, out, statistics, cum_q, cum_k = saved
+    causal, window = given[5:]
+    gradients = _gradients(grad, query, key, value, out, statistics, cum_q, cum_k, causal, window)
+    return *gradients, None, None, None, None
+
+
+differentiable(
+    _forward,
+    _backward,
+    saves=lambda inputs, output: (*inputs[:3], *output, *inputs[3:5]),
+)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: tuple[Tensor | None, Tensor | None],
+    causal: bool,
+    window_size: tuple[int, int],
+    with_probs: bool,
+) -> Any:
+    refuse_what_cuda_refuses(query, dtypes=_DTYPES)
+    window = None if window_size[0] < 0 else window_size[0]
+    out, statistics = _forward(query, key, value, *bounds, causal, window)
+    return (out, statistics) if with_probs else out
+
+
+@counted("flash_attn_interface")
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: tuple[int, int] = _WHOLE,
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
+    return _attend(
+        *(q, k, v, (None, None)),
+        *(causal, window_size, return_attn_probs),
+    )
+
+
+@counted("flash_attn_interface")
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: tuple[int, int] = _WHOLE,
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
+    return _attend(
+        q,
+        k,
+        v,
+        (cu_seqlens_q, cu_seqlens_k),
+        *(causal, window_size, return_attn_probs),
+    )
+
+
+@counted("flash_attn_interface")
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: tuple[int, int] = _WHOLE,
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: int | None = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Of [batch, sequence, 3, heads, width], or [batch, sequence, all heads, width]."""
+    if qkv.dim() == 5:
+        query, key, value = qkv.unbind(2)
+    else:
+        num_q = num_heads_q or qkv.shape[2] // 3
+        num_k = (qkv.shape[2] - num_q) // 2
+        query, key, value = cast("Any", qkv).split([num_q, num_k, num_k], dim=2)
+    return _attend(
+        query,
+        key,
+        value,
+        (None, None),
+        *(causal, window_size, return_attn_probs),
+    )
+
+
+@counted("flash_attn_interface")
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = _WHOLE,
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """One step of decoding, as in FlashAttention-2; packed queries count as one sequence each."""
+    refuse_what_cuda_refuses(q, dtypes=_DTYPES)
+    query = q
+    if query.dim() == 3:
+        batch = 1 if cu_seqlens_q is None else max(1, cu_seqlens_q.shape[0] - 1)
+        query = query.view(batch, -1, *q.shape[1:])
+    pages = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
+    new = 0 if k is None else k.shape[1]
+    length = cache_seqlens + new if isinstance(cache_seqlens, int) else pages
+    out, statistics = _forward_outputs(query, k_cache, v_cache)
+    torch.ops.flash_attn_3.with_kvcache(
+        query, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0]
+    )
+    out = out.view(*q.shape[:-1], out.shape[-1])
+    return (out, statistics) if return_softmax_lse else out
+
+
+MODULES: dict[str, dict[str, Any]] = {
+    "flash_attn_interface": names(
+        flash_attn_func,
+        flash_attn_qkvpacked_func,
+        flash_attn_varlen_func,
+        flash_attn_with_kvcache,
+    )
+}

@@ -1,0 +1,1 @@
+"""What several stubs are made of: rows, gates, optimizers."""

@@ -1,0 +1,48 @@
+"""The batch of a step, then and now: which figures are of one sample, and which of one token."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight.integrations.check.figures.batch_change import (
+    BatchChange,
+    batch_change_of,
+    intake_figures,
+    rate_of,
+)
+from neusight.output.batch import Batch
+
+
+def figures(samples: int | None, tokens: int | None = None) -> dict[str, float]:
+    return intake_figures(Batch(samples=samples, tokens=tokens), 1e6)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (figures(8), figures(16), BatchChange("sample", 8, 16)),
+        (figures(8, 1024), figures(16, 2048), BatchChange("sample", 8, 16)),
+        (figures(8, 1024), figures(8, 2048), BatchChange("token", 1024, 2048)),
+        (figures(8, 1024), figures(4, 2048), BatchChange("token", 1024, 2048)),
+        (figures(None, 1024), figures(None, 512), BatchChange("token", 1024, 512)),
+        (figures(8, 1024), figures(16, 1024), None),
+        (figures(8), figures(8), None),
+        (figures(8), {}, None),
+        ({}, figures(8), None),
+    ],
+    ids=["images", "texts", "longer", "fewer, longer", "tokens", "cut up", "same", "lost", "new"],
+)
+def test_another_batch_is_told_by_samples_unless_each_is_of_another_length(
+    before: dict[str, float], now: dict[str, float], expected: BatchChange | None
+) -> None:
+    assert batch_change_of(before, now) == expected
+
+
+def test_a_rate_is_of_tokens_where_both_are_known() -> None:
+    found = intake_figures(Batch(samples=8, tokens=8192), 4096.0)
+
+    metric_and_rate = rate_of(found)
+
+    assert metric_and_rate is not None
+    assert (metric_and_rate[0].unit, metric_and_rate[1]) == ("tokens/s", 2_000_000.0)
+    assert rate_of(intake_figures(Batch(), 4096.0)) is None

@@ -1,0 +1,329 @@
+"""The ported rules answer as torch's compiled selector did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from neusight.fake_cuda.torch_api.attention_choice import AttentionCall, choose_attention, priority
+from neusight.recording.recording import TensorSpec
+from places import SHARED
+
+GOLDEN = SHARED / "data" / "attention_choice"
+CAPABILITIES = {
+    70: (7, 0),
+    75: (7, 5),
+    80: (8, 0),
+    86: (8, 6),
+    89: (8, 9),
+    90: (9, 0),
+    100: (10, 0),
+    103: (10, 3),
+    110: (11, 0),
+    120: (12, 0),
+    121: (12, 1),
+}
+LETTERS = {"C": "cudnn", "F": "flash", "E": "efficient", "M": "math", "X": "error"}
+
+#: Torch's answers (2.13.0, cuDNN 9.20), one letter for each of CAPABILITIES in order.
+EXTRACT = {
+    "bf16 D64 grad=1": "MMFFFCCCFFF",
+    "fp32 D64 grad=1": "EEEEEEEEEEE",
+    "fp64 D64 grad=0": "MMMMMMMMMMM",
+    "fp16 D63 grad=0": "MMFFFFFFFFF",
+    "fp32 D63 grad=0": "EEMMMMMMMMM",
+    "fp16 D136 grad=0": "EEFFFCFFFFF",
+    "fp16 D200 grad=1": "EEFEECFFFEE",
+    "fp16 D256 grad=1 dropout": "EEFEEFFFFEE",
+    "fp16 D264 grad=0": "EEEEEEEEEEE",
+    "fp16 Sq1 Sk1 grad=0": "EEFFFFFFFFF",
+    "fp16 Sq64 Sk128 causal grad=0": "EEEEECCCEEE",
+    "fp16 layout=bshd grad=1 dropout=0.1": "EEFFFFFFFFF",
+    "mask bool B11L grad=0": "EEEEECCCEEE",
+    "mask fp16 requires_grad grad=1": "EEEEEEEEEEE",
+    "GQA H8 Hk2 enable_gqa fp16 grad=0": "MMFFFCCCFFF",
+    "GQA H8 Hk2 enable_gqa fp32": "MMMMMMMMMMM",
+    "GQA H8 Hk2 enable_gqa mask fp16": "MMMMMCCCMMM",
+    "D192 Dv128 grad=1": "EEEEECCCEEE",
+    "3-D fp16": "MMMMMMMMMMM",
+    "last dim stride 2": "MMMMMMMMMMM",
+    "k,v batch 1 (broadcast)": "MMMMMMMMMMM",
+    "forced FLASH_ATTENTION fp16": "XXFFFFFFFFF",
+    "forced CUDNN_ATTENTION fp16": "XXCCCCCCCCC",
+    "forced CUDNN_ATTENTION fp16 D256 grad drop": "XXXXXCXXXXX",
+    "deterministic fp16 mask grad=1": "EEEEEEEEEEE",
+    "cudnn off: fp16 grad": "EEFFFFFFFFF",
+}
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+
+
+def contiguous(*shape: int, dtype: str = "float16") -> TensorSpec:
+    stride, strides = 1, []
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= max(size, 1)
+    return TensorSpec(shape, tuple(reversed(strides)), dtype)
+
+
+def heads_after_sequence(batch: int, heads: int, seq: int, dim: int, *, dtype: str) -> TensorSpec:
+    """What `x.view(batch, seq, heads, dim).transpose(1, 2)` gives."""
+    stride = (seq * heads * dim, dim, heads * dim, 1)
+    return TensorSpec((batch, heads, seq, dim), stride, dtype)
+
+
+def attention(
+    *,
+    B: int = 2,
+    H: int = 8,
+    S: int = 128,
+    D: int = 64,
+    L: int | None = None,
+    Hk: int | None = None,
+    Dv: int | None = None,
+    dtype: str = "fp16",
+    grad: int = 0,
+    layout: str = "bhsd",
+    mask: TensorSpec | None = None,
+    mask_requires_grad: bool = False,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+    deterministic: bool = False,
+    only: str = "",
+) -> AttentionCall:
+    def spec(heads: int, seq: int, dim: int) -> TensorSpec:
+        if layout == "bshd":
+            return heads_after_sequence(B, heads, seq, dim, dtype=DTYPES[dtype])
+        return contiguous(B, heads, seq, dim, dtype=DTYPES[dtype])
+
+    num_keys = S if L is None else L
+    return AttentionCall(
+        query=spec(H, S, D),
+        key=spec(Hk or H, num_keys, D),
+        value=spec(Hk or H, num_keys, Dv or D),
+        mask=mask,
+        mask_requires_grad=mask_requires_grad,
+        requires_grad=bool(grad),
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        enable_gqa=enable_gqa,
+        deterministic=deterministic,
+        flash_enabled=only in ("", "FLASH_ATTENTION"),
+        efficient_enabled=only in ("", "EFFICIENT_ATTENTION"),
+        cudnn_enabled=only in ("", "CUDNN_ATTENTION"),
+        math_enabled=only in ("", "MATH"),
+    )
+
+
+def boolean(*shape: int) -> TensorSpec:
+    return contiguous(*shape, dtype="bool")
+
+
+def dtype_and_head_dim_calls() -> Iterator[tuple[str, AttentionCall]]:
+    for dtype in ("bf16", "fp16", "fp32", "fp64"):
+        for grad in (0, 1):
+            yield f"{dtype} D64 grad={grad}", attention(dtype=dtype, grad=grad)
+    head_dims = (8, 16, 20, 32, 63, 64, 72, 80, 96, 100, 120, 128, 136, 160, 192, 200, 224, 256)
+    for dim in (*head_dims, 264, 320, 512):
+        for grad in (0, 1):
+            yield f"fp16 D{dim} grad={grad}", attention(D=dim, grad=grad)
+            yield f"fp32 D{dim} grad={grad}", attention(D=dim, grad=grad, dtype="fp32")
+        yield f"fp16 D{dim} grad=1 dropout", attention(D=dim, grad=1, dropout_p=0.1)
+    for dim, value_dim in ((64, 128), (128, 64), (192, 128), (576, 512)):
+        for grad in (0, 1):
+            yield f"D{dim} Dv{value_dim} grad={grad}", attention(D=dim, Dv=value_dim, grad=grad)
+            yield (
+                f"bf16 D{dim} Dv{value_dim} grad={grad} causal",
+                attention(D=dim, Dv=value_dim, grad=grad, dtype="bf16", is_causal=True),
+            )
+
+
+def sequence_and_layout_calls() -> Iterator[tuple[str, AttentionCall]]:
+    lengths = ((1, 1), (1, 128), (128, 1), (1, 4096), (7, 7), (64, 128), (128, 64), (4096, 4096))
+    for queries, keys in (*lengths, (32768, 32768)):
+        for grad in (0, 1):
+            call = attention(S=queries, L=keys, grad=grad)
+            yield f"fp16 Sq{queries} Sk{keys} grad={grad}", call
+            yield f"fp16 Sq{queries} Sk{keys} causal grad={grad}", replace(call, is_causal=True)
+    for layout in ("bhsd", "bshd"):
+        for grad in (0, 1):
+            for dropout in (0.0, 0.1):
+                yield (
+                    f"fp16 layout={layout} grad={grad} dropout={dropout}",
+                    attention(layout=layout, grad=grad, dropout_p=dropout),
+                )
+
+
+def mask_calls() -> Iterator[tuple[str, AttentionCall]]:
+    masks = {
+        "bool B1SL": boolean(2, 1, 128, 128),
+        "bool SL": boolean(128, 128),
+        "bool BHSL": boolean(2, 8, 128, 128),
+        "bool B11L": boolean(2, 1, 1, 128),
+        "fp16 B1SL": contiguous(2, 1, 128, 128),
+        "fp32 B1SL": contiguous(2, 1, 128, 128, dtype="float32"),
+    }
+    for grad in (0, 1):
+        for name, mask in masks.items():
+            yield f"mask {name} grad={grad}", attention(mask=mask, grad=grad)
+        trained = attention(mask=contiguous(2, 8, 128, 128), grad=grad, mask_requires_grad=True)
+        yield f"mask fp16 requires_grad grad={grad}", trained
+    yield (
+        "mask S100 bool (unaligned last dim)",
+        attention(S=100, mask=boolean(2, 1, 100, 100)),
+    )
+    yield "mask S101 bool", attention(S=101, mask=boolean(2, 1, 101, 101))
+    yield "mask+causal", attention(mask=boolean(128, 128), is_causal=True)
+
+
+def grouped_query_calls() -> Iterator[tuple[str, AttentionCall]]:
+    for heads in (1, 2, 8):
+        name = f"GQA H8 Hk{heads}"
+        for grad in (0, 1):
+            call = attention(Hk=heads, enable_gqa=True, grad=grad)
+            yield f"{name} enable_gqa fp16 grad={grad}", call
+        yield f"{name} enable_gqa fp32", attention(Hk=heads, enable_gqa=True, dtype="fp32")
+        masked = attention(Hk=heads, enable_gqa=True, mask=boolean(128, 128))
+        yield f"{name} enable_gqa mask fp16", masked
+        yield f"{name} no flag", attention(Hk=heads)
+    yield "GQA 6/4 enable_gqa", attention(H=6, Hk=4, enable_gqa=True)
+
+
+def odd_calls() -> Iterator[tuple[str, AttentionCall]]:
+    for name, shape in (
+        ("3-D fp16", (8, 128, 64)),
+        ("2-D fp16", (128, 64)),
+        ("5-D", (2, 2, 2, 16, 64)),
+    ):
+        spec = contiguous(*shape)
+        yield name, AttentionCall(spec, spec, spec)
+    strided = TensorSpec((2, 8, 128, 64), (131072, 16384, 128, 2), "float16")
+    yield "last dim stride 2", AttentionCall(strided, strided, strided)
+    half, full = contiguous(2, 8, 128, 64), contiguous(2, 8, 128, 64, dtype="float32")
+    yield "mixed dtype q16 k32", AttentionCall(half, full, full)
+    one = contiguous(1, 8, 128, 64)
+    yield "k,v batch 1 (broadcast)", AttentionCall(half, one, one)
+    yield "Sq=0", attention(S=0)
+    yield "scale given", attention()
+    yield "batch*heads 70000", attention(B=8750, S=16)
+
+
+def switch_calls() -> Iterator[tuple[str, AttentionCall]]:
+    for backend in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"):
+        yield f"forced {backend} fp16", attention(only=backend)
+        yield f"forced {backend} fp32", attention(only=backend, dtype="fp32")
+        yield f"forced {backend} fp16 D256 grad drop", attention(only=backend, D=256, grad=1)
+    for grad in (0, 1):
+        call = attention(grad=grad, deterministic=True)
+        yield f"deterministic fp16 grad={grad}", call
+        masked = replace(call, mask=boolean(128, 128))
+        yield f"deterministic fp16 mask grad={grad}", masked
+    yield "cudnn off: fp16 grad", replace(attention(grad=1), cudnn_enabled=False)
+    masked = attention(mask=boolean(128, 128))
+    yield "cudnn off: fp16 mask", replace(masked, cudnn_enabled=False)
+
+
+CALLS = dict(
+    pair
+    for family in (
+        dtype_and_head_dim_calls,
+        sequence_and_layout_calls,
+        mask_calls,
+        grouped_query_calls,
+        odd_calls,
+        switch_calls,
+    )
+    for pair in family()
+)
+
+
+def recorded_choice(answer: str) -> str:
+    """The selector's choice in a golden answer, which holds the op that ran or the error raised."""
+    if answer.endswith("_attention"):
+        return answer.removesuffix("_attention")
+    if "No available kernel" in answer:
+        return "error"
+    return "math"  # other errors and plain op lists come from the math path
+
+
+@pytest.mark.parametrize("architecture", CAPABILITIES)
+def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> None:
+    path = GOLDEN / f"sdpa_{architecture}.json"
+    if not path.exists():
+        pytest.skip("the full golden table is not part of this checkout; the extract is tested")
+    golden: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    assert set(golden) == set(CALLS)
+
+    chosen = {
+        name: choose_attention(call, compute_capability=CAPABILITIES[architecture])
+        for name, call in CALLS.items()
+    }
+
+    assert chosen == {name: recorded_choice(answer) for name, answer in golden.items()}
+
+
+@pytest.mark.parametrize("name", EXTRACT)
+def test_the_extract_gets_the_recorded_backend(name: str) -> None:
+    chosen = [
+        choose_attention(CALLS[name], compute_capability=capability)
+        for capability in CAPABILITIES.values()
+    ]
+
+    assert chosen == [LETTERS[letter] for letter in EXTRACT[name]]
+
+
+def test_there_are_as_many_calls_as_were_recorded() -> None:
+    assert len(CALLS) == 229
+
+
+def test_an_older_cudnn_leaves_flash_first_on_hopper() -> None:
+    assert choose_attention(attention(), cudnn_version=91500) == "flash"
+    assert choose_attention(attention(), cudnn_version=91501) == "cudnn"
+
+
+def test_the_environment_can_put_cudnn_last() -> None:
+    order = priority((9, 0), 92000, cudnn_deprioritized=True)
+
+    assert order == ("flash", "efficient", "math", "cudnn")
+    assert choose_attention(replace(attention(), priority=order)) == "flash"
+
+
+def test_cudnn_takes_dropout_in_sixteenths_only() -> None:
+    assert choose_attention(attention(dropout_p=0.125)) == "cudnn"
+    assert choose_attention(attention(dropout_p=0.1)) == "flash"
+
+
+def test_a_priority_of_the_program_is_followed() -> None:
+    call = replace(attention(), priority=("efficient", "math"))
+
+    assert choose_attention(call) == "efficient"
+
+
+def test_nothing_enabled_is_an_error() -> None:
+    assert choose_attention(attention(only="NONE")) == "error"
+
+
+def test_a_mask_expanded_along_the_keys_leaves_only_math() -> None:
+    mask = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")
+
+    assert choose_attention(attention(mask=mask)) == "math"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (attention(), "flash"),
+        (attention(dtype="bf16", grad=1, dropout_p=0.1), "flash"),
+        (attention(dtype="fp32"), "efficient"),
+        (attention(mask=boolean(128, 128)), "efficient"),
+        (attention(Hk=2, enable_gqa=True), "flash"),
+        (attention(Hk=2, enable_gqa=True, mask=boolean(128, 128)), "math"),
+        (attention(dtype="fp64"), "math"),
+    ],
+)
+def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:
+    assert choose_attention(call, compute_capability=(9, 4), vendor="amd") == expected

@@ -1,0 +1,103 @@
+"""Several forecasts on one page: what they are called, what differs, on one scale."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.report.html import html_report
+from neusight.integrations.report.page.side_by_side_view import labels_of
+
+
+@pytest.fixture(scope="module")
+def forecast() -> Forecast:
+    with neusight.forecast_on("H100") as forecast:
+        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
+        for _ in range(3):
+            model(torch.randn(64, 512, device="cuda")).sum().backward()
+            forecast.step()
+    return forecast
+
+
+def named(forecast: Forecast, script: str) -> Forecast:
+    return forecast.of(replace(forecast.recording, script=script))
+
+
+def test_labels_say_what_tells_forecasts_apart(forecast: Forecast) -> None:
+    one, other, slow = named(forecast, "a.py"), named(forecast, "b.py"), forecast.on("T4")
+
+    assert labels_of([one, slow]) == ["H100-SXM5-80GB", "T4"]
+    assert labels_of([one, other]) == ["a.py", "b.py"]
+    assert labels_of([one, other, one.on("T4")]) == [
+        "a.py on H100-SXM5-80GB", "b.py on H100-SXM5-80GB", "a.py on T4",
+    ]  # fmt: skip
+    assert labels_of([one, one])[1] == "2: a.py on H100-SXM5-80GB"
+
+
+def test_names_that_are_given_stand_in_their_place(forecast: Forecast) -> None:
+    page = html_report([forecast, forecast.on("T4")], labels=["before <b>", "after"])
+
+    assert "<h2>before &lt;b&gt;</h2>" in page and "<h2>after</h2>" in page
+    assert "<th scope=col>after</th>" in page
+
+
+def test_bars_are_on_one_scale_and_as_long_as_the_steps(forecast: Forecast) -> None:
+    slow = forecast.on("T4")
+    page = html_report([forecast, slow])
+
+    bars = re.findall(r'<li><span class="name">.*?</svg>', page)
+    ends = []
+    for bar in bars:
+        rects = re.findall(r'class="c-[^"]*" x="([\d.]+)" y="0" width="([\d.]+)"', bar)
+        ends.append(max(float(x) + float(width) for x, width in rects))
+    expected = forecast.step_latency_us.median / slow.step_latency_us.median
+    assert ends[0] / ends[1] == pytest.approx(expected, rel=0.01)
+
+
+def test_timelines_begin_together_and_end_where_their_steps_do(forecast: Forecast) -> None:
+    slow = forecast.on("T4")
+    found = re.search(r'id="timeline-all">(.*?)</script>', html_report([forecast, slow]))
+
+    assert found is not None
+    data = json.loads(found[1])
+    assert data["start_us"] == 0
+    assert data["boundaries"][1:] == pytest.approx(
+        sorted(one.step_latency_us.median for one in (forecast, slow)), abs=0.01
+    )
+    assert [lane["name"].partition(":")[0] for lane in data["lanes"]] == [
+        "H100-SXM5-80GB", "H100-SXM5-80GB", "T4", "T4",
+    ]  # fmt: skip
+
+
+def test_two_have_a_difference_and_more_have_none(forecast: Forecast) -> None:
+    slow = forecast.on("T4")
+
+    assert "<th scope=col>difference</th>" in html_report([forecast, slow])
+    assert "<th scope=col>difference</th>" not in html_report([forecast, slow, slow])
+    same = html_report([forecast, forecast])
+    assert "+0.0 µs" in same and "+0%" in same
+
+
+def test_a_kernel_that_one_does_not_have_is_no_change_in_percent(forecast: Forecast) -> None:
+    with neusight.forecast_on("H100") as other:
+        for _ in range(3):
+            torch.softmax(torch.randn(64, 64, device="cuda"), -1)
+            other.step()
+    page = html_report([forecast, other])
+
+    [row] = re.findall(r"<tr><td>softmax</td>.*?</tr>", page)[:1]
+    assert '<td data-v="0">-</td>' in row and "<td>-</td>" in row
+
+
+def test_what_differs_in_what_ran_is_said(forecast: Forecast) -> None:
+    older = forecast.of(replace(forecast.recording, torch_version="2.11.0"))
+
+    assert "forecasts of different releases of torch" in html_report([forecast, older])
+    assert "forecasts of different" not in html_report([forecast, forecast.on("T4")])

@@ -1,0 +1,206 @@
+"""FlashAttention-2: its functions return, launch and keep what the package's do."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from stub_calls import BF16, Case, assert_as_before, cuda
+
+import neusight
+
+
+def flash(name: str, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """A call of the package's function of that name."""
+    module, _, function = name.rpartition(".")
+    found = getattr(importlib.import_module(f"flash_attn{module and '.'}{module}"), function)
+    return lambda: found(*args, **kwargs)
+
+
+def qkv(heads: int = 4, kv_heads: int = 4, *, length: int = 256) -> tuple[torch.Tensor, ...]:
+    return cuda(2, length, heads, 64), cuda(2, length, kv_heads, 64), cuda(2, length, kv_heads, 64)
+
+
+def bounds() -> torch.Tensor:
+    return torch.tensor([0, 256, 512], dtype=torch.int32, device="cuda")
+
+
+def packed(*middle: int) -> torch.Tensor:
+    return cuda(512, *middle, 64)
+
+
+CASES: dict[str, Case] = {
+    "flash_attn_func": lambda: flash("flash_attn_func", *qkv()),
+    "flash_attn_triton.flash_attn_func": lambda: flash(
+        "flash_attn_triton.flash_attn_func", *qkv(), None, True
+    ),
+    "flash_attn_triton.flash_attn_qkvpacked_func": lambda: flash(
+        "flash_attn_triton.flash_attn_qkvpacked_func", cuda(2, 256, 3, 4, 64), causal=True
+    ),
+    "flash_attn_triton.flash_attn_kvpacked_func": lambda: flash(
+        "flash_attn_triton.flash_attn_kvpacked_func", qkv()[0], cuda(2, 256, 2, 4, 64)
+    ),
+    "flash_attn_func, causal, 2 key heads": lambda: flash(
+        "flash_attn_func", *qkv(4, 2), causal=True
+    ),
+    "flash_attn_func, causal, last 32 keys": lambda: flash(
+        "flash_attn_func", *qkv(), causal=True, window_size=(31, 0)
+    ),
+    "flash_attn_func, with statistics": lambda: flash(
+        "flash_attn_func", *qkv(), return_attn_probs=True
+    ),
+    "flash_attn_qkvpacked_func": lambda: flash(
+        "flash_attn_qkvpacked_func", cuda(2, 256, 3, 4, 64), causal=True
+    ),
+    "flash_attn_kvpacked_func": lambda: flash(
+        "flash_attn_kvpacked_func", cuda(2, 256, 4, 64), cuda(2, 256, 2, 2, 64)
+    ),
+    "flash_attn_varlen_func": lambda: flash(
+        "flash_attn_varlen_func",
+        *(packed(4), packed(4), packed(4)),
+        *(bounds(), bounds(), 256, 256),
+        causal=True,
+    ),
+    "flash_attn_varlen_qkvpacked_func": lambda: flash(
+        "flash_attn_varlen_qkvpacked_func", packed(3, 4), bounds(), 256
+    ),
+    "flash_attn_varlen_kvpacked_func": lambda: flash(
+        "flash_attn_varlen_kvpacked_func", packed(4), packed(2, 4), bounds(), bounds(), 256, 256
+    ),
+    "flash_attn_with_kvcache": lambda: flash(
+        "flash_attn_with_kvcache",
+        cuda(2, 1, 4, 64, grad=False),
+        *(cuda(2, 1024, 2, 64, grad=False), cuda(2, 1024, 2, 64, grad=False)),
+        *(cuda(2, 1, 2, 64, grad=False), cuda(2, 1, 2, 64, grad=False)),
+        cache_seqlens=511,
+        causal=True,
+    ),
+    "bert_padding.unpad_input": lambda: flash(
+        "bert_padding.unpad_input",
+        cuda(2, 8, 16),
+        torch.tensor([[1] * 8, [1, 1] + [0] * 6]).cuda(),
+    ),
+    "bert_padding.pad_input": lambda: flash(
+        "bert_padding.pad_input", cuda(10, 16), cuda(10, dtype=torch.int64), 2, 8
+    ),
+    "layers.rotary.apply_rotary_emb": lambda: flash(
+        "layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64), *angles()
+    ),
+    "layers.rotary.apply_rotary_emb_qkv_": lambda: flash(
+        "layers.rotary.apply_rotary_emb_qkv_", cuda(2, 256, 3, 4, 64, grad=False), *angles()
+    ),
+    "ops.rms_norm.rms_norm": lambda: flash("ops.rms_norm.rms_norm", rows(), weight(), 1e-6),
+    "ops.rms_norm.dropout_add_rms_norm": lambda: flash(
+        "ops.rms_norm.dropout_add_rms_norm",
+        *(rows(), rows(), weight(), None, 0.0, 1e-6),
+        prenorm=True,
+    ),
+    "ops.triton.layer_norm.layer_norm_fn": lambda: flash(
+        "ops.triton.layer_norm.layer_norm_fn", rows(), weight(), weight()
+    ),
+    "ops.layer_norm.dropout_add_layer_norm": lambda: flash(
+        "ops.layer_norm.dropout_add_layer_norm",
+        *(rows(), rows(torch.float32), weight(), weight(), 0.0, 1e-6),
+        prenorm=True,
+        residual_in_fp32=True,
+    ),
+    "ops.triton.cross_entropy.cross_entropy_loss": lambda: flash(
+        "ops.triton.cross_entropy.cross_entropy_loss", cuda(64, 1000), cuda(64, dtype=torch.int64)
+    ),
+    "ops.activations.swiglu": lambda: flash("ops.activations.swiglu", rows(), rows()),
+}
+
+
+def rows(dtype: torch.dtype = BF16) -> torch.Tensor:
+    return cuda(128, 512, dtype=dtype)
+
+
+def weight() -> torch.Tensor:
+    return cuda(512)
+
+
+def angles() -> tuple[torch.Tensor, torch.Tensor]:
+    return cuda(256, 16, grad=False), cuda(256, 16, grad=False)
+
+
+def self_attention() -> Callable[[], Any]:
+    module = flash("modules.mha.FlashSelfAttention", causal=True)()
+    joint = cuda(2, 256, 3, 4, 64)
+    return lambda: module(joint)
+
+
+CASES["modules.mha.FlashSelfAttention"] = self_attention
+
+
+def test_each_function_is_as_in_the_table() -> None:
+    assert_as_before("flash_attn", CASES)
+
+
+def test_its_kernels_need_a_gpu_of_ampere_or_newer_and_16_bits() -> None:
+    with neusight.forecast_on("T4"), pytest.raises(RuntimeError, match="Ampere GPUs or newer"):
+        flash("flash_attn_func", *qkv())()
+    with neusight.forecast_on("A100"), pytest.raises(RuntimeError, match="fp16 and bf16"):
+        flash("flash_attn_func", *(x.float() for x in qkv()))()
+    with neusight.forecast_on("A100"):
+        cuda(1)
+        with pytest.raises(RuntimeError, match="must be on CUDA"):
+            flash("flash_attn_func", *(torch.ones(1, 2, 2, 8, dtype=BF16) for _ in range(3)))()
+
+
+def test_no_score_matrix_is_kept() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        flash("flash_attn_func", *(cuda(1, 8192, 16, 64) for _ in range(3)))().sum().backward()
+
+    assert forecast.peak_memory_bytes < 8192 * 8192 * 16 * 2
+
+
+def test_a_compiled_program_has_it_in_its_graph() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        attend = flash("flash_attn_func", *qkv())
+        compiled = torch.compile(attend, fullgraph=True, backend="eager")
+        assert compiled().shape == (2, 256, 4, 64)
+
+    assert any("flash_attn_func" in line for line in forecast.warnings)
+
+
+def test_transformers_takes_it_where_the_program_asks() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=100,
+    )  # fmt: skip
+    with neusight.forecast_on("H100") as forecast:
+        model = transformers.LlamaForCausalLM._from_config(
+            config, attn_implementation="flash_attention_2", dtype=BF16
+        ).cuda()
+        tokens = torch.zeros(2, 128, dtype=torch.int64, device="cuda")
+        model(input_ids=tokens, labels=tokens).loss.backward()
+    names = [kernel.name for kernel, _ in forecast.kernels]
+
+    assert {"flash_attention", "flash_attention_backward"} <= set(names)
+
+
+def test_angles_are_made_once_and_joint_projections_rotated_in_place() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        rotary = flash("layers.rotary.RotaryEmbedding", 32, device="cuda")()
+        joint = cuda(2, 256, 3, 4, 64, grad=False)
+        assert rotary(joint) is joint
+        rotary(joint)
+    names = [kernel.name for kernel, _ in forecast.kernels]
+
+    assert (names.count("rotary"), names.count("cos")) == (2, 1)
+
+
+def test_the_loss_may_overwrite_the_scores() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        scores = cuda(64, 1000)
+        loss = flash("losses.cross_entropy.CrossEntropyLoss", inplace_backward=True)()
+        loss(scores * 1, cuda(64, dtype=torch.int64)).backward()
+
+    assert scores.grad is not None
+    assert [k.bytes_written for k, _ in forecast.kernels if k.name == "cross_entropy_backward"] == [
+        64 * 1000 * 2
+    ]

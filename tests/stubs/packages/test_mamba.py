@@ -1,0 +1,80 @@
+"""Mamba: scans, the short convolution and layers return, launch and keep what they should."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from stub_calls import BF16, Case, assert_as_before, cuda
+
+import neusight
+
+F32 = torch.float32
+
+
+def function(home: str, name: str, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    found = getattr(importlib.import_module(home), name)
+    return lambda: found(*args, **kwargs)
+
+
+def layer(name: str) -> Callable[[], Any]:
+    made = getattr(importlib.import_module("mamba_ssm"), name)(256, device="cuda", dtype=BF16)
+    x = cuda(2, 512, 256)
+    return lambda: made(x)
+
+
+CASES: dict[str, Case] = {
+    "causal_conv1d.causal_conv1d_fn": lambda: function(
+        "causal_conv1d", "causal_conv1d_fn", cuda(2, 256, 512), cuda(256, 4), cuda(256),
+        activation="silu",
+    ),
+    "causal_conv1d.causal_conv1d_update": lambda: function(
+        "causal_conv1d", "causal_conv1d_update",
+        cuda(2, 256, grad=False), cuda(2, 256, 4, grad=False), cuda(256, 4, grad=False),
+    ),
+    "mamba_ssm.selective_scan_fn": lambda: function(
+        "mamba_ssm", "selective_scan_fn",
+        *(cuda(2, 256, 512), cuda(2, 256, 512), cuda(256, 16, dtype=F32)),
+        *(cuda(2, 16, 512), cuda(2, 16, 512), cuda(256, dtype=F32)),
+        *(cuda(2, 256, 512), cuda(256, dtype=F32), True),
+    ),
+    "mamba_ssm.ops.triton.selective_state_update": lambda: function(
+        "mamba_ssm.ops.triton.selective_state_update", "selective_state_update",
+        *(cuda(2, 256, 16, grad=False), cuda(2, 256, grad=False), cuda(2, 256, grad=False)),
+        *(cuda(256, 16, grad=False), cuda(2, 16, grad=False), cuda(2, 16, grad=False)),
+    ),
+    "mamba_ssm.ops.triton.mamba_chunk_scan_combined": lambda: function(
+        "mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined",
+        *(cuda(2, 512, 8, 64), cuda(2, 512, 8), cuda(8, dtype=F32)),
+        *(cuda(2, 512, 1, 128), cuda(2, 512, 1, 128), 256),
+        D=cuda(8),
+    ),
+    "mamba_ssm.Mamba": lambda: layer("Mamba"),
+    "mamba_ssm.Mamba2": lambda: layer("Mamba2"),
+}  # fmt: skip
+
+
+def test_each_function_is_as_in_the_table() -> None:
+    assert_as_before("mamba_ssm", CASES)
+
+
+def test_a_last_state_comes_with_the_result_where_it_is_asked_for() -> None:
+    with neusight.forecast_on("H100"):
+        u = cuda(2, 8, 32)
+        states = cuda(2, 4, 32)
+        out, last = function(
+            "mamba_ssm", "selective_scan_fn", u, u, cuda(8, 4), states, states,
+            return_last_state=True,
+        )()  # fmt: skip
+
+    assert (out.shape, last.shape) == ((2, 8, 32), (2, 8, 4))
+
+
+def test_other_activations_are_refused_as_by_the_package() -> None:
+    with neusight.forecast_on("H100"):
+        x, weight = cuda(2, 8, 32), cuda(8, 4)
+        with pytest.raises(NotImplementedError, match="None, silu, or swish"):
+            function("causal_conv1d", "causal_conv1d_fn", x, weight, activation="gelu")()

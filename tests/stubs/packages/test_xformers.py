@@ -1,0 +1,92 @@
+"""xFormers: attention with its biases and SwiGLU return, launch and keep what they should."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from stub_calls import Case, assert_as_before, cuda
+
+import neusight
+
+
+def ops() -> Any:
+    return importlib.import_module("xformers.ops")
+
+
+def attend(*shape: int, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Callable[[], Any]:
+    heads = [cuda(*shape, dtype=dtype) for _ in range(3)]
+    return lambda: ops().memory_efficient_attention(*heads, **options)
+
+
+def swiglu() -> Callable[[], Any]:
+    module = ops().SwiGLU(512, 1024).cuda().bfloat16()
+    rows = cuda(128, 512)
+    return lambda: module(rows)
+
+
+CASES: dict[str, Case] = {
+    "ops.memory_efficient_attention": lambda: attend(2, 256, 4, 64),
+    "ops.memory_efficient_attention, causal": lambda: attend(
+        2, 256, 4, 64, attn_bias=ops().LowerTriangularMask()
+    ),
+    "ops.memory_efficient_attention, float32": lambda: attend(2, 256, 4, 64, dtype=torch.float32),
+    "ops.memory_efficient_attention, tensor bias": lambda: attend(
+        2, 256, 4, 64, attn_bias=cuda(2, 4, 256, 256, grad=False)
+    ),
+    "ops.memory_efficient_attention, without heads": lambda: attend(8, 256, 64),
+    "ops.memory_efficient_attention, blocks": lambda: attend(
+        1, 512, 4, 64, attn_bias=ops().fmha.BlockDiagonalMask.from_seqlens([256, 256])
+    ),
+    "ops.memory_efficient_attention, causal blocks": lambda: attend(
+        1,
+        512,
+        4,
+        64,
+        attn_bias=ops().fmha.BlockDiagonalMask.from_seqlens([256, 256]).make_causal(),
+    ),
+    "ops.SwiGLU": swiglu,
+}
+
+
+def test_each_function_is_as_in_the_table() -> None:
+    assert_as_before("xformers", CASES)
+
+
+def test_a_bias_and_a_scale_go_together() -> None:
+    with neusight.forecast_on("H100"):
+        heads = [cuda(2, 64, 4, 32) for _ in range(3)]
+        bias = cuda(2, 4, 64, 64)
+
+        attended = ops().memory_efficient_attention(*heads, attn_bias=bias, scale=0.3)
+        attended.sum().backward()
+
+        assert [tensor.grad.shape for tensor in (*heads, bias) if tensor.grad is not None] == [
+            *[heads[0].shape] * 3,
+            bias.shape,
+        ]
+
+
+def test_an_older_gpu_takes_its_own_kernels() -> None:
+    with neusight.forecast_on("V100") as forecast:
+        attend(2, 256, 4, 64, dtype=torch.float16)()
+
+    assert "efficient_attention" in [kernel.name for kernel, _ in forecast.kernels]
+
+
+def test_tensors_of_several_lengths_are_joined_and_split_again() -> None:
+    with neusight.forecast_on("H100"):
+        mask, joined = ops().fmha.BlockDiagonalMask.from_tensor_list([cuda(2, 3, 4), cuda(1, 5, 4)])
+        first, second = mask.split(joined)
+
+    assert (joined.shape, first.shape, second.shape) == ((1, 11, 4), (2, 3, 4), (1, 5, 4))
+
+
+def test_a_bias_nobody_stands_in_for_is_named() -> None:
+    with neusight.forecast_on("H100"):
+        call = attend(1, 16, 1, 64, attn_bias=ops().AttentionBias())
+        with pytest.raises(NotImplementedError, match="AttentionBias has no stub"):
+            call()
