@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
@@ -18,12 +19,9 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 
+_NO_COSTS: dict[str, Any] = {f.name: 0.0 for f in fields(PLAIN) if f.name.endswith("_us")}
 #: A host of which nothing takes time.
-FREE = replace(
-    PLAIN,
-    name="free",
-    **{f.name: 0.0 for f in fields(PLAIN) if f.name.endswith("_us")},
-)
+FREE = replace(PLAIN, name="free", **_NO_COSTS)
 _MATH = MathMode()
 _SIGNATURES: dict[tuple[object, ...], OpSignature] = {}
 

@@ -143,7 +143,9 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         raise OptionError(f"--dtype is {dtype!r}; it is float16 or bfloat16")
     try:
         with torch.device("cuda"):
-            model = AutoModelForCausalLM.from_config(config, dtype=named).eval()
+            # transformers does not annotate it.
+            made = AutoModelForCausalLM.from_config(config, dtype=named)  # type: ignore[no-untyped-call, unused-ignore]
+            model = made.eval()
     except ValueError as error:
         if "AutoModelForCausalLM" not in str(error):
             raise

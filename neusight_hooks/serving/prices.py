@@ -17,6 +17,7 @@ from neusight.predictors.kernel import (
     GemmSize,
     Kernel,
     KernelClass,
+    RowsSize,
 )
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.predictor import Predictor
@@ -57,7 +58,7 @@ class Engine:
 
 #: Tokens of the batches for which vLLM captures a CUDA graph: 1, 2, 4, then by 8 to 256, by 16 to
 #: 512 (vllm/config/compilation.py; the engine of data/llm_serving has these).
-_GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+_GRAPH_SIZES: tuple[int, ...] = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 #: Above them prices are kept for every so many tokens.
 _TOKEN_STEP = 8
 
@@ -281,17 +282,14 @@ def _sampler(launches: Sequence[LaunchedKernel]) -> list[FittedKernel]:
 
 def _for_each_sequence(kernel: Kernel) -> FittedKernel:
     """The kernel with as many rows as sequences."""
+    assert isinstance(kernel.size, RowsSize)
     values = [
-        *(kernel.size[:2] if not isinstance(kernel.size, (GemmSize, AttentionSize)) else ()),
-        kernel.flops, kernel.bytes_read, kernel.bytes_written, 0, 0,
+        *kernel.size, kernel.flops, kernel.bytes_read, kernel.bytes_written, 0, 0,
     ]  # fmt: skip
-    rows: list[tuple[float, ...]] = [
-        (0.0, float(value), 0.0, 0.0, 0.0)  # type: ignore[arg-type]  # sizes are whole numbers
-        for value in values
-    ]
+    rows: list[tuple[float, ...]] = [(0.0, float(value), 0.0, 0.0, 0.0) for value in values]
     many_rows = kernel.kernel_class is KernelClass.REDUCTION
     fixed = 1 if many_rows else 0  # of one row grows the width, of many rows their number
-    rows[fixed] = (float(values[fixed]), 0.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type]
+    rows[fixed] = (float(values[fixed]), 0.0, 0.0, 0.0, 0.0)
     return FittedKernel(kernel, tuple(rows))
 
 
@@ -300,7 +298,7 @@ class _Part(NamedTuple):
 
     us: tuple[float, float, float, float, float]
 
-    def __add__(self, other: object) -> _Part:  # type: ignore[override]
+    def __add__(self, other: object) -> _Part:
         assert isinstance(other, _Part)
         return _Part(tuple(a + b for a, b in zip(self.us, other.us, strict=True)))  # type: ignore[arg-type]
 
@@ -532,7 +530,7 @@ def _rounded(value: float) -> float:
 
 
 def _node(at: int) -> int:
-    return max(1, round(2.0 ** (at / _NODES)))
+    return max(1, round(math.pow(2.0, at / _NODES)))
 
 
 def _nodes(value: float) -> tuple[int, int, float]:

@@ -70,7 +70,8 @@ def test_the_costs_make_a_host_profile() -> None:
 
     assert costs is not None
     assert set(costs) == set(HOST_COSTS)
-    assert HostProfile(name="measured", **costs).launch_us == costs["launch_us"]
+    arguments: dict[str, Any] = {"name": "measured", **costs}
+    assert HostProfile(**arguments).launch_us == costs["launch_us"]
 
 
 def test_a_profile_without_launches_says_nothing() -> None:

@@ -9,7 +9,14 @@ from statistics import mean, pstdev
 import pytest
 
 from neusight.predictors.errors import OptionError
-from neusight.serving.load import Lengths, Load, RequestClass, parse_lengths, read_requests
+from neusight.serving.load import (
+    InferenceRequest,
+    Lengths,
+    Load,
+    RequestClass,
+    parse_lengths,
+    read_requests,
+)
 
 FIXED = RequestClass(Lengths("fixed", 100), Lengths("fixed", 10))
 
@@ -57,9 +64,10 @@ def test_users_of_a_closed_loop_share_the_requests() -> None:
 
     turns: list[int] = []
     for request in firsts:
-        count, turn = 0, request
+        count = 0
+        turn: InferenceRequest | None = request
         while turn is not None:
-            count, turn = count + 1, turn.next_turn  # type: ignore[assignment]
+            count, turn = count + 1, turn.next_turn
         turns.append(count)
     assert turns == [3, 2, 2]
 

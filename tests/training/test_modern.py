@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from neusight.predictors.gpu import find_gpu
+from neusight.predictors.kernel import GemmSize
 from neusight.predictors.training.reading import read_dataset
 
 pytest.importorskip("pandas", reason="reading tables needs the extra [data]")
@@ -25,10 +26,11 @@ def test_a_blas_call_is_the_product_of_its_operands_swapped(tmp_path: Path) -> N
 
     t4, v100 = read_dataset(tmp_path).groups
 
-    assert [(kernel.size.m, kernel.size.n, kernel.size.k, kernel.layout)
-            for (kernel,) in t4.launches] == [
-        (16, 2560, 512, "nn"), (8457, 35, 4096, "nt"), (8457, 35, 4096, "tn"),
-    ]  # fmt: skip
+    assert [(kernel.size, kernel.layout) for (kernel,) in t4.launches] == [
+        (GemmSize(1, 16, 2560, 512), "nn"),
+        (GemmSize(1, 8457, 35, 4096), "nt"),
+        (GemmSize(1, 8457, 35, 4096), "tn"),
+    ]
     assert v100.gpu.name == "V100-SXM2-16GB"  # the system in brackets is no part of its name
     assert v100.launches[0][0].dtype == "float16"
 

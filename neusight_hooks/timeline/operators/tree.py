@@ -75,14 +75,14 @@ class _Begin(NamedTuple):
     sequence_nr: int | None = None
 
 
-class _Calls(NamedTuple):
+class _RuntimeCalls(NamedTuple):
     """Here the op makes so many calls of the runtime, one after the other."""
 
     num_calls: int
 
 
 #: What happens in an op's time; None: the innermost span ends.
-_Event = Union[_Begin, _Calls, None]
+_Event = Union[_Begin, _RuntimeCalls, None]
 
 
 class _Item(NamedTuple):
@@ -193,8 +193,8 @@ def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
             count = min(left, 1) if num_launches else left
             left -= count
             if count:
-                events.append(_Calls(count))
-    return [*events, _Calls(left)] if left else events
+                events.append(_RuntimeCalls(count))
+    return [*events, _RuntimeCalls(left)] if left else events
 
 
 def _planned(events: Sequence[_Event]) -> _Plan:
@@ -204,7 +204,7 @@ def _planned(events: Sequence[_Event]) -> _Plan:
     num_ends, op, num_times = 0, -1, 0
     stretches: list[list[_Event]] = [[]]
     for event in events:
-        if isinstance(event, _Calls):
+        if isinstance(event, _RuntimeCalls):
             items += [opened[-1] if opened else -1] * event.num_calls
             if opened:
                 innermost = items[opened[-1]]
@@ -302,14 +302,18 @@ class _Recorded:
                 is_unseen = True
                 continue
             opened.append(operator)
-            kind: SpanKind = "node" if operator.is_node else "operator"
-            number = operator.sequence_nr
-            if number is None and operator.is_node and self._next < len(operators):
-                number = operators[self._next].sequence_nr  # of the node that the engine runs
-            name = operator.name
-            if number in self.aliases and name.endswith(_VIEW_NODE):
-                name = name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
-            events.append(_Begin(name, kind, number))
+            events.append(self._begin(operator))
+
+    def _begin(self, operator: Operator) -> _Begin:
+        """Begins the operator before `_next`."""
+        kind: SpanKind = "node" if operator.is_node else "operator"
+        number = operator.sequence_nr
+        if number is None and operator.is_node and self._next < len(self._operators):
+            number = self._operators[self._next].sequence_nr  # of the node that the engine runs
+        name = operator.name
+        if number in self.aliases and name.endswith(_VIEW_NODE):
+            name = name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
+        return _Begin(name, kind, number)
 
 
 class _Frame(NamedTuple):
