@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from neusight.integrations.profiles.carrying.carried_host import CarriedHost, carried_host
+from neusight.integrations.profiles.carrying.host_lane import CarriedHost, carried_host
 from neusight.integrations.profiles.carrying.prices import CarriedKernel
 from neusight.integrations.profiles.carrying.replay import Placed, Replayed
 from neusight.integrations.profiles.reading.profile import Profile

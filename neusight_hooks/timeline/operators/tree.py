@@ -381,9 +381,7 @@ class _StepTree:
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
                 else:
-                    if span.call and span.call.sequence_nr is not None and _is_alias(span, head):
-                        self._recorded.aliases.add(span.call.sequence_nr)
-                    plan = self._plans.of_op(span, num_calls, head, following.ends)
+                    plan = self._plan_of_op(span, num_calls, head, following.ends)
                 between = following._replace(ends=[])
             else:
                 num_calls, after = -1, self._skip_nodes(after)
@@ -391,6 +389,13 @@ class _StepTree:
                 between = self._between(after)
             yield _Group(position - first, num_calls, after - first, plan)
             position = after
+
+    def _plan_of_op(
+        self, span: HostSpan, num_calls: int, head: list[_Event], ends: list[_Event]
+    ) -> _Plan:
+        if span.call and span.call.sequence_nr is not None and _is_alias(span, head):
+            self._recorded.aliases.add(span.call.sequence_nr)
+        return self._plans.of_op(span, num_calls, head, ends)
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
