@@ -421,7 +421,7 @@ class Forecast:
         if ran_out(self.recording):
             raise ForecastStateError(
                 f"The program ended where it ran out of the memory of {self.gpu.name}, so what "
-                "it does after that is not"
+                "it does after that is not "
                 f"known. Record it again: forecast_on({target.name!r})."
             )
         for recording in (self.recording, *self._recordings[1:]):

@@ -318,7 +318,7 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
     if not before.adds_up:
         notes.append(
             "the baseline's rows do not add up to its figures (edited by hand?), so the listed "
-            "causes may be"
+            "causes may be "
             "incomplete; --update writes both again"
         )
     notes += [*_intake_notes(before, after.case), *_compiled_notes(before, after.case)]
@@ -346,7 +346,7 @@ def _intake_notes(before: Case, now: Case) -> list[str]:
         ]
     if rate_of(before.metrics) is None:
         return [
-            "the baseline does not state the batch of a step, so another batch is judged as other"
+            "the baseline does not state the batch of a step, so another batch is judged as other "
             "work; --update writes it down"
         ]
     return []

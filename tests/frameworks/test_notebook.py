@@ -279,8 +279,9 @@ def test_a_module_that_changed_between_cells_is_loaded_anew(kernel: Kernel) -> N
 def test_a_long_cell_says_how_far_it_is_until_it_ends(kernel: Kernel) -> None:
     kernel.run(
         "from neusight.integrations.frameworks import notebook\n"
-        "from neusight.integrations.program.progress.reporting import Pace\n"
-        "usual, notebook._REPORT_INTERVAL = notebook._REPORT_INTERVAL, Pace(0.001, 0.001)\n"
+        "from neusight.integrations.program.progress.reporting import ReportInterval\n"
+        "usual = notebook._REPORT_INTERVAL\n"
+        "notebook._REPORT_INTERVAL = ReportInterval(0.001, 0.001)\n"
         "told, show = [], notebook._UpdatedLine.show\n"
         "notebook._UpdatedLine.show = lambda line, text: (told.append(text), show(line, text))\n"
     )

@@ -661,7 +661,7 @@ def test_tensor_cores_are_known_by_the_names_of_today(tmp_path: Path) -> None:
 
     repair()
     with neusight.forecast_on("A100") as forecast:
-        model = nn.Conv2d(64, 64, 3).cuda()
+        model = nn.Conv2d(64, 64, 3, bias=False).cuda()
         for _ in range(3):
             model(torch.randn(8, 64, 32, 32, device="cuda")).sum().backward()
             forecast.step()

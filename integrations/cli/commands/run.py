@@ -99,9 +99,8 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
                      "installed one)")  # fmt: skip
     run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
-                     help="judge if it fits into that much (all that the GPU has), and list what "
-                         "would make it"
-                     "fit")  # fmt: skip
+                     help="judge if it fits into that much (all that the GPU has), and list "
+                     "what would make it fit")  # fmt: skip
     run.add_argument("--quiet", action="store_true", help="print the verdict only, in a line")
     run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
@@ -120,7 +119,7 @@ def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
-                     help="show how its kernels are priced: launch, bound,"
+                     help="show how its kernels are priced: launch, bound, "
                      "origin")  # fmt: skip
     run.add_argument("--measured", metavar="DIR",
                      help="with --explain: a folder of measured kernels, as `neusight measure` "

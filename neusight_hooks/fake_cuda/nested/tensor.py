@@ -20,7 +20,7 @@ FUNCTIONS: dict[str, NestedFunction] = {}
 
 _NO_SIZES = (
     "Internal error: NestedTensorImpl doesn't support sizes. Please file an issue. size(i) "
-    "returns regular"
+    "returns regular "
     "dimensions; layout=torch.jagged has a shape."
 )
 

@@ -202,7 +202,7 @@ class FakeKernels:
             return self.run(aten.empty_like.default, (args[0],), {})
         raise UnmappedOpError(
             f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what "
-            "it returns is not"
+            "it returns is not "
             "known. Leave it out for the forecast, or put ops in its place "
             "that are known."
         ) from error
@@ -247,7 +247,7 @@ def _no_fake_text(func: Any) -> str:
     like = next((a.name for a in schema.arguments if "Tensor" in str(a.type)), "…")
     return (
         f"{name} at {call_site()} is an operator of the program's own without a fake kernel, so "
-        "what it returns is not"
+        "what it returns is not "
         "known. These lines, after its definition, say it:\n"
         f'    @torch.library.register_fake("{name}")\n'
         f"    def _({names}):\n"

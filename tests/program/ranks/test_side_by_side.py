@@ -123,9 +123,9 @@ def test_ctrl_c_ends_the_wait_of_every_rank() -> None:
     before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
 
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
-        if rank == 0:
-            os.kill(own, signal.SIGINT)
         try:
+            if rank == 0:
+                os.kill(own, signal.SIGINT)
             link.take([box(1 - rank, rank)])
         except KeyboardInterrupt:
             return "well", "interrupted"

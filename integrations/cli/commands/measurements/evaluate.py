@@ -45,7 +45,7 @@ _SUITES = {
 def add_arguments(evaluate: argparse.ArgumentParser) -> None:
     """The options of `neusight evaluate`."""
     evaluate.add_argument("--data", metavar="DIR", help="folder with the tables; neusight does "
-        "not include others'"
+        "not include others' "
                           "measurements")  # fmt: skip
     evaluate.add_argument("--predictor", action="append", metavar="NAME",
                           help="who prices, also several (tiled; of suites all)")  # fmt: skip
@@ -109,7 +109,7 @@ def _require_data(options: argparse.Namespace) -> None:
         return
     if options.suite is not None:
         raise OptionError(
-            f"--suite {options.suite} scores others' measurements, which neusight does not"
+            f"--suite {options.suite} scores others' measurements, which neusight does not "
             f"include: name their folder with --data DIR. It holds {_SUITES[options.suite]}."
         )
     raise OptionError(

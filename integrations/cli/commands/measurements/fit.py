@@ -18,7 +18,7 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
     "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "is fitted to all tables; the published ones (neusight, habitat, linear) are fitted"
+    "is fitted to all tables; the published ones (neusight, habitat, linear) are fitted "
     "to the FP32 "
     "tables, `kernels` and `conv_kernels`."
 )

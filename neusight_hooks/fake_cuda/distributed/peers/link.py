@@ -84,7 +84,7 @@ class _Request:
         """This rank exchanges something with that one."""
         if rank not in self._met:
             self._met.add(rank)
-            self._value(("meet", rank))
+            self._value(("require_rank", rank))
 
     def post(self, messages: Mapping[Inbox, bytes]) -> None:
         """Leaves messages."""

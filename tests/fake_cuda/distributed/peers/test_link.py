@@ -44,7 +44,7 @@ def test_a_rank_is_met_once(sockets: tuple[socket.socket, socket.socket]) -> Non
     link.require_rank(3)
     link.require_rank(3)
 
-    assert receive(other) == ("meet", 3)
+    assert receive(other) == ("require_rank", 3)
 
 
 @pytest.mark.parametrize(
