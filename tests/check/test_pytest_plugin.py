@@ -341,7 +341,7 @@ def test_the_first_token_and_each_more_have_budgets(run: pytest.Pytester) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ttft", "tpot", "said"),
+    ("ttft", "tpot", "stated"),
     [
         ("0.001", "10", "to the first token, "),
         ("10", "0.001", "a token, "),

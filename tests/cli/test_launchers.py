@@ -52,7 +52,7 @@ def test_other_programs_start_nothing(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (("torchrun", "--nproc-per-node", "gpu", "a.py"), "'gpu' asks the machine"),
         (("torchrun", "--nproc-per-node", "0", "a.py"), "say a number"),

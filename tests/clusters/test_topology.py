@@ -45,7 +45,7 @@ def test_every_topology_names_where_its_figures_come_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("levels", "told"),
+    ("levels", "reported"),
     [
         ((), "must have a level"),
         ((NETWORK, SWITCH), "than those below"),
@@ -60,7 +60,7 @@ def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], reported:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"levels": "fast"}, "must be a list"),
         ({"levels": [{"kind": "wire", "gbps": 1}]}, "kind' is 'wire'.*one of 'switch'"),

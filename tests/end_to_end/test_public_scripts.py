@@ -48,7 +48,7 @@ def test_a_script_without_its_package_is_skipped(scripts: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "code", "said", "num_kernels", "status"),
+    ("limit", "code", "stated", "num_kernels", "status"),
     [
         ("", 0, "fits", 3, "ok"),
         ("", 0, "fits", 0, "failed"),

@@ -34,7 +34,7 @@ def forecast(
 
 
 @pytest.mark.parametrize(
-    ("body", "count", "told"),
+    ("body", "count", "reported"),
     [
         (MISMATCH, "8", "ranks 0, 1, 3 call all_reduce of 1,048,576 float32 at ranks.py:8, rank 2"),
         (SIZE, "8", "at ranks.py:8, rank 2 calls all_reduce of 1,000 float32 at ranks.py:8"),

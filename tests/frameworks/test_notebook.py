@@ -164,7 +164,7 @@ def test_magics_and_shell_commands_run_inside(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("", "name the GPU to forecast on"),
         ("H10", "Unknown GPU 'H10'. Did you mean 'H100'?"),

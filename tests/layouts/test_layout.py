@@ -44,7 +44,7 @@ def test_ranks_that_cannot_share_a_step_are_an_error() -> None:
         layouts_of(LLAMA, STEP, world_size=7, gpus_per_node=8)
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(100, "at least one"), (5000, "no whole number")])
+@pytest.mark.parametrize(("tokens", "reported"), [(100, "at least one"), (5000, "no whole number")])
 def test_a_step_is_whole_sequences(tokens: int, reported: str) -> None:
     with pytest.raises(OptionError, match=reported):
         StepLoad(tokens, 4096)

@@ -67,7 +67,7 @@ def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("--model", "model.py:build"), "wants to know --world-size and the --tokens"),
         (("--model", "none.json", "--world-size", "8", "--tokens", "4k"), "the file must be there"),

@@ -221,7 +221,7 @@ def test_a_changed_datasheet_changes_the_behaviour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "cannot be read: it is no JSON"),
         ("[1, 2]", "is not a calibration that neusight wrote"),
@@ -245,7 +245,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"gpu": ""}, "'gpu' is ''"),
         ({"constants": {"tdp_w": 3.0}}, r"constants\.tdp_w"),

@@ -85,7 +85,7 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (NEWER.partition("       65536")[0], "holds no times"),
         (NEWER.replace("sum", "none"), "does not say which collective.*all_reduce_perf.txt"),

@@ -203,7 +203,7 @@ def document_in(path: Path, **options: Any) -> Fields:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [
         (b"", "it is no JSON (Expecting value, line 1, column 1)"),
         (b'{"a":\n 1', "it is no JSON (Expecting ',' delimiter, line 2, column 3)"),
@@ -254,7 +254,7 @@ def test_a_document_is_read_gzipped_or_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [
         (None, "The table PATH cannot be read: No such file or directory. Measure again."),
         (b"{", "The table PATH cannot be read: it is no JSON (Expecting property name enclosed"),

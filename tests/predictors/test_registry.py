@@ -153,7 +153,7 @@ def test_a_package_does_not_replace_what_is_registered(packages: Packages) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "stated"),
     [
         ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("Seven = 3", "TypeError: 'int' object is not callable"),

@@ -52,7 +52,7 @@ def test_the_command_writes_a_topology_that_a_run_takes(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--out", "cluster.txt"], "ends in .json"),
         (["other.json", "--out", "c.json"], "other.json is no output of nccl-tests"),

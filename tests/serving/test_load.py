@@ -118,7 +118,7 @@ def test_a_file_gives_its_requests_in_order_of_arrival(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         ("arrival_s,input_tokens\n0,1\n", "no column output_tokens"),
         ("arrival_s,input_tokens,output_tokens\n", "no requests"),

@@ -157,7 +157,7 @@ def test_no_accepted_drafts_are_a_token_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "changed", "said"),
+    ("request_", "changed", "stated"),
     [
         (InferenceRequest(0, 0.0, 90, 20), {"max_model_len": 100}, "--max-model-len"),
         (InferenceRequest(0, 0.0, 90, 20), {"num_blocks": 6}, "needs 7 blocks of the KV cache"),

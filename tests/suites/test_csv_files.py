@@ -18,7 +18,7 @@ def test_rows_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "lacks the columns a, b"),
         ("a\n1\n", "lacks the column b"),

@@ -60,7 +60,7 @@ def test_a_gpu_that_nobody_knows_is_left_out_and_the_others_run(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("label", "told"),
+    ("label", "reported"),
     [
         ("Tesla T4,other,inf,16,2,,3.5", "'other' is not in model_configs.json"),
         ("Tesla T4,tiny_gpt,sleep,16,2,,3.5", "the mode is 'sleep'"),
@@ -75,7 +75,7 @@ def test_a_label_that_means_nothing_is_told(tmp_path: Path, label: str, reported
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("{", "is no JSON"), ("[]", "must hold an object"), ('{"a": 1}', "must hold an object")],
 )
 def test_damaged_configurations_are_told(tmp_path: Path, text: str, reported: str) -> None:

@@ -86,7 +86,7 @@ def test_a_recording_stands_beside_a_trace_as_a_forecast(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (["trace.json", "a.json.gz"], "neusight compare a.json.gz trace.json"),
         (["absent.json", "a.json.gz"], "absent.json: there is no such file"),

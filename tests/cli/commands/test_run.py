@@ -68,7 +68,7 @@ def test_a_node_holds_as_many_ranks_as_its_topology_has_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--topology", "dgx-h10"], "Did you mean 'dgx-h100'"),
         (["--topology", "none.json"], "none.json"),

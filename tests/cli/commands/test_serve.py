@@ -213,7 +213,7 @@ def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (["--rate", "0"], "--rate is '0'"),
         (["--rate", "x"], "--rate is 'x'"),
@@ -242,7 +242,7 @@ def test_bad_input_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "stated"),
     [
         ("missing", "has no function 'missing'"),
         ("not_a_function", "has no function 'not_a_function'"),
@@ -258,7 +258,7 @@ def test_a_file_that_builds_no_causal_model_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "stated"),
     [
         ("{", "is not JSON"),
         ("{}", "has no model_type"),
@@ -310,7 +310,7 @@ def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("tokens", "words", "said"),
+    ("tokens", "words", "stated"),
     [(0, [], "no recording of a generation"), (5, ["--engine", "eager"], "--engine eager")],
 )
 def test_a_recording_that_tells_too_little_is_refused(

@@ -273,7 +273,7 @@ def test_one_hot_writes_ones_where_a_compiler_compares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"key": torch.float32}, "Expected query, key, and value to have the same dtype"),
         ({"mask": torch.float64}, "Expected attn_mask dtype to be bool or float"),

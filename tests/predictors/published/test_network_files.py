@@ -71,7 +71,7 @@ def test_a_file_cut_short_or_changed_is_refused_or_read_whole(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "stated"),
     [
         ("weight_0", np.zeros((1, 3), dtype=np.int8), "layers do not fit"),
         ("weight_0", np.zeros((1, 2)), "layers do not fit"),

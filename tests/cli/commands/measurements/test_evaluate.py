@@ -37,7 +37,7 @@ def test_a_suite_prints_tables_and_writes_files(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--suite", "other"], "There is no suite 'other'; known are paper, published."),
         (["--suite", "paper"], "e2e_labels.csv lacks the column step_ms"),

@@ -35,7 +35,7 @@ def test_a_gpu_that_is_left_out_has_no_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "stated"),
     [
         (["--predictor", "neusight", "--width", "0"], "--width 0: it must be 1 or more."),
         (["--without", "T4"], "--without works with the published predictors"),
