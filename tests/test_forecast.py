@@ -351,7 +351,7 @@ def test_a_network_that_nobody_stated_is_told_and_its_interval_is_wider() -> Non
     unstated, stated = of_ranks(), of_ranks("dgx-h100")
 
     assert "dgx-h100 (8 cards of 50 GB/s a node)" in unstated.warnings[-1]
-    assert "  note      nobody stated the network" in unstated.summary()
+    assert "  note      the network between nodes is not stated" in unstated.summary()
     assert "  topology  dgx-h100, 8 cards of 50 GB/s a node" in stated.summary()
     assert stated.warnings == of_ranks(world_size=8).warnings == []
     assert unstated.step_latency_us.median == stated.step_latency_us.median

@@ -36,6 +36,7 @@ for _ in range(8):
 #: What these need is nowhere here; the tests named run the commands with files of their own.
 NOT_RUN = {
     r"profile|measured\.pt\.trace|PROFILE|\bcarry\b": "a profile of a real GPU: tests/profiles",
+    r"plan --model": "the configuration of a model: tests/layouts",
     r"all_reduce_perf": "what nccl-tests print on a cluster: tests/clusters",
     r"validate measured": "measured workloads: tests/profiles/test_validation.py",
     r"evaluate|\bfit\b": "measurements of others: tests/suites, tests/training",

@@ -39,7 +39,7 @@ def forecast(
         (MISMATCH, "8", "ranks 0, 1, 3 call all_reduce of 1,048,576 float32 at ranks.py:8, rank 2"),
         (SIZE, "8", "at ranks.py:8, rank 2 calls all_reduce of 1,000 float32 at ranks.py:8"),
         (BARRIER, "8", "rank 3 at ranks.py:9 waits for a barrier by ranks 0..2, but rank 1 has"),
-        ("    dist.all_reduce(x)", "9 if rank == 2 else 8", "for ranks 0, 1, 3; rank 0 has come"),
+        ("    dist.all_reduce(x)", "9 if rank == 2 else 8", "for ranks 0, 1, 3; rank 0 has ended"),
     ],
     ids=["another collective", "another size", "no barrier", "another number of loops"],
 )

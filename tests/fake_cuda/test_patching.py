@@ -176,7 +176,7 @@ def test_every_fault_in_the_middle_of_a_change_leaves_nothing() -> None:
 def test_an_answer_that_was_left_behind_is_taken_over_and_then_undone() -> None:
     owner, lost, patches = module(), Patches(), Patches()
     code = owner.greet.__code__
-    lost.answer(owner, "greet", lambda name: "of the one before")
+    lost.replace_code(owner, "greet", lambda name: "of the one before")
 
     original = patches.replace_code(owner, "greet", lambda name: "of this one")
     assert (owner.greet("you"), original("you")) == ("of this one", "hello you!")

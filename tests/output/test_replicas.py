@@ -140,7 +140,7 @@ def test_a_stage_of_a_pipeline_does_not_tell() -> None:
 
     assert made.verdict.replicas == Replicas(WORLD, None)
     assert made.to_json()["all_ranks"]["tokens_per_second"] is None
-    assert "a stage does not state the batch of all ranks" in made.summary()
+    assert "one stage does not show the samples of all ranks" in made.summary()
 
 
 def stage(rank: int) -> neusight.Forecast:

@@ -286,7 +286,7 @@ def test_two_versions_in_one_folder_are_refused(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run_and_says_what_is_kept(tmp_path: Path) -> None:
     run(tmp_path, Lab(), "quick")
 
-    with no_file_above(4000), pytest.raises(DataError, match=r"before is kept; make room"):
+    with no_file_above(4000), pytest.raises(DataError, match=r"before is kept; free some space"):
         run(tmp_path, Lab(), "kernels")
 
     kept = read_measured(tmp_path).samples

@@ -112,7 +112,7 @@ def test_two_recorders_do_not_hear_each_other() -> None:
             find_gpu("H100"),
             price=lambda call: (),
             host=PLAIN,
-            asked=lambda *device_query: None,
+            on_query=lambda *query: None,
         ):
             torch.ones(width, device="cuda")
         recorder.cutter.finish()

@@ -47,7 +47,7 @@ def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int
     try:
         with fake_cuda(
             recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN,
-            asked=lambda *device_query: None,
+            on_query=lambda *query: None,
         ):  # fmt: skip
             program()
             recorder.cutter.finish()
@@ -421,7 +421,7 @@ def test_the_report_names_the_module_and_the_line() -> None:
         find_gpu("H100"),
         price=lambda call: (),
         host=PLAIN,
-        asked=lambda *device_query: None,
+        on_query=lambda *query: None,
     ):
         evaluated(Net().cuda())
 

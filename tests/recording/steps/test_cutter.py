@@ -66,7 +66,7 @@ def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
         find_gpu("H100"),
         price=lambda call: (),
         host=PLAIN,
-        asked=lambda *device_query: None,
+        on_query=lambda *query: None,
     )
 
 

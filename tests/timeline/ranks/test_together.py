@@ -183,7 +183,7 @@ def test_a_mismatch_names_ranks_calls_and_both_lines() -> None:
             [
                 "rank 0 waits in all_reduce of 8 float32 at train.py:5",
                 "for rank 1",
-                "rank 1 has come to its end",
+                "rank 1 has ended",
             ],
         ),
         (
@@ -205,7 +205,7 @@ def test_a_host_that_waits_for_its_gpu_is_named_too() -> None:
     first: list[Entry] = [receive(1, own=0), Synchronize("synchronize", "train.py:9")]
     second: list[Entry] = [work(1.0)]
 
-    with pytest.raises(HangError, match=r"receive from rank 1 .* for rank 1; rank 1 has come"):
+    with pytest.raises(HangError, match=r"receive from rank 1 .* for rank 1; rank 1 has ended"):
         together(program(0, first), program(1, second))
 
 

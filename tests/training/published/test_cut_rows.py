@@ -61,7 +61,7 @@ def test_a_bmm_of_one_product_is_no_batched_one(tmp_path: Path) -> None:
 
 
 def test_rows_whose_kernel_names_no_tile_are_left_out(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no row of products or vectors whose kernel tells"):
+    with pytest.raises(DataError, match="no row of products or vectors whose kernel name states"):
         measured_rows(table(tmp_path, kernel_name="void gemv2T"))
 
 
