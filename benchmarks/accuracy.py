@@ -11,7 +11,6 @@ floor.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,16 +69,5 @@ def _rows_of(group: Group, folder: str, *, is_fitted: bool) -> Iterator[ratchet.
         )  # fmt: skip
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measured tables at {DATA}")
-        return 0
-    return ratchet.judged("kernel_tables", rows(), options)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ratchet.run("kernel_tables", __doc__, DATA, rows))

@@ -12,7 +12,6 @@ reaches of PCIe and of InfiniBand, to M40's alone.
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Iterator
@@ -119,16 +118,5 @@ def _layer(
     return found
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measurements at {DATA}")
-        return 0
-    return ratchet.judged("deepbench", rows(), options)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ratchet.run("deepbench", __doc__, DATA, rows))

@@ -10,7 +10,6 @@ ran.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,16 +45,5 @@ def _rows_of(call: ProfiledCall, chosen: Tiled) -> Iterator[ratchet.Row]:
         )  # fmt: skip
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measurements at {DATA}")
-        return 0
-    return ratchet.judged("profiled_kernels", rows(), options)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ratchet.run("profiled_kernels", __doc__, DATA, rows))

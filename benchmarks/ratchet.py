@@ -19,12 +19,12 @@ import importlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["SOURCES", "Row", "Score", "add_arguments", "judged", "scores", "worse"]
+__all__ = ["SOURCES", "Row", "Score", "add_arguments", "judged", "run", "scores", "worse"]
 
 STORED = Path(__file__).with_name("group_scores")
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
@@ -140,12 +140,12 @@ def write_scores(source: str, now: Mapping[str, Score], folder: Path = STORED) -
     """Stores them, a line a group."""
     folder.mkdir(exist_ok=True)
     lines = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps(_told(score))}" for name, score in sorted(now.items())
+        f" {json.dumps(name)}: {json.dumps(_figures(score))}" for name, score in sorted(now.items())
     )
     (folder / f"{source}.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
-def _told(score: Score) -> dict[str, float]:
+def _figures(score: Score) -> dict[str, float]:
     """Its figures; no share in an interval where there is none."""
     return {name: value for name, value in asdict(score).items() if value is not None}
 
@@ -172,6 +172,17 @@ def judged(source: str, rows: Iterable[Row], options: argparse.Namespace) -> int
     if options.update and not unexplained:
         write_scores(source, now)
     return 1 if unexplained else 0
+
+
+def run(source: str, description: str | None, data: Path, rows: Callable[[], Iterable[Row]]) -> int:
+    """The command of a benchmark that does no more than score a source."""
+    parser = argparse.ArgumentParser(description=description)
+    add_arguments(parser)
+    options = parser.parse_args()
+    if not data.exists():
+        print(f"skipped: there are no measurements at {data}")
+        return 0
+    return judged(source, rows(), options)
 
 
 def table(source: str, now: Mapping[str, Score], stored: Mapping[str, Score]) -> str:
