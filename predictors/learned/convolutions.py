@@ -16,7 +16,7 @@ from neusight.predictors.physics.convolution import implicit_gemm, with_issue_of
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
 
-__all__ = ["CONVOLUTION_FEATURES", "MIOPEN_FEATURES"]
+__all__ = ["CONVOLUTION_FEATURES", "HOPPER_FEATURES", "MIOPEN_FEATURES"]
 
 #: Spatial dimensions of a volume; images have a depth of one.
 _DIMENSIONS = 3
@@ -225,25 +225,41 @@ def _has_fast_fp64(gpu: GPU) -> bool:
     return gpu.compute_capability == (6, 0)
 
 
-#: MIOpen: images and volumes, groups, either layout, three dtypes.
+#: Convolutions in all forms: images and volumes, groups, either layout, three dtypes.
+_FORMS: tuple[_Column, ...] = (
+    ("log_groups", lambda seen: _log(seen.groups)),
+    ("is_depthwise", lambda seen: _flags([_is_depthwise(size) for size in seen.sizes])),
+    ("is_volume", lambda seen: _flags([len(size.kernel) > 2 for size in seen.sizes])),
+    ("is_dilated", lambda seen: _flags([one.variant == "dilated" for one in seen.kernels])),
+    (
+        "is_channels_last",
+        lambda seen: _flags([one.layout == "channels_last" for one in seen.kernels]),
+    ),
+    ("is_fp16", lambda seen: _flags([one.dtype == "float16" for one in seen.kernels])),
+    ("is_bf16", lambda seen: _flags([one.dtype == "bfloat16" for one in seen.kernels])),
+)
+
+#: MIOpen.
 MIOPEN_FEATURES: Features[_Convolutions] = Features(
     (
         *_COLUMNS,
-        ("log_groups", lambda seen: _log(seen.groups)),
-        ("is_depthwise", lambda seen: _flags([_is_depthwise(size) for size in seen.sizes])),
-        ("is_volume", lambda seen: _flags([len(size.kernel) > 2 for size in seen.sizes])),
-        ("is_dilated", lambda seen: _flags([one.variant == "dilated" for one in seen.kernels])),
-        (
-            "is_channels_last",
-            lambda seen: _flags([one.layout == "channels_last" for one in seen.kernels]),
-        ),
-        ("is_fp16", lambda seen: _flags([one.dtype == "float16" for one in seen.kernels])),
-        ("is_bf16", lambda seen: _flags([one.dtype == "bfloat16" for one in seen.kernels])),
+        *_FORMS,
         _architecture_column("vega", "Vega"),
         _architecture_column("rdna", "RDNA", "RDNA2", "RDNA3"),
         _architecture_column("cdna_1", "CDNA"),
         _architecture_column("cdna_2", "CDNA2"),
         _architecture_column("cdna_3", "CDNA3", "CDNA4"),
+    ),
+    _convolutions_of,
+)
+
+#: cuDNN on Hopper, by its heuristics or by trial.
+HOPPER_FEATURES: Features[_Convolutions] = Features(
+    (
+        *_COLUMNS,
+        *_FORMS,
+        ("is_tf32", lambda seen: _flags([one.compute == "tf32" for one in seen.kernels])),
+        ("is_fastest", lambda seen: _flags([one.variant == "fastest" for one in seen.kernels])),
     ),
     _convolutions_of,
 )

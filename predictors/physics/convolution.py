@@ -16,7 +16,11 @@ from math import prod
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel, KernelClass
-from neusight.predictors.physics.gemm import columns, timings_of_problems
+from neusight.predictors.physics.gemm import (
+    HOPPER_TF32_SLOWDOWN,
+    columns,
+    timings_of_problems,
+)
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import (
@@ -216,7 +220,16 @@ def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
     product = _padded_product(kernel, gpu)
     weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
     weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
-    return (*product, itemsize, 1.0, weight_bytes, kernel.num_bytes - weight_bytes)
+    slowdown = 1.0
+    if kernel.compute == "tf32" and gpu.compute_capability[0] == _HOPPER:
+        slowdown = HOPPER_TF32_SLOWDOWN[_OPERANDS[size.direction]]
+    return (*product, itemsize, slowdown, weight_bytes, kernel.num_bytes - weight_bytes)
+
+
+#: How the operands of a convolution of NHWC images lie as a product: along K (channels of a tap),
+#: or along M and N (a gradient reads filters, or both operands, across their channels).
+_OPERANDS = {"forward": "nt", "data_gradient": "nn", "weight_gradient": "tn"}
+_HOPPER = 9
 
 
 def _size_of(kernel: Kernel) -> ConvolutionSize:

@@ -34,6 +34,7 @@ from neusight.predictors.physics.tile import (
 __all__ = [
     "CONSTANTS",
     "CONVOLUTION_CONSTANTS",
+    "HOPPER_TF32_SLOWDOWN",
     "UNALIGNED_FACTOR",
     "GemmConstants",
     "GemmProblems",
@@ -411,9 +412,32 @@ def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
     without wide loads, or the narrow loads and stores themselves, whichever is longer."""
     accesses = _unaligned_accesses(kernel, gpu) / _UNALIGNED_ACCESSES[gpu.vendor]
     narrow_us = accesses * 1e6 / (gpu.num_sms * gpu.clock_hz)
-    factor = UNALIGNED_FACTOR if gpu.vendor == "nvidia" else 1.0
     work_us = max(0.0, time_us - gpu.floor_us)
-    return time_us - work_us + max(factor * work_us, narrow_us)
+    if gpu.vendor == "nvidia" and gpu.compute_capability[0] >= _HOPPER:
+        rate = _older_kernels_flops(kernel) * gpu.num_sms * gpu.clock_hz
+        slowed_us = max(work_us, kernel.flops * 1e6 / rate)
+    else:
+        slowed_us = work_us * (UNALIGNED_FACTOR if gpu.vendor == "nvidia" else 1.0)
+    return time_us - work_us + max(slowed_us, narrow_us)
+
+
+#: FLOP per clock and SM of what cuBLAS falls back on from Hopper on, whose own kernels load by
+#: 16 bytes: kernels of Turing for 16-bit rows aligned to 2 bytes (cutlass_75_tensorop_..._align1),
+#: of Ampere for 4 (..._align2) and for TF32. The even half of `benchmarks/measured/h100`, products
+#: of 30 us and more: 340-648, median 455; 1058; 446-557, median 510. The odd half, not used:
+#: 300-640, 1048-1106, 404-572.
+_OLDER_KERNELS_FLOPS = {2: 455.0, 4: 1058.0, 8: 1058.0}
+_OLDER_TF32_FLOPS = 510.0
+
+
+def _older_kernels_flops(kernel: Kernel) -> float:
+    """FLOP per clock and SM of the kernels for the alignment of a product's rows."""
+    if kernel.compute == "tf32":
+        return _OLDER_TF32_FLOPS
+    itemsize = int(DTYPE_BYTES[kernel.dtype])
+    axes = {*_ROW_ENDS.get(kernel.layout, ("m", "k")), "n"}
+    alignment = min(math.gcd(getattr(kernel.size, axis) * itemsize, _ALIGNED_BYTES) for axis in axes)
+    return _OLDER_KERNELS_FLOPS.get(max(2, alignment), math.inf)
 
 
 def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:
@@ -487,10 +511,19 @@ def _bytes_of_element(kernel: Kernel) -> float:
     return stored / 2 if kernel.dtype == "float4_e2m1fn_x2" else stored
 
 
+#: Hopper's matrix units take TF32 operands along K alone (PTX ISA, wgmma: transposes exist for
+#: 16-bit types), so a product whose operands lie otherwise is rearranged on the way. Measured over
+#: expected time of products of 50 us and more, the even half of `benchmarks/measured/h100`; the odd
+#: half, not used: 1.11, 1.19, 1.74.
+HOPPER_TF32_SLOWDOWN = {"nt": 1.06, "nn": 1.26, "tn": 1.74}
+
+
 def _slowdown(kernel: Kernel, gpu: GPU) -> float:
     """How many times as long the arithmetic takes as in a plain product of two matrices."""
     size = kernel.size
     assert isinstance(size, GemmSize)
+    if kernel.compute == "tf32" and gpu.compute_capability[0] == _HOPPER:
+        return HOPPER_TF32_SLOWDOWN.get(kernel.layout, 1.0)
     if kernel.compute != "fp32" or gpu.has_matrix_unit("fp32"):
         return 1.0
     if kernel.layout != "nt" and size.batch == 1:

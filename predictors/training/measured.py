@@ -11,6 +11,7 @@ import numpy as np
 
 from neusight.predictors.errors import DataError, UnknownGPUError
 from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import (
     Sample,
     main_kernel,
@@ -50,7 +51,7 @@ def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Da
                 table=table,
                 dtype=dtype,
                 phase_or_op=name,
-                launches=[sample.kernels for sample in samples],
+                launches=[_main_last(sample) for sample in samples],
                 latency_us=np.array([sample.latency_us for sample in samples]),
                 shape=np.array([_number(sample.probe) for sample in samples], dtype=np.uint64),
                 sustained=sustained,
@@ -92,7 +93,21 @@ def _gpu_of(folder: Path, label: str) -> GPU:
         raise DataError(f"{path}: the row of {label} cannot be used: {error}") from error
 
 
+def _main_last(sample: Sample) -> tuple[Kernel, ...]:
+    """What was launched, the kernel that is fitted last."""
+    kernels, main = list(sample.kernels), main_kernel(sample)
+    kernels.remove(main)
+    return (*kernels, main)
+
+
 def _number(probe: str) -> int:
-    """A number for each probe, the same on every machine; its parts share it."""
-    text = probe.partition(" part=")[0]
+    """A number for the sizes of each probe, the same on every machine, whatever its dtype, layout
+    and pass: what is held out has sizes that no other row has."""
+    op, *arguments = probe.partition(" part=")[0].split()
+    sizes = [part for part in arguments if _is_size(*part.partition("=")[::2])]
+    text = " ".join([op, *sizes])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _is_size(name: str, value: str) -> bool:
+    return value.isdigit() and name != "benchmark"

@@ -23,7 +23,7 @@ from neusight.ops.rows.rms_norm import (
     separate_rms_norm,
     separate_rms_norm_backward,
 )
-from neusight.predictors.kernel import Kernel, KernelClass, Variant
+from neusight.predictors.kernel import Kernel, KernelClass, RowsSize, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -193,10 +193,16 @@ def _apply(name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec) 
 def _apply_by_channel(
     name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec
 ) -> list[Kernel]:
-    """The same in a kernel of its own, which goes plane by plane (batch_norm_transform_input)."""
+    """The same in a kernel of its own, which goes plane by plane (batch_norm_transform_input)
+    unless channels lie side by side."""
     whole = [spec for spec in gpu_tensors(reads) if spec.numel == result.numel]
     layout = layout_of((*whole, result))
-    return [replace(kernel, layout=layout) for kernel in _apply(name, reads, result)]
+    kernels = [replace(kernel, layout=layout) for kernel in _apply(name, reads, result)]
+    if result.is_channels_last or len(result.shape) < 3:
+        return kernels
+    planes = max(1, result.shape[0] * result.shape[1])
+    size = RowsSize(planes, result.numel // planes)
+    return [replace(kernel, size=size, variant="by_plane") for kernel in kernels]
 
 
 @register_op("aten::native_group_norm_backward")
@@ -346,14 +352,20 @@ def native_batch_norm(
     running_var: TensorSpec | None = None,
     training: bool | None = None,
 ) -> list[Kernel]:
-    """Training: statistics, running averages, one pass. Inference: the pass alone."""
+    """Training: statistics, running averages, one pass. Inference: the running mean is copied, the
+    inverse deviation computed, then one pass (batch_norm_calc_invstd)."""
     result = output(call)
     if not input.numel:
         return []
     running = (running_mean, running_var)
     trains = "with_update" in call.op if training is None else training
     if not trains:
-        return _apply_by_channel("batch_norm", (input, weight, bias, *running), result)
+        kernels = _apply_by_channel("batch_norm", (input, weight, bias, *running), result)
+        if running_mean is None or running_var is None:
+            return kernels
+        saved = vector(_channels(input), "float32", input.device)
+        copied = pointwise_kernel("memcpy_d2d", (running_mean,), (saved,))
+        return [*copied, *pointwise_kernel("batch_norm_invstd", (running_var,), (saved,)), *kernels]
     statistics = (vector(_channels(input), "float32", input.device),) * 2
     kernels = _batch_statistics(input, statistics)
     if running_mean is not None:

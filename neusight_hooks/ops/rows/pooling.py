@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.ops.operands import (
     ceil_div,
     kernel_name,
@@ -13,7 +15,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass, Layout
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, RowsSize
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 __all__: list[str] = []
@@ -152,8 +154,18 @@ def _op(kind: str) -> str:
 
 @register_op(*(_op(kind) for kind in (*_NEAREST, *_SMOOTH, *_ANTIALIASED)))
 def upsample(call: OpSignature, math: MathMode) -> list[Kernel]:
-    """One kernel."""
-    return _image_kernel("upsample", read_tensors(call), written_tensors(call))
+    """One kernel: an output a thread, but bilinear and in NCHW a pixel, which goes through all
+    images and channels (UpSampleBilinear2d.cu, upsample_bilinear2d_out_frame)."""
+    kernels = _image_kernel("upsample", read_tensors(call), written_tensors(call))
+    if call.op == "aten::upsample_bilinear2d" and kernels:
+        result = written_tensors(call)[0]
+        size = kernels[0].size
+        if kernels[0].layout != "channels_last":
+            planes = max(1, result.shape[0] * result.shape[1])
+            size = RowsSize(planes, result.numel // planes)
+        return [replace(kernels[0], size=size, variant="bilinear")]
+    is_nearest = "nearest" in call.op
+    return [replace(kernel, variant="nearest" if is_nearest else "") for kernel in kernels]
 
 
 def _image_kernel(

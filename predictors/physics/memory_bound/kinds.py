@@ -139,6 +139,25 @@ _FUSED_COLUMNS_DRAM_SHARE = 0.93
 _NORM_BACKWARD_READS = 0.35
 
 
+#: Elements a clock and SM that kernels reach which go plane by plane, and the share of a stream's
+#: bandwidth. H100 (benchmarks/measured/h100, batch_norm_eval and batch_norm, images of 28 pixels
+#: and more, the even half): 16 bit 1.6-1.8, float32 0.85-0.87 of the bandwidth.
+_BY_PLANE = MemoryKind(issue_bytes=18.0, dram_share=0.87, elements=1.75)
+
+#: Elements a clock and SM of resampling kernels, an output a thread each, by layout (H100, the same
+#: folder: 16 outputs each, all within 8 % but the smallest).
+_RESAMPLED = {
+    ("nearest", "channels_last"): 0.69,
+    ("nearest", "contiguous"): 1.6,
+    ("bilinear", "channels_last"): 0.47,
+    ("bilinear", "contiguous"): 1.26,
+}
+
+#: The same of the moments of 16-bit channels that lie side by side
+#: (batch_norm_collect_statistics_channels_last): 1.0-1.5 on images of 14 pixels and more.
+_CHANNELS_LAST_MOMENTS = 1.1
+
+
 def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     """The family of a memory-bound kernel, by its class, what it does, its width and layout."""
     kind = _kind_of_contiguous(kernel, vendor)
@@ -165,6 +184,10 @@ def _is_special(kernel: Kernel) -> bool:
 
 
 def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
+    if kernel.variant == "by_plane" and vendor == "nvidia":
+        return _BY_PLANE
+    if kernel.variant in ("nearest", "bilinear"):
+        return _STREAM._replace(elements=_RESAMPLED[kernel.variant, _image_layout(kernel)])
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.name in _TRANSPOSES:
@@ -187,6 +210,10 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
     return kind
 
 
+def _image_layout(kernel: Kernel) -> str:
+    return "channels_last" if kernel.layout == "channels_last" else "contiguous"
+
+
 def is_wide_softmax(kernel: Kernel) -> bool:
     """Whether a row of a softmax is shared by the threads of a whole CTA."""
     if kernel.kernel_class is not KernelClass.SOFTMAX:
@@ -201,6 +228,10 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
         kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
     elif kernel.is_backward:
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
+    is_half = DTYPE_BYTES[kernel.dtype] <= 2
+    if kernel.variant == "batch_norm_sums" and kernel.along_columns and is_half:
+        is_forward = not kernel.is_backward and vendor == "nvidia"
+        kind = kind._replace(elements=_CHANNELS_LAST_MOMENTS if is_forward else kind.elements)
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
         tensors = 2.0 if kernel.is_backward else 1.0

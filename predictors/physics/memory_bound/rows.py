@@ -95,11 +95,15 @@ _NORM_HALF_WIDTH = 1200.0
 
 
 #: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
-#: into a CTA's static shared memory (bn_fw_tr_1C11_singleread: 25 KB forward and 13 KB backward,
-#: not 50 and 100). What each channel costs its SM whatever its size, and how many of these CTAs
+#: into half of an SM's shared memory (bn_fw_tr_1C11_singleread. V100, 96 KB: 25 KB forward and 13
+#: KB backward, not 50 and 100; H100, 228 KB: 100 KB forward, not 200, and 50 KB backward, not 100).
+#: Where it does not, 16-bit values take as long as 32-bit ones (H100, ResNet-50's layers of 28 to
+#: 112 pixels in `benchmarks/measured/h100/workloads`, FP16 over FP32: forward 0.9-1.25, backward
+#: 0.54-0.95). What each channel costs its SM whatever its size, and how many of these CTAs
 #: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
 #: channels.
-_SINGLE_READ_BYTES = 48 * 1024
+_SINGLE_READ_SHARE = 0.5
+_LOOPED_BYTES = 4
 _CHANNEL_CLOCKS = 1800.0
 _CHANNELS_AT_ONCE = 2
 
@@ -135,7 +139,7 @@ def _read_twice(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     tensors = 2 if kernel.is_backward else 1
     channel_bytes = tensors * size.width * DTYPE_BYTES[kernel.dtype]
     if not kernel.along_columns:
-        return float(channel_bytes > _SINGLE_READ_BYTES)
+        return float(channel_bytes > _SINGLE_READ_SHARE * gpu.shared_memory_per_sm_bytes)
     kept = _KEPT_SHARE * gpu.num_sms * gpu.shared_memory_per_sm_bytes
     return max(0.0, 1.0 - kept / max(1, channel_bytes * size.rows))
 
@@ -181,7 +185,10 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
 
 def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GPU) -> float:
     """The channels of an SM one after the other, or so many at once."""
-    row = size.width * DTYPE_BYTES[kernel.dtype] * (1.0 + kind.extra_reads)
+    itemsize = DTYPE_BYTES[kernel.dtype]
+    if _read_twice(kernel, size, gpu):
+        itemsize = max(itemsize, _LOOPED_BYTES)
+    row = size.width * itemsize * (1.0 + kind.extra_reads)
     fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
     rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
     return fixed + rounds * row / kind.row_bytes
@@ -266,10 +273,23 @@ def _indexed_clocks(kernel: Kernel, size: RowsSize) -> float:
     return values * _INDEXED_CLOCKS
 
 
+#: Clocks of an SM that a plane takes, however few its pixels: a CTA of 64 threads goes through it.
+#: H100, planes of 49 and 196 pixels, 16 and 32 bit: 142-146 (benchmarks/measured/h100).
+_PLANE_CLOCKS = 144.0
+
+#: Clocks of a thread of a bilinear resampling for a channel of an image, one after the other: four
+#: loads, which wait for DRAM. H100, 196 to 50,000 threads: 580-715.
+_RESAMPLED_CLOCKS = 690.0
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
         return _scan_clocks(size, gpu)
+    if kernel.variant == "by_plane" and gpu.vendor == "nvidia":
+        return size.rows * _PLANE_CLOCKS / gpu.num_sms
+    if kernel.variant == "bilinear" and kernel.layout != "channels_last":
+        return size.rows * _RESAMPLED_CLOCKS
     if kernel.variant == "small_index":
         return (size.rows - 1) * _INDEX_CLOCKS
     if kernel.variant == "with_index":
