@@ -31,7 +31,8 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool, rolls_out: bool =
     without gradients before its first update were given, which the updates use again and again.
     What is computed from the output of another call of the step does not enter it, nor what a
     generator is given for samples that are judged beside the data. Without calls, the first product
-    of each pass counts. What loaders yield goes before, but for batches that only calls without a backward pass follow.
+    of each pass counts. What loaders yield goes before, but for batches that only calls without a
+    backward pass follow.
 
     >>> batch_of_step([], trains=True)
     Batch(samples=None, tokens=None, known_by='', source='')

@@ -255,9 +255,7 @@ class StepEndNames:
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._shared: dict[Hashable, int] = {}
 
-    def of_optimizer(
-        self, optimizer: torch.optim.Optimizer, updated: tuple[str, ...] = ()
-    ) -> int:
+    def of_optimizer(self, optimizer: torch.optim.Optimizer, updated: tuple[str, ...] = ()) -> int:
         """The number of an optimizer that stepped; `updated` are names of the modules it updates,
         the first of them shown that distinguishes optimizers that take turns."""
         number = self._number_of(optimizer)
@@ -300,7 +298,9 @@ class StepEndNames:
     def _distinguishing(self, kinds: set[int]) -> dict[int, str]:
         """What each of several optimizers updates, in the first way that names each differently."""
         if len(kinds) > 1:
-            for names in zip_longest(*(self._updated.get(kind, ()) for kind in kinds), fillvalue=""):
+            for names in zip_longest(
+                *(self._updated.get(kind, ()) for kind in kinds), fillvalue=""
+            ):
                 if len(set(names)) == len(kinds):
                     return dict(zip(kinds, names, strict=True))
         return {}
