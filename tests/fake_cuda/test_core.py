@@ -132,6 +132,7 @@ def test_a_check_that_does_not_end_in_time_blames_the_machine_not_torch(
     assert list(fresh_check.rglob("*.json")) == []
 
     monkeypatch.delenv(core.SELF_CHECK_LIMIT_VARIABLE)
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     self_check()
 
 
@@ -156,6 +157,7 @@ def test_the_check_is_remembered_for_each_torch_build(
         return real(*args, **kwargs)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     self_check()
     self_check.cache_clear()
     self_check()
