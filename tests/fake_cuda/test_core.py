@@ -183,11 +183,15 @@ def test_a_read_only_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     self_check.cache_clear()
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
 
     self_check()
 
 
-def test_a_damaged_memory_is_checked_again(fresh_check: Path) -> None:
+def test_a_damaged_memory_is_checked_again(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     file = core._cache_file()
     file.parent.mkdir(parents=True)
     file.write_text("{ not json")
