@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -72,14 +73,30 @@ def program_variable(value: object) -> str:
     frame = _program_frame()
     if frame is None:
         return ""
-    own = frame.f_locals
+    own = _variables_of(frame)
     attributes = getattr(own.get("self"), "__dict__", {})
     submodules = attributes.get("_modules", {})
     for names in (own, attributes, submodules, frame.f_globals):
-        found = next((name for name, each in names.items() if each is value), "")
+        # What pytest holds in between is no variable of the program.
+        found = next((n for n, each in names.items() if each is value and n.isidentifier()), "")
         if found:
             return found
     return ""
+
+
+def _variables_of(frame: FrameType) -> dict[str, object]:
+    """A copy of a function's variables. Until Python 3.13 the frame keeps the dictionary that it
+    gives, and so what is in it: tensors would live longer than the program has them."""
+    variables = frame.f_locals
+    copied = dict(variables)
+    is_kept = sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED
+    if is_kept and sys.getrefcount(variables) == _FRAME_AND_HERE:  # else locals() gave it, too
+        variables.clear()
+    return copied
+
+
+#: References to what a frame gives: its own, that of a variable here, and that of a call with it.
+_FRAME_AND_HERE = 3
 
 
 def _program_frame() -> FrameType | None:
