@@ -22,7 +22,13 @@ from torch.utils import _pytree as pytree
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.dispatch.math_settings import MathSettings
-from neusight.recording.repeats.outputs import NewTensor, Output, objects_in, output_of, share_one
+from neusight.recording.repeats.outputs import (
+    CallOutput,
+    NewTensor,
+    objects_in,
+    output_of,
+    share_one,
+)
 from neusight.recording.repeats.purity import CallWatch, context_values
 from neusight.recording.repeats.state import COMPILED_CALL, State, plain_value, state_of
 from neusight.recording.storages import StorageWatch
@@ -49,7 +55,7 @@ class _Repetition:
     """How a call is repeated, while the state is this one."""
 
     call: RepeatedCall
-    output: Output
+    output: CallOutput
     state: State
 
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from neusight.recording.repeats.state import plain_value
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["NewTensor", "Output", "objects_in", "output_of", "share_one"]
+__all__ = ["CallOutput", "NewTensor", "objects_in", "output_of", "share_one"]
 
 #: Objects in objects are looked into so deep.
 _MAX_DEPTH = 4
@@ -38,7 +38,7 @@ class _SameInput:
 
 
 @dataclass(frozen=True)
-class _Constant:
+class _SameValue:
     """The same value each time."""
 
     value: Any
@@ -49,14 +49,14 @@ class _NewObject:
     """An object that each call makes, as a cache of keys and values, with its attributes."""
 
     kind: type
-    attributes: Output
+    attributes: CallOutput
 
 
 @dataclass(frozen=True, eq=False)
-class Output:
+class CallOutput:
     """All parts of a value, and what holds them together."""
 
-    parts: tuple[NewTensor | _SameInput | _Constant | _NewObject, ...]
+    parts: tuple[NewTensor | _SameInput | _SameValue | _NewObject, ...]
     structure: Any
 
     def made(self, inputs: Sequence[Any], make_tensor: Callable[[NewTensor], Any]) -> Any:
@@ -67,7 +67,7 @@ class Output:
                 leaves.append(make_tensor(part))
             elif isinstance(part, _SameInput):
                 leaves.append(inputs[part.place])
-            elif isinstance(part, _Constant):
+            elif isinstance(part, _SameValue):
                 leaves.append(part.value)
             else:
                 made = object.__new__(part.kind)
@@ -83,16 +83,16 @@ class _CannotRepeatError(Exception):
 
 def output_of(
     value: Any, inputs: Sequence[Any], number_of_new: Callable[[ForecastTensor], int | None]
-) -> tuple[Output, list[int]] | None:
+) -> tuple[CallOutput, list[int]] | None:
     """How what a call returned is made again, and the numbers of its new storages in order; None
     where it cannot be. `number_of_new` is None of a tensor that is not new or has known values."""
     places = {id(leaf): place for place, leaf in enumerate(inputs)}
     numbers: list[int] = []
 
-    def part_of(leaf: Any, depth: int) -> NewTensor | _SameInput | _Constant | _NewObject:
+    def part_of(leaf: Any, depth: int) -> NewTensor | _SameInput | _SameValue | _NewObject:
         if not isinstance(leaf, torch.Tensor):
             if plain_value(leaf) is not None:
-                return _Constant(leaf)
+                return _SameValue(leaf)
             if depth < _MAX_DEPTH and _is_plain_object(leaf):
                 return _NewObject(type(leaf), whole(vars(leaf), depth + 1))
             raise _CannotRepeatError
@@ -104,9 +104,9 @@ def output_of(
         numbers.append(number)
         return NewTensor(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf._fake_device)
 
-    def whole(value: Any, depth: int) -> Output:
+    def whole(value: Any, depth: int) -> CallOutput:
         leaves, structure = pytree.tree_flatten(value)
-        return Output(tuple([part_of(leaf, depth) for leaf in leaves]), structure)
+        return CallOutput(tuple([part_of(leaf, depth) for leaf in leaves]), structure)
 
     try:
         return whole(value, 0), numbers
