@@ -415,7 +415,7 @@ class Tape:
         self.gpu_ops += _num_ops(captured)
 
 
-def _is_wait(entry: SingleEntry) -> bool:
+def _is_wait(entry: TapeEntry) -> bool:
     """Whether the host waits for a copy; what it then reads is watched apart."""
     return isinstance(entry, Synchronize) and entry.reason == "copy"
 

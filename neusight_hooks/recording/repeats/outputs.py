@@ -70,7 +70,7 @@ class CallOutput:
             elif isinstance(part, _SameValue):
                 leaves.append(part.value)
             else:
-                made = object.__new__(part.kind)
+                made: Any = object.__new__(part.kind)
                 made.__dict__.update(part.attributes.made(inputs, make_tensor))
                 leaves.append(made)
         return pytree.tree_unflatten(leaves, self.structure)
@@ -98,8 +98,8 @@ def output_of(
             raise _CannotRepeatError
         if id(leaf) in places:
             return _SameInput(places[id(leaf)])
-        number = number_of_new(leaf) if type(leaf) is ForecastTensor else None
-        if number is None or number in numbers:
+        number = number_of_new(leaf) if isinstance(leaf, ForecastTensor) else None
+        if number is None or number in numbers or type(leaf) is not ForecastTensor:
             raise _CannotRepeatError
         numbers.append(number)
         return NewTensor(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf._fake_device)
@@ -136,12 +136,11 @@ def _objects(value: Any, depth: int) -> Iterator[Any]:
 def _is_plain_object(value: Any) -> bool:
     """Whether all of an object is its attributes: it is copied by them, and can be referred to
     weakly."""
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, (type, torch.Tensor, torch.nn.Module)) or not hasattr(value, "__dict__"):
         return False
-    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
-        return False
-    if getattr(kind, "__getstate__", None) is not getattr(object, "__getstate__", None):
+    own: Any = object
+    if any(getattr(kind, name, None) is not getattr(own, name, None) for name in _COPYING):
         return False
     try:
         made, arguments, state, *items = value.__reduce_ex__(2)
@@ -149,4 +148,8 @@ def _is_plain_object(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     is_whole = isinstance(state, dict) and state == vars(value) and items == [None, None]
-    return made is copyreg.__newobj__ and arguments == (kind,) and is_whole  # type: ignore[attr-defined]
+    return is_whole and arguments == (kind,) and made is vars(copyreg)["__newobj__"]
+
+
+#: Methods by which a class says how its objects are copied.
+_COPYING = ("__reduce_ex__", "__reduce__", "__getstate__")
