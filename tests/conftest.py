@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,13 +34,14 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 #: Mutants of each file format that test_malformed_input.py tries, and the seed they are made by.
-FUZZ_SEED, FUZZ_MUTANTS = 1, 300
+FUZZ_SEED, FUZZ_MUTANTS = 1, 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seed", type=int, default=FUZZ_SEED, help="seed of malformed input")
     parser.addoption("--fuzz-mutants", type=int, default=FUZZ_MUTANTS, help="mutants a format")
     parser.addoption("--skipped", action="store_true", help="only what the last run skipped")
+    parser.addoption("--slow", action="store_true", help="only what a run of all tests leaves out")
 
 
 #: Where pytest's cache keeps the tests, and the files of tests, that the last run skipped.
@@ -50,6 +51,41 @@ _SKIPPED = "neusight/skipped"
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_SkippedTests(config), "neusight-skipped-tests")
+    _choose_slow(config)
+    config.pluginmanager.register(_LeftOut(config), "neusight-left-out")
+
+
+def _choose_slow(config: pytest.Config) -> None:
+    """A run of all tests leaves out those marked slow, and `--slow` runs them alone. Whoever names
+    files, tests or marks gets what is named."""
+    is_of_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if config.option.slow:
+        config.option.markexpr = "slow"
+    elif is_of_all and not (config.option.markexpr or config.option.skipped):
+        config.option.markexpr = "not slow"
+
+
+class _LeftOut:
+    """Counts the tests that are left out because they are slow, in whichever process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.num_tests = 0
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.num_tests = sum(item.get_closest_marker("slow") is not None for item in items)
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["num_left_out"] = self.num_tests
+
+    @pytest.hookimpl(optionalhook=True)  # of xdist
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.num_tests = node.workeroutput.get("num_left_out", 0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.num_tests and self.config.option.markexpr == "not slow":
+            terminalreporter.write_line(
+                f"{self.num_tests} slow tests are left out; `python -m pytest --slow` runs them"
+            )
 
 
 class _SkippedTests:

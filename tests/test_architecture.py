@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,14 +199,31 @@ SOURCES = list(sources())
 MODULES = {source.module for source in SOURCES}
 
 
-def each(*, floor: str = "", needs_torch: bool | None = None) -> pytest.MarkDecorator:
-    """Runs the test for each file (of that floor; of those that need torch, or do not)."""
+def each(
+    *, floor: str = "", needs_torch: bool | None = None
+) -> Callable[[Callable[[Source], None]], Callable[[], None]]:
+    """Runs the test for each file (of that floor; of those that need torch, or do not), as one test
+    that names all files that fail: thousands of tests would take longer than what they look at."""
     chosen = [
         source
         for source in SOURCES
         if floor in ("", source.floor) and needs_torch in (None, imports_torch(source.module))
     ]
-    return pytest.mark.parametrize("source", chosen, ids=lambda source: source.module)
+
+    def decorated(test: Callable[[Source], None]) -> Callable[[], None]:
+        def of_all() -> None:
+            failed = []
+            for source in chosen:
+                try:
+                    test(source)
+                except AssertionError as error:
+                    failed.append(f"{source.module}: {error}")
+            assert not failed, "\n".join(failed)
+
+        of_all.__name__, of_all.__doc__ = test.__name__, test.__doc__
+        return of_all
+
+    return decorated
 
 
 def imports_torch(module: str) -> bool:

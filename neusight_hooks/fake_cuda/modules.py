@@ -149,6 +149,7 @@ class _MovedTensors:
         self._swapped: list[tuple[Any, Any]] = []
         self._buffers: list[tuple[nn.Module, str, Any]] = []
         self._replaced: list[tuple[nn.Module, str, Any]] = []
+        self._scripted: list[tuple[nn.Module, str, Any]] = []
         self._meant: Any = WeakIdKeyDictionary()
 
     def lazy(self, tensor: Any, fn: Callable[[Any], Any]) -> None:
@@ -181,6 +182,10 @@ class _MovedTensors:
                 return
             moved_gradient = None if gradient is None else fn(gradient)
         _take_over(parameter, moved, self._recorder, self._swapped)
+        if isinstance(module, torch.jit.ScriptModule):
+            # It holds the tensor below the Python object, which has another one now.
+            module._parameters[name] = parameter
+            self._scripted.append((module, name, parameter))
         self._recorder.storages.mark(parameter, "parameter")
         if gradient is None:
             return
@@ -208,6 +213,8 @@ class _MovedTensors:
         """A model that was there before the forecast gets its own tensors back."""
         for tensor, real in reversed(self._swapped):
             _swap(tensor, real)
+        for module, name, parameter in self._scripted:
+            module._parameters[name] = parameter
         for module, name, buffer in reversed(self._buffers):
             module._buffers[name] = buffer
         for module, name, parameter in reversed(self._replaced):

@@ -7,10 +7,11 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["CallStack", "CallStacks", "call_site", "file_name", "program_line"]
+__all__ = ["CallStack", "CallStacks", "call_site", "file_name", "program_line", "program_variable"]
 
 #: The program's lines that led somewhere, innermost first, each as "file.py:12".
 CallStack = tuple[str, ...]
@@ -60,13 +61,53 @@ def _inside_packages(filename: str) -> str:
 def program_line() -> str:
     """The innermost line of the program itself, as `call_site` gives it: neither torch's nor
     neusight's nor that of an installed package, unless there is no other."""
+    frame = _program_frame()
+    if frame is None:
+        return call_site()
+    return f"{_name_in_program(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def program_variable(value: object) -> str:
+    """What the innermost function of the program calls a value: a variable of its own, an attribute
+    of its `self`, a global one; "" where none of them is the value."""
+    frame = _program_frame()
+    if frame is None:
+        return ""
+    own = _variables_of(frame)
+    attributes = getattr(own.get("self"), "__dict__", {})
+    submodules = attributes.get("_modules", {})
+    for names in (own, attributes, submodules, frame.f_globals):
+        # What pytest holds in between is no variable of the program.
+        found = next((n for n, each in names.items() if each is value and n.isidentifier()), "")
+        if found:
+            return found
+    return ""
+
+
+def _variables_of(frame: FrameType) -> dict[str, object]:
+    """A copy of a function's variables. Until Python 3.13 the frame keeps the dictionary that it
+    gives, and so what is in it: tensors would live longer than the program has them."""
+    variables = frame.f_locals
+    copied = dict(variables)
+    is_kept = sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED
+    if is_kept and sys.getrefcount(variables) == _FRAME_AND_HERE:  # else locals() gave it, too
+        variables.clear()
+    return copied
+
+
+#: References to what a frame gives: its own, that of a variable here, and that of a call with it.
+_FRAME_AND_HERE = 3
+
+
+def _program_frame() -> FrameType | None:
+    """The innermost frame of the program itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = _name_in_program(frame.f_code.co_filename)
         if name and not str(frame.f_globals.get("__name__")).startswith("neusight."):
-            return f"{name}:{frame.f_lineno}"
+            return frame
         frame = frame.f_back
-    return call_site()
+    return None
 
 
 @cache

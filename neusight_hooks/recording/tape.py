@@ -186,8 +186,8 @@ class RepeatedCall:
     @staticmethod
     def of(entries: Sequence[TapeEntry], outputs: Sequence[int]) -> RepeatedCall | None:
         """Of a call that left these entries, with storages of these numbers alive at its end, in
-        that order; None where it did more: waited, slept, or freed what others made. Operators are
-        not repeated.
+        that order; None where it did more: slept, waited but for a copy, or freed what others made.
+        Operators are not repeated.
         """
         entries = [entry for entry in entries if not isinstance(entry, TapedCalls)]
         allocated: dict[int, int] = {}
@@ -197,7 +197,7 @@ class RepeatedCall:
                 allocated[entry.number] = position
             elif isinstance(entry, TapedFree) and entry.number in allocated:
                 freed.add(entry.number)
-            elif not isinstance(entry, (TapedOp, Mark)) and not _is_cpu_work(entry):
+            elif not (isinstance(entry, (TapedOp, Mark)) or _is_cpu_work(entry) or _is_wait(entry)):
                 return None
         if set(outputs) != allocated.keys() - freed:
             return None
@@ -413,6 +413,11 @@ class Tape:
         """Appends ops and events as a captured graph launches them."""
         self.entries.extend(captured)
         self.gpu_ops += _num_ops(captured)
+
+
+def _is_wait(entry: TapeEntry) -> bool:
+    """Whether the host waits for a copy; what it then reads is watched apart."""
+    return isinstance(entry, Synchronize) and entry.reason == "copy"
 
 
 def _is_cpu_work(entry: TapeEntry) -> bool:

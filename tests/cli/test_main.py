@@ -136,6 +136,7 @@ def test_a_module_sees_its_package(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == "inside __main__ pkg ['--x']"
 
 
+@pytest.mark.slow
 def test_the_same_script_gives_the_same_json_byte_for_byte(tmp_path: Path) -> None:
     script(tmp_path, TRAIN)
 

@@ -21,37 +21,54 @@ PROJECT = ROOT / "examples" / "ci"
 Check = Callable[..., tuple[int, dict[str, Any], str]]
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with a baseline of today's tool."""
+    folder = tmp_path_factory.mktemp("example") / "project"
+    shutil.copytree(PROJECT, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert main(["check", "--update"]) == 0
+    forget_modules()
+    return folder
+
+
+def forget_modules() -> None:
+    """The next check imports the project's modules again."""
+    linecache.clearcache()
+    for name in ("model", "train"):
+        sys.modules.pop(name, None)
+
+
 @pytest.fixture
 def check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Check:
     """Checks a copy of the project with a pull request applied, as GitHub would: the exit code,
-    the case's JSON, all that was printed. The baseline is of today's tool."""
+    the case's JSON, all that was printed."""
     folder = tmp_path / "project"
-    shutil.copytree(PROJECT, folder)
+    shutil.copytree(project, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(folder))
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def run(pull_request: str = "", *options: str) -> tuple[int, dict[str, Any], str]:
+    def run(pull_request: str = "") -> tuple[int, dict[str, Any], str]:
         if pull_request:
             patch = PROJECT / "pull_requests" / f"{pull_request}.patch"
             subprocess.run(["git", "apply", str(patch)], check=True)
-        linecache.clearcache()
-        for name in ("model", "train"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        code = main(["check", "--json", "report.json", *options])
-        document = json.loads((folder / "report.json").read_text())
-        for name in ("model", "train"):
-            sys.modules.pop(name, None)  # for good: the next test has a model of its own
-        [case] = document["cases"]
+        code = main(["check", "--json", "report.json"])
+        forget_modules()
+        [case] = json.loads((folder / "report.json").read_text())["cases"]
         return code, case, capsys.readouterr().out
 
     if shutil.which("git") is None:
         pytest.skip("git applies the pull requests")
-    run("", "--update")
     return run
 
 

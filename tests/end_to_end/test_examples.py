@@ -67,10 +67,9 @@ def test_generated_text_has_a_first_token_and_more(tmp_path: Path) -> None:
     assert found["kv_bytes_per_token"] == 2 * 2 * 8 * 128 * 2
 
 
-@pytest.mark.parametrize("script", ["serve_own_model.py", "serve_llama.py"])
-def test_a_model_is_served(script: str, tmp_path: Path) -> None:
-    run("-m", "neusight", "serve", str(EXAMPLES / script), "--gpu", "H100", "--requests", "20",
-        "--output", "8", "--json", "o.json", cwd=tmp_path)  # fmt: skip
+def test_a_model_is_served(tmp_path: Path) -> None:
+    run("-m", "neusight", "serve", str(EXAMPLES / "serve_own_model.py"), "--gpu", "H100",
+        "--requests", "20", "--output", "8", "--json", "o.json", cwd=tmp_path)  # fmt: skip
 
     document = json.loads((tmp_path / "o.json").read_text())
     assert document["points"][0]["num_requests"] == 20
@@ -93,28 +92,15 @@ def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
     assert compiled["peak_memory_bytes"] <= eager["peak_memory_bytes"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [("--checkpoint",), ("--tp", "4", "--replicas", "2")])
-def test_a_sharded_llama_is_forecast(how: tuple[str, ...], tmp_path: Path) -> None:
-    script = (str(EXAMPLES / "train_fsdp.py"), "--size", "tiny", "--seq", "128", *how)
+def test_a_sharded_llama_is_forecast(tmp_path: Path) -> None:
+    script = (str(EXAMPLES / "train_fsdp.py"), "--size", "tiny", "--seq", "128")
     run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "1", "--json", "o.json",
-        "--world-size", "16", "--rank", "15", *script, cwd=tmp_path)  # fmt: skip
+        "--world-size", "8", "--rank", "7", *script, "--tp", "2", "--replicas", "2",
+        cwd=tmp_path)  # fmt: skip
 
     document = json.loads((tmp_path / "o.json").read_text())
 
     assert document["unmapped"] == []
-
-
-@pytest.mark.slow
-def test_stages_of_split_layers_are_forecast_together(tmp_path: Path) -> None:
-    script = (str(EXAMPLES / "train_tp_pp.py"), "--size", "tiny", "--seq", "128", "--tp", "2")
-    run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "1", "--json", "o.json",
-        "--world-size", "4", "--rank", "all-distinct", *script, cwd=tmp_path)  # fmt: skip
-
-    document = json.loads((tmp_path / "o.json").read_text())
-
-    assert document["unmapped"] == []
-    assert len(document["ranks"]) == 4
 
 
 @pytest.mark.parametrize("how", [(), ("--shard",)])
@@ -130,15 +116,15 @@ def test_one_rank_of_many_is_forecast_behind_torchrun(how: tuple[str, ...], tmp_
 
 
 def test_a_plan_ranks_what_fits(tmp_path: Path) -> None:
-    run("-m", "neusight", "plan", "--gpu", "H100", "--world-size", "8", "--sweep", "tp=1,2,3",
+    run("-m", "neusight", "plan", "--gpu", "H100", "--world-size", "8", "--sweep", "tp=2,3",
         "--sweep", "checkpoint", "--quiet", "--json", "o.json",
         str(EXAMPLES / "plan_parallelism.py"), "--layers", "2", "--width", "512",
         "--vocabulary", "1000", "--seq", "512", "--global-batch", "8", cwd=tmp_path)  # fmt: skip
 
     document = json.loads((tmp_path / "o.json").read_text())
 
-    assert {item["settings"]["tp"] for item in document["points"]} == {"1", "2"}
-    assert len(document["points"]) == 4
+    assert {item["settings"]["tp"] for item in document["points"]} == {"2"}
+    assert len(document["points"]) == 2
     assert {item["world_size"] for item in document["points"]} == {8}
     tokens = {
         round(item["tokens_per_second"] * item["latency_us"] / 1e6) for item in document["points"]

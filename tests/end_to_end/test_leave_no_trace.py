@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -276,6 +277,7 @@ print(json.dumps(probe()))
 """
 
 
+@cache
 def behaviour(*arguments: str) -> dict[str, str]:
     import json
 

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -88,7 +89,9 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+@cache
 def forecast_training(name: str, dtype: str, gpu: str = "H100") -> neusight.Forecast:
+    """Several tests look at one forecast."""
     autocast = DTYPES[dtype]
     with warnings.catch_warnings(), neusight.forecast_on(gpu) as forecast:
         warnings.simplefilter("ignore")  # of transformers

@@ -1,4 +1,8 @@
-"""Commands that documents, the first lines of examples and hints print run as they are printed."""
+"""Commands that documents, the first lines of examples and hints print run as they are printed.
+
+Each way to call a command runs once: what shows its output in a document runs in
+test_document_outputs.py, and what another command has all options of does not run again.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,34 @@ for _ in range(8):
 """
 
 
-#: What these need is nowhere here; the tests named run the commands with files of their own.
+#: What these need is nowhere here, or they run elsewhere.
 NOT_RUN = {
     r"profile|measured\.pt\.trace|PROFILE|\bcarry\b": "a profile of a real GPU: tests/profiles",
     r"plan --model": "the configuration of a model: tests/layouts",
     r"all_reduce_perf": "what nccl-tests print on a cluster: tests/clusters",
     r"validate measured": "measured workloads: tests/profiles/test_validation.py",
     r"evaluate|\bfit\b": "measurements of others: tests/suites, tests/training",
+    r"neusight doctor": "tests/cli/commands/test_doctor.py",
 }
 #: Arguments that make a script of the examples small, as a user would add them.
 SMALL = {
     "examples/train_gpt2.py": "--batch 1 --seq 64",
     "examples/plan_parallelism.py": "--layers 2 --width 512 --vocabulary 1000 --seq 512 "
     "--global-batch 16",
+    "examples/serve_llama.py": "--requests 10 --output 8",
+    "examples/serve_own_model.py": "--requests 10 --output 8",
     "examples/train_ddp.py": "--layers 2 --width 256",
     "examples/train_fsdp.py": "--size tiny --seq 128",
     "examples/train_tp_pp.py": "--size tiny --seq 128",
+}
+#: Values of options, and smaller ones that take the same way.
+SMALLER = {
+    r"(--sweep [\w-]+=\w+,\w+),[\w,]+": r"\1",
+    r"--world-size (?:16|64|512)\b": "--world-size 4",
+    r"--nproc-per-node 8": "--nproc-per-node 2",
+    r"--gpus-per-node 8": "--gpus-per-node 2",
+    r"--tp 8": "--tp 2",
+    r"--size 405b": "--size tiny",
 }
 #: Runs commands one after the other in one process, which loads torch once; prints what failed.
 RUN_ALL = """
@@ -89,6 +105,12 @@ def of_the_examples() -> list[tuple[str, str]]:
     return found
 
 
+def of_outputs() -> list[str]:
+    """Commands whose output a document shows, which scripts/docs runs."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "GUIDE.md")]
+    return [found for text in texts for found in re.findall(r"<!-- output.*: (neus.*) -->", text)]
+
+
 def of_contributing() -> list[tuple[str, str]]:
     """Lines of Python that CONTRIBUTING.md prints."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -97,21 +119,47 @@ def of_contributing() -> list[tuple[str, str]]:
     ]
 
 
+def options_of(words: list[str]) -> frozenset[str]:
+    """The command, the script and the options of a command, without their values."""
+    return frozenset(
+        word for at, word in enumerate(words) if at < 2 or word.startswith("--") or ".py" in word
+    )
+
+
 def runnable() -> list[list[str]]:
-    """The words of every command but those of `NOT_RUN`, each once, examples made small."""
+    """The words of every command but those of `NOT_RUN` and those whose options another one has
+    too, examples made small, and stopped by an op that no kernel is known for."""
     whole = [(name, text) for name, text in MENTIONS if name != "CHANGELOG.md" and ".py" in text]
     whole += [(name, text) for name, text in MENTIONS if re.search(r"\.json|measured/", text)]
     texts = dict.fromkeys(
         text for _, text in (*COMMANDS, *whole, *of_the_examples(), *of_contributing())
     )
-    commands = []
+    shown = {options_of(shlex.split(text)) for text in of_outputs()}
+    found: dict[frozenset[str], list[str]] = {}
     for text in texts:
-        if any(re.search(pattern, text) for pattern in NOT_RUN):
-            continue
         words = shlex.split(text)
-        small = next((more for script, more in SMALL.items() if script in words), "")
-        commands.append([*words, *shlex.split(small)])
-    return commands
+        options = options_of(words)
+        if any(re.search(pattern, text) for pattern in NOT_RUN) or options in shown:
+            continue
+        found.setdefault(options if words[0] == "neusight" else frozenset([text]), words)
+    covering = (*shown, *found)
+    return [
+        made_small(words)
+        for options, words in found.items()
+        if not any(options < other for other in covering)
+    ]
+
+
+def made_small(words: list[str]) -> list[str]:
+    """The command with fewer values and ranks, and for a small example."""
+    text = shlex.join(words)
+    for pattern, smaller in SMALLER.items():
+        text = re.sub(pattern, smaller, text)
+    words = shlex.split(text)
+    script = next((word for word in words if word in SMALL), "")
+    if words[1] == "run" and script:
+        words[2:2] = ["--strict", "--steps", "1"]
+    return [*words, *shlex.split(SMALL.get(script, ""))]
 
 
 def test_commands_of_every_place_are_found() -> None:
@@ -119,7 +167,8 @@ def test_commands_of_every_place_are_found() -> None:
 
     assert {"README.md", "GUIDE.md", "TROUBLESHOOTING.md", "CONTRIBUTING.md"} <= names
     assert {"train_ddp.py", "train_fsdp.py", "new_gpu.py", "plan_parallelism.py"} <= names
-    assert len(runnable()) > 35
+    assert len(of_outputs()) >= 5
+    assert len(runnable()) > 25
 
 
 def lay_out(folder: Path) -> None:
@@ -141,11 +190,10 @@ def test_every_printed_command_runs(tmp_path: Path) -> None:
         pytest.skip("git compares the revisions")
     lay_out(tmp_path)
     saved = [f"neusight run --gpu H100 --quiet --save {name}.json.gz train.py"
-             for name in ("before", "after", "a", "b")]  # fmt: skip
+             for name in ("a", "b")]  # fmt: skip
     measured = [
         "neusight measure --rehearse H100 --quick --out measured/mygpu",
         "neusight calibrate measured/mygpu --out h100.json",
-        "neusight check --gpu H100 --update train.py",
     ]
     commands = [*map(shlex.split, (*saved, *measured)), *runnable()]
 
@@ -155,6 +203,6 @@ def test_every_printed_command_runs(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr[-4000:]
-    assert {"out.json", "report.html", "runs", "recording.json.gz", "both.html"} <= {
+    assert {"out.json", "report.html", "recording.json.gz", "both.html"} <= {
         path.name for path in tmp_path.iterdir()
     }

@@ -132,6 +132,7 @@ def test_a_check_that_does_not_end_in_time_blames_the_machine_not_torch(
     assert list(fresh_check.rglob("*.json")) == []
 
     monkeypatch.delenv(core.SELF_CHECK_LIMIT_VARIABLE)
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     self_check()
 
 
@@ -156,6 +157,7 @@ def test_the_check_is_remembered_for_each_torch_build(
         return real(*args, **kwargs)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     self_check()
     self_check.cache_clear()
     self_check()
@@ -181,11 +183,15 @@ def test_a_read_only_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     self_check.cache_clear()
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
 
     self_check()
 
 
-def test_a_damaged_memory_is_checked_again(fresh_check: Path) -> None:
+def test_a_damaged_memory_is_checked_again(
+    fresh_check: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
     file = core._cache_file()
     file.parent.mkdir(parents=True)
     file.write_text("{ not json")

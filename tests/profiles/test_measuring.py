@@ -405,6 +405,7 @@ def measure_py() -> Callable[..., subprocess.CompletedProcess[str]]:
     return call
 
 
+@pytest.mark.slow
 def test_all_of_it_is_rehearsed_from_a_bare_clone(
     tmp_path: Path, measure_py: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

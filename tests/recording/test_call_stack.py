@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,12 @@ import neusight
 from neusight.forecast import Forecast, forecast_options
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import run_program
-from neusight.recording.call_stack import CallStacks, call_site, program_line
+from neusight.recording.call_stack import (
+    CallStacks,
+    call_site,
+    program_line,
+    program_variable,
+)
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
 from neusight.session import Session, SessionOptions
 from places import ROOT
@@ -229,3 +235,32 @@ def test_the_program_s_line_is_not_that_of_a_package_it_uses() -> None:
     line = package["where"](program_line)  # here
 
     assert line == line_of('package["where"](program_line)  # here')
+
+
+class Value:
+    """What a variable may hold."""
+
+
+ONE_FOR_ALL = Value()
+
+
+def test_a_value_is_named_as_the_function_that_runs_calls_it() -> None:
+    mine, other = Value(), SimpleNamespace(held=Value())
+
+    assert program_variable(mine) == "mine"
+    assert program_variable(ONE_FOR_ALL) == "ONE_FOR_ALL"
+    assert program_variable(other.held) == ""
+
+
+def test_naming_a_value_keeps_no_other_alive_and_leaves_what_locals_gave() -> None:
+    def look(*, keeps_locals: bool) -> tuple[bool, bool]:
+        value, large = Value(), Value()
+        seen = weakref.ref(large)
+        given = locals() if keeps_locals else {}
+        program_variable(value)
+        is_whole = not keeps_locals or "value" in given
+        del large, given
+        return seen() is None, is_whole
+
+    assert look(keeps_locals=False) == (True, True)
+    assert look(keeps_locals=True)[1]

@@ -29,9 +29,10 @@ def batch_of_step(taped: Sequence[TapeEntry], *, trains: bool, rolls_out: bool =
     samples, since siblings see the same ones. In inference, the largest call; where tokens are
     decoded, one token for each call and sequence. Where an iteration `rolls_out`: what the calls
     without gradients before its first update were given, which the updates use again and again.
-    What is computed from the output of another call of the step does not enter it. Without calls,
-    the first product of each pass counts. What loaders
-    yield goes before, but for batches that only calls without a backward pass follow.
+    What is computed from the output of another call of the step does not enter it, nor what a
+    generator is given for samples that are judged beside the data. Without calls, the first product
+    of each pass counts. What loaders yield goes before, but for batches that only calls without a
+    backward pass follow.
 
     >>> batch_of_step([], trains=True)
     Batch(samples=None, tokens=None, known_by='', source='')
@@ -110,7 +111,7 @@ def _is_for_training(following: Iterable[TapedInput]) -> bool:
 
 def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
     by_owner: dict[object, list[_CountedInput]] = defaultdict(list)
-    for item in _without_computed(calls):
+    for item in _without_computed(calls, learns=learns):
         by_owner[item.taped.owner].append(item)
     if learns:
         return _largest([_together(_passes(items), "into") for items in by_owner.values()])
@@ -119,16 +120,32 @@ def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
     return _largest([_inferred([*prompts, *items]) for items in decoding or by_owner.values()])
 
 
-def _without_computed(calls: Sequence[_CountedInput]) -> list[_CountedInput]:
+def _without_computed(calls: Sequence[_CountedInput], *, learns: bool) -> list[_CountedInput]:
     """Without those whose input other calls of the step computed, or also where autograd does not
-    say so: what was detached for one call may not have been for another."""
+    say so: what was detached for one call may not have been for another. In training also without
+    those whose output a module sees beside other samples in one pass, as a discriminator sees what
+    a generator made beside the data."""
     here = {id(item.taped) for item in calls}
     computed = [item for item in calls if id(item.taped.origin) in here]
     tensors = {item.taped.tensor for item in computed} - {None}
     found = {id(item.taped) for item in computed}
-    return [
+    given = [
         item for item in calls if id(item.taped) not in found and item.taped.tensor not in tensors
     ]
+    if not learns:
+        return given
+    uses = {(item.taped.owner, item.taped.backward) for item in given}
+    generated = {
+        id(item.taped.origin)
+        for item in computed
+        if (item.taped.owner, item.taped.backward) in uses and not _is_of_one_owner(item.taped)
+    }
+    return [item for item in given if id(item.taped) not in generated] or given
+
+
+def _is_of_one_owner(item: TapedInput) -> bool:
+    """Whether what computed an input is the module that is given it."""
+    return item.origin is not None and item.origin.owner == item.owner
 
 
 def _passes(items: Sequence[_CountedInput]) -> list[TapedInput]:

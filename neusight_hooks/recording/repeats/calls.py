@@ -22,6 +22,13 @@ from torch.utils import _pytree as pytree
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.dispatch.math_settings import MathSettings
+from neusight.recording.repeats.outputs import (
+    CallOutput,
+    NewTensor,
+    objects_in,
+    output_of,
+    share_one,
+)
 from neusight.recording.repeats.purity import CallWatch, context_values
 from neusight.recording.repeats.state import COMPILED_CALL, State, plain_value, state_of
 from neusight.recording.storages import StorageWatch
@@ -43,30 +50,12 @@ _MAX_REFUSALS = 3
 _SEEN = ("aten::", "prims::", "inductor::")
 
 
-@dataclass(frozen=True)
-class _NewTensor:
-    """An output that each call makes."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True)
-class _SameInput:
-    """An output that is the input at this place."""
-
-    place: int
-
-
 @dataclass(frozen=True, eq=False)
 class _Repetition:
     """How a call is repeated, while the state is this one."""
 
     call: RepeatedCall
-    outputs: tuple[Any, ...]
-    structure: Any
+    output: CallOutput
     state: State
 
 
@@ -81,6 +70,7 @@ class _Calls:
     num_refusals: int = 0
     watch: CallWatch | None = None
     entries: Sequence[TapeEntry] = ()
+    returned: Sequence[weakref.ref[Any]] = ()
     repetition: _Repetition | None = None
 
 
@@ -172,6 +162,7 @@ class RepeatedCalls:
         calls, entries = watched.calls, self.tape.entries[watched.start : self.tape.position()]
         before, calls.watch = calls.watch, watched.watch
         entries_before, calls.entries = calls.entries, entries
+        returned_before, calls.returned = calls.returned, objects_in(output)
         if (
             watched.watch.reason
             or sys.exc_info()[0] is not None
@@ -183,7 +174,8 @@ class RepeatedCalls:
             return False
         if before is None:
             return False
-        calls.repetition = self._repetition(watched, before, entries_before, module, output)
+        if not share_one(returned_before, calls.returned):
+            calls.repetition = self._repetition(watched, before, entries_before, module, output)
         if calls.repetition is None:
             calls.num_refusals += 1
             calls.watch, calls.count = None, 0
@@ -239,23 +231,19 @@ class RepeatedCalls:
         self._repeats = False
 
     def _repeat(self, calls: _Calls, repetition: _Repetition, inputs: Sequence[Any]) -> Any:
-        outputs: list[Any] = []
         numbers: list[int] = []
+
+        def make_tensor(new: NewTensor) -> ForecastTensor:
+            made = self.mode.new_tensor(new.shape, new.stride, new.dtype, new.device)
+            numbers.append(self.storages.adopt(made))
+            return made
+
         with torch._C._DisableTorchDispatch():
-            for output in repetition.outputs:
-                if isinstance(output, _NewTensor):
-                    made = self.mode.new_tensor(
-                        output.shape, output.stride, output.dtype, output.device
-                    )
-                    numbers.append(self.storages.adopt(made))
-                    outputs.append(made)
-                else:
-                    is_input = isinstance(output, _SameInput)
-                    outputs.append(inputs[output.place] if is_input else output)
+            output = repetition.output.made(inputs, make_tensor)
         self.tape.add_call(TapedCall(repetition.call, tuple(numbers)))
         self.num_repeated[calls.name, calls.line] += 1
         self.num_calls[calls.name, calls.line] += 1
-        return pytree.tree_unflatten(outputs, repetition.structure)
+        return output
 
     # -- watching ---------------------------------------------------------------------------------
 
@@ -285,45 +273,19 @@ class RepeatedCalls:
         ops = _ops(entries)
         if ops is None or ops != _ops(entries_before):
             return None
-        leaves, structure = pytree.tree_flatten(output)
-        described = self._describe(leaves, watched.inputs)
+        described = output_of(output, watched.inputs, self._number_of_new)
         if described is None:
             return None
-        outputs, numbers = described
+        whole, numbers = described
         call = RepeatedCall.of(entries, numbers)
-        return None if call is None else _Repetition(call, outputs, structure, state)
+        return None if call is None else _Repetition(call, whole, state)
 
-    def _describe(
-        self, leaves: Sequence[Any], inputs: Sequence[Any]
-    ) -> tuple[tuple[Any, ...], list[int]] | None:
-        """How outputs are made again, and the numbers of their storages; None where one is more
-        than a new tensor of unknown values, an input or a constant."""
-        places = {id(leaf): place for place, leaf in enumerate(inputs)}
-        outputs: list[Any] = []
-        numbers: list[int] = []
-        for leaf in leaves:
-            if not isinstance(leaf, torch.Tensor):
-                if plain_value(leaf) is None:
-                    return None
-                outputs.append(leaf)
-            elif id(leaf) in places:
-                outputs.append(_SameInput(places[id(leaf)]))
-            elif type(leaf) is ForecastTensor and self._is_new(leaf):
-                number = self.storages.number_of(leaf)
-                if number is None or number in numbers:
-                    return None
-                numbers.append(number)
-                outputs.append(
-                    _NewTensor(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf._fake_device)
-                )
-            else:
-                return None
-        return tuple(outputs), numbers
-
-    def _is_new(self, tensor: ForecastTensor) -> bool:
+    def _number_of_new(self, tensor: ForecastTensor) -> int | None:
+        """The number of its storage where that is its own and nobody knows its values."""
         num_bytes = tensor.untyped_storage().nbytes()
         is_whole = num_bytes == tensor.numel() * tensor.element_size()
-        return is_whole and tensor not in self.known and not tensor.requires_grad
+        is_new = is_whole and tensor not in self.known and not tensor.requires_grad
+        return self.storages.number_of(tensor) if is_new else None
 
     def _key(
         self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 
 import torch
 
+from neusight.recording.call_stack import program_variable
+
 __all__ = ["Optimizers"]
 
-#: An optimizer that updates modules of more classes is named by its own class alone.
+#: An optimizer that updates more different modules is named by its own class alone.
 _MODULES_NAMED = 3
 
 
@@ -19,10 +22,11 @@ class Optimizers:
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._trained: set[int] = set()
-        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, str] = (
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[str, str]] = (
             weakref.WeakKeyDictionary()
         )
-        self._called: weakref.WeakKeyDictionary[torch.nn.Module, None] = weakref.WeakKeyDictionary()
+        #: Modules that were called, with the variable that the program had for each.
+        self._called: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
 
     def created(self, optimizer: torch.optim.Optimizer) -> None:
         """One was made inside the block."""
@@ -40,22 +44,21 @@ class Optimizers:
 
     def called(self, module: torch.nn.Module) -> None:
         """A module was called from outside any other."""
-        self._called[module] = None
+        if module not in self._called:
+            self._called[module] = program_variable(module)
 
-    def updated_by(self, optimizer: torch.optim.Optimizer) -> str:
-        """The classes of the called modules whose parameters it updates, all of them; empty where
-        it updates none as a whole."""
+    def updated_by(self, optimizer: torch.optim.Optimizer) -> tuple[str, str]:
+        """The called modules whose parameters it updates, all of them: by their classes, and by the
+        program's variables. Each is empty where it updates none as a whole, or many."""
         if optimizer in self._updates:
             return self._updates[optimizer]
         updated = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        names: dict[str, None] = {}
-        for module in self._called:
-            parameters = [each for each in module.parameters() if each.requires_grad]
-            if parameters and all(id(each) in updated for each in parameters):
-                names[type(module).__name__] = None
-        words = " and ".join(names) if len(names) <= _MODULES_NAMED else ""
-        self._updates[optimizer] = words
-        return words
+        modules = [module for module in self._called if _is_updated(module, updated)]
+        names = self._updates[optimizer] = (
+            _listed(type(module).__name__ for module in modules),
+            _listed(self._called[module] for module in modules),
+        )
+        return names
 
     @property
     def any_alive(self) -> bool:
@@ -85,3 +88,16 @@ class Optimizers:
     def train(self, module: torch.nn.Module) -> bool:
         """Whether one of them trains parameters of this module."""
         return any(id(parameter) in self._trained for parameter in module.parameters())
+
+
+def _is_updated(module: torch.nn.Module, updated: set[int]) -> bool:
+    """Whether all that is trained of a module is among the parameters with these ids."""
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    return bool(parameters) and all(id(each) in updated for each in parameters)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Different names joined; empty where there are many, or where one is not known."""
+    different = list(dict.fromkeys(names))
+    is_known = len(different) <= _MODULES_NAMED and all(different)
+    return " and ".join(different) if is_known else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
@@ -250,13 +250,14 @@ class StepEndNames:
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._updated: dict[int, str] = {}
+        #: What each optimizer updates, in the ways to name it, the usual one first.
+        self._updated: dict[int, tuple[str, ...]] = {}
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._shared: dict[Hashable, int] = {}
 
-    def of_optimizer(self, optimizer: torch.optim.Optimizer, updated: str = "") -> int:
-        """The number of an optimizer that stepped; `updated` names the modules it updates, shown
-        where it distinguishes optimizers that take turns."""
+    def of_optimizer(self, optimizer: torch.optim.Optimizer, updated: tuple[str, ...] = ()) -> int:
+        """The number of an optimizer that stepped; `updated` are names of the modules it updates,
+        the first of them shown that distinguishes optimizers that take turns."""
         number = self._number_of(optimizer)
         self._updated[number] = updated
         return number
@@ -285,9 +286,8 @@ class StepEndNames:
 
     def words(self, turns: Sequence[int], *, of: str) -> str:
         """One line: `of` is what a turn is, "step" or "call"."""
-        kinds = set(turns)
-        differ = len({self._updated.get(turn, "") for turn in kinds}) == len(kinds) > 1
-        runs = [(self._name_of(turn, differ), len(list(group))) for turn, group in groupby(turns)]
+        updated = self._distinguishing(set(turns))
+        runs = [(self._name_of(turn, updated), len(list(group))) for turn, group in groupby(turns)]
         if len(runs) > _MOST_KINDS_SHOWN:
             return f"{len(turns)} {of}s in turn, of {len(set(turns))} different ones"
         return ", then ".join(
@@ -295,9 +295,19 @@ class StepEndNames:
             for name, count in runs
         )
 
-    def _name_of(self, turn: int, with_modules: bool) -> str:
-        updated = self._updated.get(turn, "") if with_modules else ""
-        return f"{self._names[turn]} of {updated}" if updated else self._names[turn]
+    def _distinguishing(self, kinds: set[int]) -> dict[int, str]:
+        """What each of several optimizers updates, in the first way that names each differently."""
+        if len(kinds) > 1:
+            for names in zip_longest(
+                *(self._updated.get(kind, ()) for kind in kinds), fillvalue=""
+            ):
+                if len(set(names)) == len(kinds):
+                    return dict(zip(kinds, names, strict=True))
+        return {}
+
+    def _name_of(self, turn: int, updated: dict[int, str]) -> str:
+        modules = updated.get(turn)
+        return f"{self._names[turn]} of {modules}" if modules else self._names[turn]
 
     def _number_of(self, what: object) -> int:
         number = self._numbers.get(what)

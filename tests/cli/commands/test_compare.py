@@ -108,6 +108,7 @@ def test_what_cannot_be_compared_is_exit_code_2(
     assert stated in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_each_revision_runs_from_its_own_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_children_find_the_target_and_are_forecast(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "main.py").write_text(SCRIPT)

@@ -30,6 +30,7 @@ from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.guard.results import UnknownResultError
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
+from warm_python import run_python
 
 WORDS = ("train.py",)
 
@@ -300,6 +301,8 @@ def command(*words: str) -> list[str]:
 
 
 def neusight(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    if not stdin:
+        return run_python("-m", "neusight", *words)
     return subprocess.run(command(*words), capture_output=True, text=True, input=stdin)
 
 

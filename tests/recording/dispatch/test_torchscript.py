@@ -100,3 +100,23 @@ def test_tensorboard_is_given_the_graph_of_a_network(tmp_path: Path) -> None:
 
     ops = {node.op for node in graphs[0][0].node}
     assert {"aten::_convolution", "aten::batch_norm", "aten::linear"} <= ops
+
+
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_a_network_that_was_saved_is_loaded_and_moved(is_traced: bool, tmp_path: Path) -> None:
+    net, batch, path = make_net().eval(), torch.ones(2, 3, 32, 32), tmp_path / "net.pt"
+    saved: Any = trace(net, batch) if is_traced else torch.jit.script(net)
+    saved.save(path)
+    load: Any = torch.jit.load
+    before = load(path)
+    expected = before(batch)
+
+    with forecast_on("H100") as forecast:
+        for loaded in (load(path).cuda(), load(path, map_location="cuda"), before.cuda()):
+            found = loaded(batch.cuda())
+            assert (found.device.type, tuple(found.shape)) == ("cuda", (2, 10))
+            assert {tensor.device.type for tensor in loaded.state_dict().values()} == {"cuda"}
+
+    assert ops(*forecast.recording.steps)["aten::addmm"] == 3
+    assert forecast.unmapped == []
+    assert torch.equal(before(batch), expected)

@@ -346,6 +346,28 @@ def test_a_gan_without_a_loader_has_the_batch_of_one_network() -> None:
     assert batch_of(program).samples == 16
 
 
+@pytest.mark.parametrize("is_detached", [True, False])
+def test_what_a_generator_is_given_for_its_critic_is_no_batch(is_detached: bool) -> None:
+    """As in a Wasserstein GAN: five batches for the critic, then samples for the generator."""
+
+    def program() -> Callable[[], object]:
+        critic, generator = nn.Linear(8, 1).cuda(), nn.Linear(4, 8).cuda()
+        of_critic, of_generator = sgd(critic), sgd(generator)
+
+        def step() -> None:
+            for _ in range(5):
+                made = generator(torch.randn(16, 4, device="cuda"))
+                judged = critic(made.detach() if is_detached else made).mean()
+                (judged - critic(torch.zeros(16, 8, device="cuda")).mean()).backward()
+                of_critic.step()
+            critic(generator(torch.randn(16, 4, device="cuda"))).mean().backward()
+            of_generator.step()
+
+        return step
+
+    assert batch_of(program).samples == 5 * 16
+
+
 def test_networks_trained_in_turn_on_the_same_samples_have_them_once() -> None:
     """As in soft actor-critic: the critic's batch is the actor's."""
 

@@ -144,6 +144,61 @@ def test_outputs_are_made_again_as_they_were_nested() -> None:
     assert last["loss"][1] is None and last["kind"] == "plain"
 
 
+class Cache:
+    """What a call computed, as a model of Hugging Face returns keys and values."""
+
+    def __init__(self, keys: torch.Tensor) -> None:
+        self.layers = [keys]
+        self.is_sliding = False
+
+
+class WithCache(Net):
+    def forward(self, x: torch.Tensor) -> Any:
+        out = super().forward(x)
+        # A new tensor of the host's values: the host waits for its copy.
+        return out, Cache(torch.cat([torch.tensor([], device=x.device), out.flatten()]))
+
+
+def test_an_object_that_each_call_makes_is_made_again() -> None:
+    def program_of(found: list[Any]) -> Program:
+        def program() -> None:
+            model = WithCache().cuda()
+            with torch.no_grad():
+                for _ in range(_CALLS):
+                    out, cache = model(torch.ones(4, 16).cuda())
+                    found[:] = [*found[-1:], cache]
+                    (out.sum() + cache.layers[0].sum()).item()
+
+        return program
+
+    last: list[Any] = []
+    steps, num_repeated = recorded(program_of(last))
+    ran, _ = recorded(program_of([]), repeats=False)
+
+    before, cache = last
+    assert num_repeated == _CALLS - CALLS_RUN
+    assert type(cache) is Cache
+    assert cache is not before and cache.layers[0] is not before.layers[0]
+    assert (cache.layers[0].shape, cache.is_sliding) == ((64,), False)
+    assert steps == ran
+
+
+def test_an_object_that_all_calls_return_is_not_made_again() -> None:
+    kept = Cache(torch.zeros(1))
+
+    class Keeping(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            kept.layers = [super().forward(x)]
+            return kept
+
+    def program() -> None:
+        model = Keeping().cuda()
+        with torch.no_grad():
+            assert all(model(torch.ones(4, 16).cuda()) is kept for _ in range(_CALLS))
+
+    assert recorded(program)[1] == 0
+
+
 def test_nothing_is_repeated_once_training_has_begun() -> None:
     def program() -> None:
         model = Net().cuda()

@@ -340,7 +340,9 @@ def test_five_updates_of_the_critic_and_one_of_the_generator_are_one_step(
 
     assert shape_of(forecast)[:2] == [("setup", 1), ("train", 6)]
     if not generator_first:
-        assert step_is(forecast) == "5 steps of RMSprop, then one step of RMSprop"
+        assert step_is(forecast) == (
+            "5 steps of RMSprop of critic, then one step of RMSprop of generator"
+        )
 
 
 def gan_of(num_iterations: int) -> Callable[[], None]:
@@ -1138,3 +1140,41 @@ def test_optimizers_that_take_turns_are_named_by_the_modules_they_update() -> No
     assert step_is(forecast) == (
         "one step of Adam of Discriminator, then one step of Adam of Generator"
     )
+
+
+def test_equal_modules_are_named_by_their_attributes() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.actor, self.critic = model(), model()
+            self.of_actor = torch.optim.Adam(self.actor.parameters())
+            self.of_critic = torch.optim.Adam(self.critic.parameters())
+
+        def update(self) -> None:
+            self.actor(inputs()).sum().backward()
+            self.of_actor.step()
+            self.critic(inputs()).sum().backward()
+            self.of_critic.step()
+
+    def train(_: object) -> None:
+        trainer = Trainer()
+        for _ in range(4):
+            trainer.update()
+
+    forecast = forecast_of(train)
+
+    assert step_is(forecast) == "one step of Adam of actor, then one step of Adam of critic"
+
+
+def test_equal_modules_without_names_of_their_own_are_not_named() -> None:
+    def train(_: object) -> None:
+        nets = [model(), model()]
+        optimizers = [torch.optim.Adam(net.parameters()) for net in nets]
+        for _ in range(4):
+            for net, optimizer in zip(nets, optimizers, strict=True):
+                net(inputs()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    forecast = forecast_of(train)
+
+    assert step_is(forecast) == "one step of Adam, then one step of Adam"
