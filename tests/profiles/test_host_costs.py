@@ -15,12 +15,7 @@ from neusight.integrations.profiles.reading.reading import read_profile, read_pr
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.timeline.host import HOST_COSTS, PROFILED, HostProfile
-from places import SHARED
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
+from places import TRACES, needs_traces
 
 
 def profile_on(host: HostProfile) -> Profile:

@@ -22,12 +22,7 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
 from neusight.predictors.registry import predict
-from places import SHARED
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
+from places import TRACES, needs_traces
 
 #: Dims, type, strides and value of an argument, as profiles write them.
 Input = tuple[Any, str, Any, str]

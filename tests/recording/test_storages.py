@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import torch
 from torch import nn
 
-import neusight
-from neusight.recording.recording import Alloc, Entry, Free, OpCall, StorageRef
-
-
-def entries(program: Any, **options: Any) -> list[Entry]:
-    with neusight.forecast_on("H100", **options) as forecast:
-        program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
+from neusight.recording.recording import Alloc, Free, OpCall, StorageRef
+from recorded_programs import entries
 
 
 def test_every_storage_is_allocated_once_and_views_none() -> None:

@@ -18,13 +18,9 @@ from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import TraceError, UnknownGPUError, UnsupportedKernelError
-from places import SHARED
+from places import TRACES, needs_traces
 
-TRACES = SHARED / "traces"
 RESNET = TRACES / "v100__resnet50_train_worker0.1623143089861.pt.trace.json.gz"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 
 def train(gpu: str) -> neusight.Forecast:

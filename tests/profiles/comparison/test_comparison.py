@@ -25,13 +25,9 @@ from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
-from places import ROOT, SHARED
+from places import ROOT, TRACES, needs_traces
 
 EXAMPLE = ROOT / "examples" / "compare_with_profile.py"
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 #: An operator call of a made trace: name, shapes, and its kernels with their microseconds.
 Call = tuple[str, list[list[int]], list[tuple[str, float]]]

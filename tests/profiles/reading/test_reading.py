@@ -15,14 +15,9 @@ from hypothesis import strategies as st
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.predictors.errors import TraceError
-from places import SHARED
+from places import TRACES, needs_traces
 
 Event = dict[str, Any]
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 
 def host(cat: str, name: str, ts: float, dur: float, **args: Any) -> Event:

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 
 import neusight
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
+from recorded_programs import values_of
 
 
 def test_masks_with_known_values_count_exactly() -> None:

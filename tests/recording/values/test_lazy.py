@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
+from recorded_programs import values_of
 
 
 def test_parameters_made_inside_hold_no_data_until_they_are_read() -> None:
