@@ -376,7 +376,7 @@ def test_samples_of_the_measuring_side_are_measurements_too() -> None:
     assert made.source["num_measurements"] == 2 and made.source["num_problems"] == 2
 
 
-def test_the_first_screen_tells_what_was_measured(tmp_path: Path) -> None:
+def test_the_first_screen_states_what_was_measured(tmp_path: Path) -> None:
     calibration = neusight.calibrate(write_trace(tmp_path / "t.json.gz", 256))
 
     text = forecast_of(384).on("H100", calibration=calibration).summary()

@@ -92,7 +92,7 @@ def test_a_scaled_host_keeps_what_belongs_to_the_device() -> None:
 
 
 @needs_traces
-def test_public_profiles_of_one_machine_tell_one_host() -> None:
+def test_public_profiles_of_one_machine_state_one_host() -> None:
     both = []
     for name in ("bert-small", "nsfw_image"):
         [path] = TRACES.glob(f"h100__*{name}*")

@@ -213,7 +213,7 @@ def test_a_probe_that_kills_the_process_costs_itself_alone(tmp_path: Path) -> No
     assert [refusal.subject for refusal in again.refusals] == [bad]  # not tried again
 
 
-def test_a_refused_probe_is_told_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_refused_probe_is_reported_and_not_tried_again(tmp_path: Path) -> None:
     text = sample()[3].text
     lab = Lab(refuses=frozenset([text]))
 
@@ -300,7 +300,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         run(tmp_path / "file" / "below", Lab(), "quick")
 
 
-def test_a_line_that_was_cut_off_is_told_and_measured_again(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_reported_and_measured_again(tmp_path: Path) -> None:
     run(tmp_path, Lab(), "quick")
     (tmp_path / "journal.jsonl").write_text('{"op": "ge')
     (tmp_path / "refused.jsonl").write_text('{"subject": "ge')

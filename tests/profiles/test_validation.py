@@ -285,7 +285,7 @@ def ratchet() -> ModuleType:
     return module
 
 
-def test_the_ratchet_tells_what_got_worse_and_forgives_rounding() -> None:
+def test_the_ratchet_states_what_got_worse_and_forgives_rounding() -> None:
     before = ratchet().scores_of("h100", Validation("H100", "tiled", (score(0.1), score(-0.2))))
     rows = (score(0.102), replace(score(-0.3), workload="-20%"))
     after = ratchet().scores_of("h100", Validation("H100", "tiled", rows))

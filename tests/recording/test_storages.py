@@ -38,7 +38,7 @@ def test_a_storage_is_freed_when_its_last_tensor_is() -> None:
     assert kinds == ["OpCall", "Alloc", "OpCall", "OpCall", "Alloc", "Free", "OpCall", "Free"]
 
 
-def test_parameters_gradients_and_states_are_told_apart() -> None:
+def test_parameters_gradients_and_states_are_distinguished() -> None:
     def program() -> None:
         model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.BatchNorm1d(100)).cuda()
         optimizer = torch.optim.Adam(model.parameters())
