@@ -69,7 +69,7 @@ def runs_the_program(function: F) -> F:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """While open, what ends a process from outside waits; then it comes. By handlers, not by the
-    mask of signals: other threads would take them. No other thread than the main one is told."""
+    mask of signals: other threads would take them. Only the main thread is notified."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a GPU is: the datasheet, and the few constants that only measurement tells."""
+"""What a GPU is: the datasheet, and the few constants that only measurement gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what a check saw with the baseline, and tells the tool's changes from the program's."""
+"""Compares what a check saw with the baseline, the tool's changes apart from the program's."""
 
 from __future__ import annotations
 

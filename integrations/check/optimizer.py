@@ -33,7 +33,7 @@ def optimizer_names(entries: Iterable[Entry]) -> str:
 
 
 def optimizer_change(before: Case, now: Case) -> str:
-    """In words; "" where nothing changed that can be told. Another learning rate is none."""
+    """In words; "" where nothing changed that is known. Another learning rate is none."""
     reported = []
     if before.optimizer != now.optimizer and before.optimizer and now.optimizer:
         reported.append(f"it was {before.optimizer} before")

@@ -353,7 +353,7 @@ class ForecastRegression:
     ) -> Forecast:
         """Judges a forecast, or that of `function(*args, **kwargs)` on the GPU `what`.
 
-        `name` tells several of one test apart; `tolerance` is as in [tool.neusight.tolerance].
+        `name` distinguishes several of one test; `tolerance` is as in [tool.neusight.tolerance].
         RegressionError says what got worse and where, BaselineError that there is no baseline.
         """
         __tracebackhide__ = True

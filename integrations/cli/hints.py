@@ -30,7 +30,7 @@ _EXAMPLES = {
 }  # fmt: skip
 _EXAMPLE_FILES = {"--html": "report.html", "--json": "out.json", "--save": "recording.json.gz"}
 
-#: Options by which scripts are told to use the GPU, and the value of each.
+#: Options that make scripts use the GPU, and the value of each.
 _DEVICE_OPTIONS = (
     ("--device", ("cuda",)),
     ("--accelerator", ("gpu",)),

@@ -176,7 +176,7 @@ def swept(
     quiet: bool = False,
 ) -> list[SweepPoint]:
     """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
-    time where there are cores; unless `quiet`, standard error is told how many have ended.
+    time where there are cores; unless `quiet`, standard error shows how many have ended.
     """
     at_once = max(1, min(2, os.cpu_count() or 1))
     points: list[SweepPoint] = []

@@ -68,7 +68,7 @@ def _tried(first: ProgramForecast, eager: Forecast) -> Trial:
     return Trial(eager, there)
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def trial_lines(trial: Trial) -> list[str]:

@@ -233,7 +233,7 @@ def print_help() -> None:
 
 
 def _session_options(options: argparse.Namespace, number: int) -> SessionOptions:
-    """As `neusight run` makes them, for a cell; what means nothing is told as there."""
+    """As `neusight run` makes them, for a cell; what means nothing is refused as there."""
     from neusight.integrations.program.options import STATED, ProgramOptions, stated_options
     from neusight.integrations.program.recorded import forecast_options_for
     from neusight.predictors.gpu import find_gpu

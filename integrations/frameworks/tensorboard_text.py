@@ -31,7 +31,7 @@ def advice_to_show(forecast: Forecast) -> list[Advice]:
 def forecast_markdown(forecast: Forecast, advice: Sequence[Advice]) -> str:
     """The forecast as Markdown; `advice` is on its step.
 
-    A program that does not fit is told what would make it fit instead.
+    Of a program that does not fit it shows what would make it fit instead.
     """
     verdict, *_ = summary = forecast.summary().splitlines()
     parts = [f"### {_plain(verdict)}", *_changes(forecast, advice), *_rows_of(forecast)]

@@ -87,7 +87,7 @@ _WEIGHT_GRADIENT = re.compile(r"backward_weight|wgrad|weight_gradient")
 
 
 class ProblemSize(NamedTuple):
-    """What tells problems of one class apart; `values` are () where no shapes were recorded."""
+    """What distinguishes problems of one class; `values` are () where no shapes were recorded."""
 
     kind: str
     values: tuple[int, ...]

@@ -307,7 +307,7 @@ def frozen(value: object, depth: int = 0) -> Any:
 
 
 def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
-    """The kernels that each call launches on that GPU, or why they cannot be told."""
+    """The kernels that each call launches on that GPU, or why they are not known."""
     return [
         heard if isinstance(heard, str) else _kernels(call, heard)
         for call, heard in zip(calls, ops_of_calls(calls, gpu), strict=True)

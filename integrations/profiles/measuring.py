@@ -326,7 +326,7 @@ class _Run:
                 return
             except WorkerLost as error:
                 self._count_loss(error)
-                # With nothing begun the first one is to blame, or the next start tells.
+                # With nothing begun the first one is to blame, or the next start shows.
                 culprit = begun or next(iter(left))
                 self._refuse(Refusal(culprit, str(error)))
                 done = {text.partition(" part=")[0] for text, _, _ in self._samples}

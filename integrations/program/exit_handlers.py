@@ -42,7 +42,7 @@ class ExitHandlers:
         self._unregister(function)
 
     def run(self) -> None:
-        """Calls them, last registered first; what one raises is told, as Python does, and the next
+        """Calls them, last registered first; what one raises is shown, as Python does, and the next
         one is called."""
         while self._handlers:
             function, args, kwargs = self._handlers.pop()

@@ -1,4 +1,4 @@
-"""What running a program gave, as one process tells it another."""
+"""What running a program gave, as one process sends it to another."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
 
 
 def _end_at_once(undo: ExitStack) -> None:
-    """Ctrl-C again, and the script has still not ended: nothing is left behind, nothing told."""
+    """Ctrl-C again, and the script has still not ended: nothing is left behind, nothing said."""
     signal.signal(signal.SIGINT, end_at_once)
     try:
         undo.close()
@@ -179,7 +179,7 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
 
 
 def _failed(error: Exception) -> Outcome:
-    """Shows the script's own error; one of neusight goes on to who tells it apart."""
+    """Shows the script's own error; one of neusight is passed on."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
     if is_debugging():

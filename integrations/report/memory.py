@@ -77,7 +77,7 @@ class MemoryReport:
 
     @cached_property
     def advice(self) -> MemoryAdvice:
-        """What is told."""
+        """What would make it fit."""
         forecast = self.forecast
         return memory_advice(
             forecast.recording,

@@ -54,7 +54,7 @@ def record_program(
         except RecordingError:
             path.unlink()
     ranks = range(program.num_ranks)
-    if program.split != "pp":  # ranks are alike: one of them tells
+    if program.split != "pp":  # ranks are alike: one of them suffices
         ranks = range(1)
     made = _together(tuple(_recording(program, gpu, data, rank) for rank in ranks), options)
     if path is not None:

@@ -1,4 +1,4 @@
-"""Which tensor an allocation is, as far as a recording tells."""
+"""Which tensor an allocation is, as far as a recording shows."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ __all__ = [
     "resumed_frames",
 ]
 
-#: Breaks, and recompiles, that are told on the first screen.
+#: Breaks, and recompiles, that are shown on the first screen.
 _ROWS_SHOWN = 3
 #: The op by which compiled code allocates.
 _ALLOCATES = "inductor::empty_strided_cuda"

@@ -46,7 +46,7 @@ _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "blo
 
 @dataclass(frozen=True)
 class SummaryData:
-    """What a forecast found, as far as it is told.
+    """What a forecast found, as far as it is shown.
 
     `unmapped` are ops without a mapping to kernels; `trace_path` where its trace was written;
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
@@ -417,7 +417,7 @@ def _all_ranks_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-#: Rows of what is alive at the peak that `to_json` tells.
+#: Rows of what is alive at the peak that `to_json` lists.
 _ALIVE_ROWS = 20
 
 

@@ -53,7 +53,7 @@ def differentiable(
 ) -> None:
     """Gives the op a backward pass: `saves` says of its inputs and its output which tensors are
     kept, `backward(saved, inputs, *gradients)` the gradient of each input. Of `inputs` only what is
-    no tensor is told, so that nothing else is kept alive."""
+    no tensor is passed, so that nothing else is kept alive."""
 
     def setup(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         ctx.save_for_backward(*saves(inputs, output))

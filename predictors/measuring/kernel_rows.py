@@ -145,7 +145,7 @@ def _size_from(kind: type[Any], size: Any) -> Size:
 
 
 def _num_parts(kind: type[Any]) -> int:
-    """How many parts of a size a row tells: which ranks of which program a group has, it does
+    """How many parts of a size a row states: which ranks of which program a group has, it does
     not."""
     return len(kind._fields) - len(kind._field_defaults)
 

@@ -84,7 +84,7 @@ def read_nccl_output(path: str | Path) -> list[NcclRun]:
 
 
 def _parts(lines: Sequence[str]) -> Iterator[list[str]]:
-    """The lines of each run: from where it tells its threads to where the next does."""
+    """The lines of each run: from where it states its threads to where the next does."""
     part: list[str] = []
     for line in lines:
         if _BEGIN.match(line) and any(_is_row(other) for other in part):

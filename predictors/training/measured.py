@@ -62,7 +62,7 @@ def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Da
 
 
 def _operation(sample: Sample) -> str:
-    """What was run, by what tells kernels of one class apart: layout, pass, library."""
+    """What was run, by what distinguishes kernels of one class: layout, pass, library."""
     words = dict(part.partition("=")[::2] for part in sample.probe.split()[1:])
     reported = ("layout", "backend", "direction", "implementation", "memory_format")
     parts = [sample.op, *(words[name] for name in reported if name in words)]

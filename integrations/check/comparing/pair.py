@@ -46,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides compared. `warnings` are what makes them hard to compare: told first."""
+    """Two sides compared. `warnings` are what makes them hard to compare: shown first."""
 
     first: Side
     second: Side
@@ -82,7 +82,7 @@ def pair_of(first: Side, second: Side) -> Pair:
     before, after = _observed(first), _observed(second)
     known = frozenset(row[:2] for row in before.case.waits)
     after = _observed(second, known)
-    # Nothing is judged: all that differs is told as it is, also where prices do.
+    # Nothing is judged: all that differs is shown as it is, also where prices do.
     alike = replace(before.case, tool=after.case.tool)
     return Pair(
         first,

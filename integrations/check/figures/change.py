@@ -160,7 +160,7 @@ def _throughput(
     latency: MetricChange,
     tolerance: Tolerance | None,
 ) -> MetricChange:
-    """It is the latency of one told the other way round: where no tolerance of its own is stated,
+    """It is the latency of one, the other way round: where no tolerance of its own is stated,
     it is as good or bad."""
     was, value = before[metric.name], now[metric.name]
     slower = latency.expected + latency.by_tool

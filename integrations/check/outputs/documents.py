@@ -86,7 +86,7 @@ def benchmark_json(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
 
 
 def _time_of_one(result: CaseResult) -> list[dict[str, Any]]:
-    """The throughput told so that smaller is better."""
+    """The throughput stated so that smaller is better."""
     rate = None if result.case is None else rate_of(result.case.metrics)
     if result.case is None or rate is None or result.kind in _GONE:
         return []

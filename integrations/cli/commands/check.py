@@ -210,7 +210,7 @@ def _settings_of(found: ProgramForecast) -> dict[str, str]:
     return settings
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- what is reported ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Reports:
 
 
 def tell(results: list[CaseResult], reports: Reports) -> int:
-    """Prints the report and writes what was asked for, all of it, before any problem is told."""
+    """Prints the report and writes what was asked for, all of it, before it reports problems."""
     folder = Path.cwd()
     for result in results:
         print(fitted(text_of(result, folder, quiet=reports.quiet), sys.stdout))

@@ -240,7 +240,7 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         max_ops=options.max_ops,
         samples=options.samples,
         tokens=options.tokens,
-        # `compare` tells the lines behind what differs.
+        # `compare` shows the lines behind what differs.
         with_stack=options.max_memory is not None or options.save is not None,
         rank=rank_options(options, start),
         ranks=read_ranks(options.rank)[1],

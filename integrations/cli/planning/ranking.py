@@ -27,7 +27,7 @@ _THOUSAND = 1e3
 
 @dataclass(frozen=True)
 class _Unit:
-    """What times and costs are told for: a thousand steps, or a million of the batch of a step."""
+    """What times and costs are for: a thousand steps, or a million of the batch of a step."""
 
     name: str
     rate: Callable[[SideBySideRow], float | None]

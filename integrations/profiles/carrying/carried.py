@@ -27,7 +27,7 @@ _NS_PER_US = 1000
 #: v0 of L40S).
 _SAME_HOST = 1.1
 
-#: Share of the kernel time from which on it is told that it was carried by bytes alone.
+#: Share of the kernel time from which on it is reported that it was carried by bytes alone.
 _TOLD = 0.01
 
 
@@ -71,9 +71,9 @@ def carry(
 
 
 def source_of(profile: Profile, source: str | GPU | None) -> GPU:
-    """The GPU that a profile is of: as stated, as it tells, or the nearest one of that model.
+    """The GPU that a profile is of: as stated, as it says, or the nearest one of that model.
 
-    TraceError where it is of another model than `source`, or nobody tells.
+    TraceError where it is of another model than `source`, or nothing states it.
     """
     stated = None if source is None else find_gpu(source)
     found = _stated_gpu(profile.device_name)

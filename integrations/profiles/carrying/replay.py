@@ -27,7 +27,7 @@ _FOLLOWS_NS = 20_000
 _CLOCKS_NS = 2_000
 
 #: From launch to start on an idle stream, and between queued kernels, ns, where a profile has none
-#: that tells (the medians of the H100 profiles of the `plain` host).
+#: that shows it (the medians of the H100 profiles of the `plain` host).
 _LATENCY_NS = 5_000
 _GAP_NS = 1_500
 

@@ -41,7 +41,7 @@ def nearest_gpu_by_name(name: str) -> GPU | None:
 
 def nearest_gpu(profile: Profile) -> NearestGPU | None:
     """The nearest by the figures that the profile reports its GPU, among several such by the name;
-    by the name alone where it tells none. None where nothing is like it."""
+    by the name alone where it states none. None where nothing is like it."""
     alike = alike_gpus(profile)
     by_name = nearest_gpu_by_name(profile.device_name)
     if alike:

@@ -45,7 +45,7 @@ REWRITTEN, KEPT = ReportInterval(1.0, 0.5), ReportInterval(_MINUTE_S, _MINUTE_S)
 
 
 class ProgressPlace(Protocol):
-    """Where it is told."""
+    """Where it is reported."""
 
     def show(self, text: str) -> None:
         """Shows the line, in place of the one before where that can be."""

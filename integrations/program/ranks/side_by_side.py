@@ -117,7 +117,7 @@ class _Server:
         )
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-C: every rank is told, as a terminal may have told this process alone."""
+        """Ctrl-C: every rank is notified, as a terminal may have notified this process alone."""
         self._is_interrupted = True
         for process in self._live:
             with suppress(ProcessLookupError):

@@ -29,7 +29,7 @@ class Revision:
 
     @property
     def title(self) -> str:
-        """How it is told.
+        """How it is shown.
 
         >>> Revision("main", "1a2b3c4d5e6f").title
         'main (1a2b3c4d)'

@@ -1,4 +1,4 @@
-"""The modules of a program as a tree: time and memory of each, blocks that repeat told as one."""
+"""The modules of a program as a tree: time and memory of each, blocks that repeat as one."""
 
 from __future__ import annotations
 

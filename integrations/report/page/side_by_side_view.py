@@ -31,7 +31,7 @@ _MODULE_ROWS = 2
 
 
 def labels_of(forecasts: Sequence[Forecast]) -> list[str]:
-    """What tells forecasts apart: the GPU, the script, else a number."""
+    """What distinguishes forecasts: the GPU, the script, else a number."""
     gpus = [forecast.gpu.name for forecast in forecasts]
     if len(set(gpus)) == len(gpus):
         return gpus

@@ -83,7 +83,7 @@ def install_compiler(
 
 
 def inductor_query_result(device_query: str, gpu: GPU) -> str | None:
-    """What `gpu` tells Inductor; None if the question is another one."""
+    """What `gpu` answers Inductor; None if the query is another one."""
     return repr(_answer(gpu)) if device_query == INDUCTOR_QUERY else None
 
 

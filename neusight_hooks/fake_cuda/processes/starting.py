@@ -1,4 +1,4 @@
-"""What starts other processes tells them whose forecast they belong to."""
+"""Processes that a program starts learn whose forecast they belong to."""
 
 from __future__ import annotations
 

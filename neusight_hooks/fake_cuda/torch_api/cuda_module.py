@@ -173,7 +173,7 @@ def supports_bf16(gpu: GPU) -> bool:
 
 
 def cudnn_version(gpu: GPU) -> int:
-    """torch.backends.cudnn.version: a ROCm build tells MIOpen's."""
+    """torch.backends.cudnn.version: a ROCm build reports MIOpen's."""
     return MIOPEN_VERSION if gpu.vendor == "amd" else gpu.cudnn_version
 
 

@@ -1,4 +1,4 @@
-"""Ops of the program's own that return as much as values say: a size is assumed, and told."""
+"""Ops of the program's own that return as much as values say: a size is assumed, and reported."""
 
 from __future__ import annotations
 

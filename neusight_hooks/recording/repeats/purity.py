@@ -173,7 +173,7 @@ def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _drops_nothing(given: Mapping[str, Any]) -> bool:
-    """Whether an op that may drop out (attention, recurrent layers) is told not to. A default is
+    """Whether an op that may drop out (attention, recurrent layers) is set not to. A default is
     to drop nothing."""
     return any(name in given and given[name] == 0 for name in ("dropout_p", "dropout"))
 

@@ -1,4 +1,4 @@
-"""Which ranks meet in a call, as its op tells: a collective's group, the two ends of a transfer."""
+"""Which ranks meet in a call, by its op: a collective's group, the two ends of a transfer."""
 
 from __future__ import annotations
 

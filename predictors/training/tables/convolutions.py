@@ -118,7 +118,7 @@ def _size_of(row: dict[str, Any], direction: Pass) -> ConvolutionSize:
 
 
 def _variant_of(row: dict[str, Any], gpu: GPU) -> Variant:
-    """cuDNN was let find its fastest algorithm; MIOpen's are the fastest without being told."""
+    """cuDNN searched for its fastest algorithm; MIOpen does so without being asked."""
     if max(row[f"dilation_{axis}"] for axis in _DIMENSIONS) > 1:
         return "dilated"
     return "fastest" if gpu.vendor == "nvidia" else ""

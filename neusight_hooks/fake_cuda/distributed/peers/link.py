@@ -42,7 +42,7 @@ class Link(Protocol):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told to stop in the midst of a step."""
+        """Whether it was stopped in the midst of a step."""
         ...
 
     def require_rank(self, rank: int) -> None:
