@@ -60,13 +60,7 @@ def _plain_product(
 
 @register_op("bitsandbytes::gemv_4bit")
 def gemv_4bit(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    A: TensorSpec,
-    B: TensorSpec,
-    shapeB: tuple[int, ...],
-    **others: Argument,
+    call: OpSignature, *, A: TensorSpec, B: TensorSpec, shapeB: tuple[int, ...], **others: Argument
 ) -> list[Kernel]:
     """A row times such a weight, in one kernel (kgemm_4bit_inference_naive)."""
     result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
@@ -160,7 +154,6 @@ def _scaled(
 )
 def optimizer_update(
     call: OpSignature,
-    math: MathMode,
     *,
     g: TensorSpec,
     p: TensorSpec,

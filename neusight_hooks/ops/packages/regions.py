@@ -69,12 +69,7 @@ def nms(call: OpSignature, math: MathMode, *, dets: TensorSpec, scores: TensorSp
     "torchvision::ps_roi_pool",
 )
 def pooled_regions(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    input: TensorSpec,
-    rois: TensorSpec,
-    sampling_ratio: int = 0,
+    call: OpSignature, *, input: TensorSpec, rois: TensorSpec, sampling_ratio: int = 0
 ) -> list[Kernel]:
     """A thread an element of the result, which reads four neighbours of each sample; what it reads
     is no more than the feature maps, which caches hold."""
@@ -108,7 +103,6 @@ def _samples(ratio: int) -> int:
 )
 def pooled_regions_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad: TensorSpec,
     rois: TensorSpec,

@@ -31,7 +31,7 @@ _MASKED_WIDTH = 1024
 
 @register_op("aten::_transform_bias_rescale_qkv")
 def transform_bias_rescale_qkv(
-    call: OpSignature, math: MathMode, *, qkv: TensorSpec, qkv_bias: TensorSpec
+    call: OpSignature, *, qkv: TensorSpec, qkv_bias: TensorSpec
 ) -> list[Kernel]:
     """Splits a joint projection into q, k and v, adding the bias."""
     return [

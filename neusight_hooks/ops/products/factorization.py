@@ -111,9 +111,7 @@ def _trailing_products(
 
 
 @register_op("aten::lu_unpack")
-def lu_unpack(
-    call: OpSignature, math: MathMode, *, LU_data: TensorSpec, LU_pivots: TensorSpec
-) -> list[Kernel]:
+def lu_unpack(call: OpSignature, *, LU_data: TensorSpec, LU_pivots: TensorSpec) -> list[Kernel]:
     """Two triangles and a permutation."""
     results = written_tensors(call)
     return [k for result in results for k in pointwise_kernel("triu", (LU_data,), (result,))]
