@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from neusight.timeline.host import HostProfile
     from neusight.timeline.launches import Pricing
 
-__all__ = ["enter_fake_cuda", "fake_cuda"]
-
 
 @contextmanager
 def fake_cuda(recorder: Recorder, gpu: GPU, **settings: Any) -> Iterator[None]:
@@ -106,7 +104,7 @@ def enter_fake_cuda(
             clocks.append(SimulatedClock(recorder, price, host))
         return clocks[0]
 
-    recorder.handlers = HANDLERS
+    recorder.handlers.update(HANDLERS)
     enter_cuda_core(undo)
     undo.enter_context(quiet_fake_kernels())
     patches = Patches()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.listeners import Listeners
 from neusight.recording.recording import (
     BatchSource,
     EmptyCache,
@@ -22,24 +23,6 @@ from neusight.recording.recording import (
     StorageKind,
     Synchronize,
 )
-
-__all__ = [
-    "CallToken",
-    "EnoughSteps",
-    "Follower",
-    "Launched",
-    "RepeatedCall",
-    "RunawayLoop",
-    "SingleEntry",
-    "Tape",
-    "TapeEntry",
-    "TapedAlloc",
-    "TapedCall",
-    "TapedCalls",
-    "TapedFree",
-    "TapedInput",
-    "TapedOp",
-]
 
 _CPU_WORK = "cpu ops"
 
@@ -253,7 +236,7 @@ class Tape:
         #: Operators that began and ended since the last entry.
         self.calls: list[CallToken | None] = []
         #: Called before an entry is written, to add to `calls` what ended.
-        self.before_entry: Callable[[], None] | None = None
+        self.before_entry = Listeners[[]]()
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0
         self.gpu_ops = 0
@@ -273,7 +256,7 @@ class Tape:
 
     def add_op(self, op: TapedOp) -> None:
         """An op on the GPU; RunawayLoop where it is one too many."""
-        if self._cpu_pending or self.before_entry is not None:
+        if self._cpu_pending or self.before_entry.functions:
             self.flush()
         self.gpu_ops += 1
         self.entries.append(op)
@@ -297,7 +280,7 @@ class Tape:
         """A mark, wait or event, while the program is listened to."""
         if not self.is_open:
             return
-        if self._cpu_pending or self.before_entry is not None:
+        if self._cpu_pending or self.before_entry.functions:
             self.flush()
         self.entries.append(entry)
 
@@ -335,8 +318,7 @@ class Tape:
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
-        if self.before_entry is not None:
-            self.before_entry()
+        self.before_entry()
         if self._cpu_pending:
             self._write_cpu_work()
         if self.calls:

@@ -10,8 +10,6 @@ import torch
 from neusight.recording.handlers.registry import Args, Kwargs, allocates
 from neusight.recording.recorder import Recorder
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 #: What a warp packs, rows by columns, and a thread of it (SparseSemiStructuredPack.h, torch 2.13).
@@ -49,7 +47,7 @@ def _know_product(recorder: Recorder) -> None:
     if declare is not None:
         declare()
         product = torch.ops.semi_structured.cusparselt_mm.default
-        recorder.handlers = {**recorder.handlers, product: _product}
+        recorder.handlers[product] = _product
 
 
 def _product(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
