@@ -18,17 +18,6 @@ from neusight.exit_codes import ExitCode
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "ENDING_SIGNALS",
-    "RELAY",
-    "Interrupts",
-    "end_at_once",
-    "raises_from_here",
-    "runs_the_program",
-    "signals_held",
-    "take_relayed",
-]
-
 #: Seconds after which an interrupt that could not be raised where it came is tried again.
 _REMIND_S = 0.002
 

@@ -41,16 +41,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "FILES_OPTION",
-    "NoCudaWorkWarning",
-    "OpenForecast",
-    "Session",
-    "SessionOptions",
-    "forecast_on",
-    "open_forecast",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

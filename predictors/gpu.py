@@ -19,8 +19,6 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.files import is_count, is_number, read_json_document, shown
 
-__all__ = ["GPU", "UsualHost", "find_gpu", "gpus", "known_figures", "register_gpu"]
-
 Vendor = Literal["nvidia", "amd"]
 
 #: Kinds of machines that a GPU is mostly found in, by how fast their processors are

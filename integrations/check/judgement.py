@@ -35,13 +35,6 @@ from neusight.integrations.check.optimizer import optimizer_change
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.formatting import milliseconds_text
 
-__all__ = [
-    "Judgement",
-    "NewStop",
-    "NewWait",
-    "judge",
-]
-
 
 class NewWait(NamedTuple):
     """A line that waits for the GPU and did not before; without it the step is `cost_us` faster."""

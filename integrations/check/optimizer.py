@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from neusight.integrations.check.baseline import Case, OpRow
 from neusight.recording.recording import Entry, Mark, stepped_optimizer
 
-__all__ = ["optimizer_change", "optimizer_names"]
-
 #: What `torch.optim` launches with fused=True, and with foreach=True (the default on CUDA).
 _FUSED, _FOREACH = "aten::_fused_", "aten::_foreach_"
 

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from neusight.integrations.check.figures.tolerance import Tolerance
     from neusight.session import forecast_on
 
-__all__ = [
-    "ForecastRegression",
-    "Forecaster",
-    "forecast",
-    "forecast_regression",
-]
-
 
 class _Limit(NamedTuple):
     """What a marker limits: `unit` is its argument, of which one is so many of `amount_unit`."""

@@ -14,13 +14,6 @@ from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.program.options import STATED_OF_BATCH
 
-__all__ = [
-    "CaseResult",
-    "removed_result",
-    "result_of",
-    "updated",
-]
-
 Kind = Literal[
     "ok",
     "better",

@@ -21,15 +21,6 @@ from neusight.integrations.program.options import (
 from neusight.predictors.registry import predictor_at
 from neusight.timeline.host import HOST_HELP
 
-__all__ = [
-    "OF_FILES",
-    "OF_RANKS",
-    "add_options",
-    "file_options",
-    "rank_options",
-    "stated_of_pricing",
-]
-
 #: Options that several commands have, by name, as argparse declares them.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--allow-writes": {"action": "store_true",

@@ -13,15 +13,6 @@ from pathlib import Path
 from neusight.integrations.cli.launchers import is_launcher
 from neusight.integrations.program.program import Program
 
-__all__ = [
-    "command_hint",
-    "missing_gpu_hint",
-    "missing_program_hint",
-    "no_cuda_hint",
-    "option_hint",
-    "script_problem",
-]
-
 #: The GPU of an example.
 _EXAMPLE_GPU = "H100"
 #: Values of an example, by the name that an option's help gives its value.

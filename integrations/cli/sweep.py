@@ -22,17 +22,6 @@ from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
 
-__all__ = [
-    "FLAG_VALUES",
-    "Sweep",
-    "SweepPoint",
-    "parse_sweep",
-    "sweep_table",
-    "swept",
-    "unit_of",
-    "with_argument",
-]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 

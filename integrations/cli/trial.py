@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.program.forecasting import ProgramForecast
 
-__all__ = ["TRIALS", "Trial", "trial_json", "trial_lines", "tried_compiling", "with_trial"]
-
 #: What may be tried.
 TRIALS = ("compile",)
 

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.session import Session, SessionOptions
 
-__all__ = [
-    "NotebookCell",
-    "ShownForecast",
-    "asks_for_help",
-    "load_ipython_extension",
-    "open_cell",
-    "print_help",
-    "register_where_it_runs",
-    "unload_ipython_extension",
-]
-
 #: The name of the magic, and how a cell that it begins looks.
 MAGIC = "neusight"
 _BEGINS_CELL = re.compile(rf"%%{MAGIC}(?=\s|$)")

@@ -15,8 +15,6 @@ from neusight.predictors.terminal_text import printable
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["advice_to_show", "forecast_markdown"]
-
 #: What Markdown would take for its own, and what it leaves to HTML.
 _MARKS = re.compile(r"([\\`*_{}\[\]|#])")
 

@@ -32,19 +32,6 @@ from neusight.recording.recording import Mark, OpCall, Recording
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "RecordedCall",
-    "TraceMeasurements",
-    "call_of",
-    "events_by_op",
-    "frozen",
-    "kernels_of_calls",
-    "measurements_of",
-    "ops_of_calls",
-    "outermost_ops",
-    "reported_left_out",
-]
-
 _HOST_COPIES = ("HtoD", "DtoH")
 
 #: Operators that torch takes apart before a forecast (or a GPU) sees them.

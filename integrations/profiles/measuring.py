@@ -39,18 +39,6 @@ from neusight.predictors.measuring.folder import (
 from neusight.predictors.measuring.probes import Probe, quick_sample, sample, sustained_sample
 from neusight.predictors.measuring.stopwatch import Refusal, quick_of
 
-__all__ = [
-    "MeasuringResult",
-    "Part",
-    "Worker",
-    "WorkerLost",
-    "WorkerProcess",
-    "WorkloadSetting",
-    "measure",
-    "read_settings",
-    "worker_command",
-]
-
 Part: TypeAlias = Literal["quick", "workloads", "kernels"]
 Request: TypeAlias = "dict[str, Any]"
 Reply: TypeAlias = "dict[str, Any]"

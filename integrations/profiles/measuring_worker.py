@@ -47,8 +47,6 @@ from neusight.predictors.measuring.stopwatch import (
     measured_probes,
 )
 
-__all__ = ["Bench", "RealBench", "Rehearsal", "Reply", "answers", "main", "serve"]
-
 Reply: TypeAlias = "dict[str, Any]"
 
 #: A GPU counts as busy above this utilization (percent), or this much memory in use.

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["ExitHandlers", "collecting_exit_handlers"]
-
 #: Seconds that threads get which a script left running when it was ended in its midst: they may
 #: wait for work that never comes.
 GRACE_SECONDS = 2.0

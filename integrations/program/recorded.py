@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recording import Recording
 
-__all__ = ["Recorded", "forecast_options_for"]
-
 
 @dataclass(frozen=True)
 class Recorded:

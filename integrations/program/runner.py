@@ -35,8 +35,6 @@ from neusight.predictors.errors import HangError, UnansweredRankError
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = ["Outcome", "hide_gpus", "run_program"]
-
 #: Errors of ranks that wait, whose text says where each of them does.
 _NAMES_ITS_LINES = (HangError, UnansweredRankError)
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.integrations.suites.programs.step import Step
     from neusight.recording.recording import Recording
 
-__all__ = ["record_program"]
-
 #: The modules of `programs` that a family is written in, for the names of what is kept; and the
 #: families that are built from the configurations beside the data.
 _WRITTEN_IN = {

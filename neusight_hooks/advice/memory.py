@@ -23,8 +23,6 @@ from neusight.memory.placement import (
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Recording, TensorSpec
 
-__all__ = ["LargestBatch", "MemoryAdvice", "Remedy", "memory_advice", "shortened"]
-
 #: Share of the memory that a change must save to be worth telling.
 SMALLEST_SAVING = 0.02
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import Alloc, OpCall, Recording, TensorSpec
 
-__all__ = ["parameter_shapes", "tensors_of"]
-
 
 def tensors_of(recording: Recording) -> dict[int, TensorSpec]:
     """Shape and dtype of what was allocated, by the identity of the `Alloc`; those that an op

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 
 from neusight.recording.recording import OpCall, OpSignature, Recording, release_of
 
-__all__ = ["MemoryVerdict", "PeakRange", "Spread", "spread_of", "verdict_of_memory"]
-
 #: "close" is what lies within the spread: nobody should count on it either way. "unknown" is what
 #: was not recorded, as memory in most profiles.
 MemoryVerdict = Literal["fits", "close", "does not fit", "unknown"]

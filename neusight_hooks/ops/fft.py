@@ -17,8 +17,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: log2 of the longest transform that one cuFFT kernel does in shared memory (typical for fp32).
 _BITS_A_KERNEL = 12
 

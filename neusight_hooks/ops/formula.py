@@ -11,8 +11,6 @@ from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["KINDS", "Formula", "Kind", "Parameter", "Parameters", "bound", "parameters_of"]
-
 #: What `register_op` registers: a pure function of shapes. It takes the call, the math mode where
 #: its kernels depend on it and, as keyword-only parameters, those arguments of the op that it
 #: reads, by their names in torch.

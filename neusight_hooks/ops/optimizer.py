@@ -24,8 +24,6 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["FOREACH", "FUSED_OPTIMIZERS", "FusedOptimizer", "launches"]
-
 #: Elements that one thread block takes, and what one launch takes, by number of tensor lists
 #: (ATen/native/cuda/MultiTensorApply.cuh). Builds for CUDA 13 pass 32 KB of kernel arguments;
 #: builds for CUDA 12 pass 4 KB: (110, 64, 48, 36, 30) tensors and 320 blocks.

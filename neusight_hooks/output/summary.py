@@ -23,17 +23,6 @@ from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SummaryData",
-    "describe",
-    "headline",
-    "memory_verdict",
-    "to_dict",
-    "to_json",
-    "verdict_text",
-]
-
 #: Raised when a key of `to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
 

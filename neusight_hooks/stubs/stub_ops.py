@@ -10,16 +10,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
-__all__ = [
-    "count_use",
-    "counted",
-    "differentiable",
-    "make_op",
-    "names",
-    "used_functions",
-    "with_settings",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

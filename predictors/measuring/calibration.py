@@ -31,20 +31,6 @@ from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.terminal_text import printable_lines
 
-__all__ = [
-    "CONSTANTS",
-    "SCHEMA_VERSION",
-    "Calibrated",
-    "Calibration",
-    "ClassCorrection",
-    "HostCosts",
-    "Measurement",
-    "behaviour_of",
-    "moved",
-    "variant_of",
-    "with_constants",
-]
-
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 1
 _FORMAT = "neusight calibration"

@@ -20,8 +20,6 @@ from neusight.predictors.kernel import (
     Variant,
 )
 
-__all__ = ["kernel_from_row", "row_of_kernel"]
-
 _SIZES: dict[KernelClass, type[Any]] = {
     KernelClass.GEMM: GemmSize,
     KernelClass.ATTENTION: AttentionSize,

@@ -12,8 +12,6 @@ from neusight.predictors.clusters.topology import Curve
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.files import read_bytes, shown
 
-__all__ = ["NcclRun", "is_nccl_output", "read_nccl_output"]
-
 #: Programs of nccl-tests, and what they run. Sizes are a rank's full buffer.
 _PROGRAMS = {
     "all_reduce": "all_reduce",

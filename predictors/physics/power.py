@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 
-__all__ = ["Silicon", "filled_in", "limited_share", "silicon_of"]
-
 
 class Silicon(NamedTuple):
     """What a FLOP costs on an architecture."""

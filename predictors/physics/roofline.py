@@ -13,19 +13,6 @@ from neusight.predictors.kernel import (
     KernelClass,
 )
 
-__all__ = [
-    "WINOGRAD_SAVING",
-    "cold_share",
-    "flop_roofline_us",
-    "instructions_per_second",
-    "is_winograd",
-    "memory_roofline_us",
-    "roofline_us",
-    "sent_bytes",
-    "switches_add_up",
-    "wire_bytes",
-]
-
 #: Classes whose arithmetic runs on matrix units where the GPU has them.
 MATRIX_CLASSES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION})
 

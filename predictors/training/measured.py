@@ -21,8 +21,6 @@ from neusight.predictors.measuring.folder import (
 from neusight.predictors.training.dataset import Dataset, Group
 from neusight.predictors.training.datasheet import gpu_of_row, read_gpu_rows
 
-__all__ = ["measured_dataset"]
-
 
 def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Dataset:
     """All samples of a folder, of these tables or all; what was launched is what was described.

@@ -16,8 +16,6 @@ from neusight.integrations.check.outputs.documents import judgement_json
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Pair", "Side", "pair_of"]
-
 #: Raised when a key of `Pair.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
 

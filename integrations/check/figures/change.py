@@ -9,8 +9,6 @@ from neusight.integrations.check.figures.batch_change import BatchChange
 from neusight.integrations.check.figures.metrics import KEPT_METRICS, RATE_METRICS, Metric
 from neusight.integrations.check.figures.tolerance import METRIC_OF, THROUGHPUT, Tolerance
 
-__all__ = ["MetricChange", "Status", "metric_changes"]
-
 Status = Literal["same", "within", "worse", "better", "tool"]
 
 _LATENCY = "step_latency"

@@ -11,12 +11,6 @@ from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.result import CaseResult
 
-__all__ = [
-    "benchmark_json",
-    "judgement_json",
-    "report_json",
-]
-
 #: Raised when a key of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
 

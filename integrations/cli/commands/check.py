@@ -35,8 +35,6 @@ from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.terminal_text import fitted
 
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
-
 HELP = "judge a script's forecast by a baseline"
 USAGE = "neusight check [--gpu GPU] [options] [SCRIPT.py|-m MODULE [args…]]"
 DESCRIPTION = (

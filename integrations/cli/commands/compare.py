@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.check.comparing.pair import Pair
 
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "add_arguments", "run"]
-
 HELP = "compare two forecasts, a forecast and a real profile, or two revisions"
 USAGE = (
     "neusight compare [options] A B\n"

@@ -47,8 +47,6 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
-
 HELP = "choose a script's arguments: parallelism, batch, checkpoints"
 USAGE = (
     "neusight plan --gpu GPU[,GPU…] [--world-size N[,N…]] [--sweep ARGUMENT=V1,V2,… …] [options] "

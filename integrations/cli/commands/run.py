@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.cli.sweep import Sweep, SweepPoint
 
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "RunRequest", "add_arguments", "run"]
-
 HELP = "forecast an unmodified script"
 USAGE = "neusight run --gpu GPU [options] SCRIPT.py|-m MODULE [args…]"
 DESCRIPTION = (

@@ -13,8 +13,6 @@ from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, 
 from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["SCHEMA_VERSION", "RankedBy", "Ranking", "interim_text"]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 

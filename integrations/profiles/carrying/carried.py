@@ -19,8 +19,6 @@ from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.predictor import Predictor
 from neusight.recording.recording import MEMORY_OPTION, Recording
 
-__all__ = ["carry", "source_of"]
-
 _NS_PER_US = 1000
 
 #: A host differs from itself by this factor (runs on one machine, a day apart, data/kernelbench

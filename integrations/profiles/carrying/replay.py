@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, RuntimeCall
 
-__all__ = ["Placed", "Replayed", "replayed"]
-
 #: A kernel that starts this much later than its launch, ns, waited for another one.
 _WAITED_NS = 50_000
 

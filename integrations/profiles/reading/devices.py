@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.predictors.gpu import GPU, find_gpu, gpus
 
-__all__ = ["SAME_MODEL", "NearestGPU", "alike_gpus", "nearest_gpu", "nearest_gpu_by_name"]
-
 #: Memories that differ by less are of one card: drivers keep some for themselves.
 _SAME_MEMORY = 0.03
 _GIB = 2**30

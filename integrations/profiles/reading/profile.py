@@ -9,15 +9,6 @@ from typing import Literal, NamedTuple
 
 from neusight.predictors.published.wave_scaling import LaunchSize
 
-__all__ = [
-    "DeviceEvent",
-    "EventKind",
-    "HostOp",
-    "Profile",
-    "ProfileStep",
-    "RuntimeCall",
-]
-
 EventKind = Literal["kernel", "memcpy", "memset"]
 
 

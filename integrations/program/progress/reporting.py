@@ -16,16 +16,6 @@ from neusight.integrations.program.progress.terminal import Terminal, terminal_o
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = [
-    "ProgressPlace",
-    "ReportInterval",
-    "progress_text",
-    "report_progress",
-    "reporting_progress",
-    "reporting_work",
-    "seconds_as_text",
-]
-
 #: Seconds that a thread which has nothing left to do may take to end.
 _END_TIMEOUT_S = 5.0
 _MINUTE_S = 60.0

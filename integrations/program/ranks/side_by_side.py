@@ -20,8 +20,6 @@ from neusight.integrations.program.ranks.rank_process import RankEnd, RankProces
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
-__all__ = ["MOST_RANKS", "Ranks", "run_side_by_side"]
-
 #: Ranks that are run without their being stated: each is a process, and takes its memory.
 MOST_RANKS = 64
 

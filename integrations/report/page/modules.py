@@ -24,8 +24,6 @@ from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["ModuleNode", "module_tree", "view_of_modules"]
-
 _NS_PER_US = 1000
 #: So many modules without parts, alike and in a row, are repeated ones: a Sequential has two by
 #: chance, a list of experts' layers not.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["inductor_query_result", "install_compiler"]
-
 #: Backends of torch that compile for no GPU, beside Inductor.
 _WITHOUT_GPU = (
     "inductor",

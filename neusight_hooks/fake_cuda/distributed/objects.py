@@ -18,8 +18,6 @@ from neusight.fake_cuda.distributed.peers.message_server import Inbox
 from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["Objects", "install_objects"]
-
 
 class Objects:
     """What this rank's objects travel by."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import OptionError
 
-__all__ = ["GPUS_PER_NODE", "Rank", "ranks_text", "stated_rank"]
-
 #: GPUs of a host where it is not stated: as DGX and HGX systems and clouds' largest instances have.
 GPUS_PER_NODE = 8
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 
 from neusight.fake_cuda.nvml.readings import GPUReadings
 
-__all__ = ["READINGS_VARIABLE", "main"]
-
 #: The variable of the environment that holds the readings.
 READINGS_VARIABLE = "NEUSIGHT_GPUS"
 

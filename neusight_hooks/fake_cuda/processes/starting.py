@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.processes.processes import Processes
     from neusight.fake_cuda.processes.run_folder import StartedProcess
 
-__all__ = ["install_processes"]
-
 #: Programs that run Python, and so may use a GPU.
 _STARTERS = ("python", "torchrun", "accelerate", "deepspeed", "ray", "mpirun", "srun")
 

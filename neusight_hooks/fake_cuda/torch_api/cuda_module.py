@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "TENSOR_TYPES",
-    "DeviceProperties",
-    "OnQuery",
-    "install_cuda_module",
-    "static_answer",
-]
-
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
 

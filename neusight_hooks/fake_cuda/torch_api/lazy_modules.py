@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LazyModule", "install_lazy", "install_lazy_modules", "load_lazy_modules_in"]
-
 _DYNAMO = "torch._dynamo"
 #: Loaded by itself, without the package: `FakeTensorMode` and checkpoints read settings of it.
 _DYNAMO_CONFIG = "torch._dynamo.config"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
     from neusight.recording.recording import TensorSpec
 
-__all__ = ["attention_query", "install_overrides"]
-
 aten = torch.ops.aten
 
 #: The flash kernel wants head dimensions that are multiples of this (aten/.../cuda/attention.cu).

@@ -12,8 +12,6 @@ from neusight.recording.values.invention import MASK_DENSITY
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_custom_ops"]
-
 
 def install_custom_ops(patches: Patches, recorder: Recorder) -> None:
     """`torch.library.get_ctx().new_dynamic_size()` gives a number in a forecast's fake kernels:

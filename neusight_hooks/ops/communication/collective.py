@@ -21,8 +21,6 @@ from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 _SIZE = re.compile(r"\bsize=(\d+)")
 _NODES = re.compile(r"\bnodes=(\d+)")
 _PER_NODE = re.compile(r"\bper_node=([1-9]\d{0,5})(?!\S)")

@@ -7,8 +7,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 @register_op("fsdp::all_gather_copy_in")
 def all_gather_copy_in(

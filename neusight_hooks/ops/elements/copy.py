@@ -25,8 +25,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["MATERIALIZED_VIEWS", "move"]
-
 #: Tensors that one launch of CatArrayBatchedCopy takes (CAT_ARRAY_BATCH_SIZE, cuda/Shape.cu).
 _CAT_BATCH = 128
 

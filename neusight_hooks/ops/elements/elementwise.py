@@ -19,8 +19,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["FILLS", "POINTWISE", "RANDOM", "mean_of"]
-
 #: Pointwise ops: those tagged so in torch 2.13, and those that are so by their CUDA kernel.
 #: In-place forms are found by the name without the underscore.
 POINTWISE: tuple[str, ...] = op_names(

@@ -7,8 +7,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature
 
-__all__: list[str] = []
-
 
 @register_op("inductor::triton_*")
 def fused_kernel(

@@ -27,8 +27,6 @@ from neusight.ops.rows.sort import deterministic_order, select_flagged
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Indices up to which embedding's gradient adds rows in one kernel, without a sort
 #: (embedding_dense_backward_cuda, Embedding.cu).
 _UNSORTED_EMBEDDING = 3072

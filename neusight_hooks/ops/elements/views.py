@@ -7,8 +7,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import OpSignature
 
-__all__ = ["VIEWS"]
-
 #: Views by their schema (an argument is aliased, none is written), and what hands out memory or
 #: answers about a tensor without a kernel.
 VIEWS: tuple[str, ...] = op_names(

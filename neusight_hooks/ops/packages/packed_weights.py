@@ -16,8 +16,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Rows up to which the weight is unpacked inside the product; with more it is unpacked to memory
 #: first, and cuBLAS multiplies. The package asks a table by GPU and shape that gives 8 to 512
 #: (bitsandbytes 0.50.2, backends/cuda/ops.py, _gemm_4bit_use_custom_cuda); this is its value for

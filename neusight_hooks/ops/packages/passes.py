@@ -9,8 +9,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 class _Pass(NamedTuple):
     """A kernel that reads all tensors that it is given and writes all that it returns (or its first

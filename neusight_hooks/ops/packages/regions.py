@@ -18,8 +18,6 @@ from neusight.ops.registry import map_op, register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Operations for one bilinear sample: four weights, four products, three sums.
 _FLOPS_A_SAMPLE = 11
 

@@ -7,8 +7,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Instructions of a thread for one state and step of the selective scan: an exponential (8 slots of
 #: 128 a clock), what it is made of and what follows (4), the scan over a CTA's threads (8).
 #: Backward makes the forward again and scans the other way. Counted in its sources: a prior.

@@ -16,8 +16,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["flex_attention"]
-
 
 class _Problem(NamedTuple):
     batch: int

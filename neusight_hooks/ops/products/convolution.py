@@ -30,8 +30,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["compute_for_convolution"]
-
 _HALF = ("float16", "bfloat16")
 
 _NOT_DILATED = (1,)

@@ -21,8 +21,6 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["SelfAttention", "whole_lengths"]
-
 #: Fused attention is taken where a head's width is a multiple of it (attention.cu).
 _FUSED_MULTIPLE = 8
 #: masked_softmax_cuda takes rows up to this in one kernel, longer ones after a fill (SoftMax.cu).

@@ -14,8 +14,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Width of a panel in the blocked factorizations of cuSOLVER and MAGMA (a typical block size).
 _PANEL = 128
 

@@ -32,14 +32,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = [
-    "compute_for_matmul",
-    "matmul_kernels",
-    "matrix",
-    "packed_weight_kernels",
-    "unfit_operands",
-]
-
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
 

@@ -19,8 +19,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import RECURRENT, Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: cudnnRNNMode_t: the cell's name and its number of gates.
 _CELLS = {0: ("rnn_cell", 1), 1: ("rnn_cell", 1), 2: ("lstm_cell", 4), 3: ("gru_cell", 3)}
 

@@ -20,8 +20,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 @register_op("aten::_sparse_semi_structured_linear")
 def semi_structured_linear(

@@ -18,8 +18,6 @@ from neusight.ops.rows.sort import radix_sort, select_flagged
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 def _gathering(
     name: str,

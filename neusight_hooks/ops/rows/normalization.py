@@ -26,8 +26,6 @@ from neusight.ops.rows.rms_norm import (
 from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 def _norm_kernel(
     name: str,

@@ -16,8 +16,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Pooling ops and the name of their kernel.
 _POOLS = {
     "max_pool2d_with_indices": "max_pool",

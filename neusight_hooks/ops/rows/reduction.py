@@ -21,8 +21,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import SERIAL_SUM, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["REDUCTIONS", "reduce_kernel", "temporary"]
-
 #: Ops that are one launch of at::native::reduce_kernel (or like it).
 REDUCTIONS: tuple[str, ...] = op_names(
     """

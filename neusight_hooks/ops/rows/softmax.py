@@ -16,8 +16,6 @@ from neusight.ops.rows.reduction import reduce_kernel, temporary
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 def _softmax_kernel(
     name: str,

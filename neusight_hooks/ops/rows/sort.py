@@ -20,8 +20,6 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__ = ["deterministic_order", "radix_sort", "select_flagged"]
-
 #: Bits that one pass of CUB's onesweep radix sort orders (cub/device/dispatch/tuning, 8 on sm_70+).
 _BITS_A_PASS = 8
 

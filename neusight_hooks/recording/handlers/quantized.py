@@ -11,8 +11,6 @@ from neusight.recording.call_stack import call_site
 from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
 from neusight.recording.recorder import Recorder
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 #: Rows of grouped products begin at multiples of so many bytes (GroupedMMUtils.h, torch 2.13).

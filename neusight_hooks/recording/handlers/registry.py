@@ -10,8 +10,6 @@ import torch
 
 from neusight.recording.recorder import Handler, Recorder
 
-__all__ = ["HANDLERS", "Args", "Kwargs", "allocates", "handles", "overloads"]
-
 #: What an op was called with.
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

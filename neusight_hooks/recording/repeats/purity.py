@@ -17,8 +17,6 @@ import torch
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CallWatch", "context_values"]
-
 aten = torch.ops.aten
 
 #: Code whose Python objects the program does not see change, but for what is named below.

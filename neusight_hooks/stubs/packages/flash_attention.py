@@ -25,8 +25,6 @@ from neusight.stubs.shared.flash_rows import (
 )
 from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
 
-__all__ = ["MODULES", "cache_op", "cached_length", "refuse_what_cuda_refuses"]
-
 Window = tuple[int, int]
 _WHOLE: Window = (-1, -1)
 

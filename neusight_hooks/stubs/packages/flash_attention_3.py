@@ -16,8 +16,6 @@ from neusight.stubs.packages.flash_attention import (
 )
 from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
 
-__all__ = ["MODULES"]
-
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 _WHOLE = (-1, -1)
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from neusight.stubs.shared.flash_rows import RmsNorm, layer_norm_fn, rms_norm_fn
 from neusight.stubs.stub_ops import counted, differentiable, make_op, names
 
-__all__ = ["MODULES"]
-
 Given = Sequence[Any]
 Saved = Sequence[Any]
 

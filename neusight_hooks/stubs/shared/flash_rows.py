@@ -12,19 +12,6 @@ from torch import Tensor, nn
 from neusight.stubs.shared.gating import silu_product
 from neusight.stubs.stub_ops import counted, differentiable, make_op
 
-__all__ = [
-    "DropoutAddNorm",
-    "RmsNorm",
-    "apply_rotary",
-    "cross_entropy_loss",
-    "dropout_add_layer_norm",
-    "dropout_add_rms_norm",
-    "layer_norm_fn",
-    "rms_norm",
-    "rms_norm_fn",
-    "swiglu",
-]
-
 Given = Sequence[Any]
 Saved = Sequence[Tensor]
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.recording.recording import OpCall, OpSignature, TensorSpec, tensors_of
 
-__all__ = ["Part", "parts_of"]
-
 #: Arguments that hold the text of a group.
 _GROUP_ARGUMENTS = ("process_group", "group_name", "group")
 _GROUP = re.compile(r"name=(\S*) ranks=(\S+)")

@@ -19,8 +19,6 @@ from neusight.predictors.training.tables.files import (
     shape_numbers,
 )
 
-__all__ = ["CONVOLUTION_TABLES"]
-
 _PASSES: dict[str, Pass] = {
     "forward": "forward",
     "backward_input": "data_gradient",

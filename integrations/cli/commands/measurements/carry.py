@@ -13,8 +13,6 @@ from neusight.predictors.errors import OptionError, UnsupportedKernelError
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable_text
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "project a profile onto another GPU"
 DESCRIPTION = (
     "Read a trace of torch.profiler (best with record_shapes=True) and say what its program does "

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from neusight.integrations.suites.evaluation import SuiteReport
     from neusight.predictors.training.evaluate import Report
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "score predictors on measured kernels, or on whole programs (--suite)"
 DESCRIPTION = ""
 

@@ -14,8 +14,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_cuda_graphs", "reason_text"]
-
 
 def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:
     """Nothing is captured; from its third call on a graph costs the host one launch. Where torch

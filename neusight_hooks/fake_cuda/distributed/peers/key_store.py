@@ -11,8 +11,6 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.peers.message_server import NAME_END
 
-__all__ = ["KeyStore", "key_store_classes"]
-
 #: torch's own, which nothing here waits for.
 _TIMEOUT = timedelta(minutes=5)
 

@@ -21,8 +21,6 @@ from neusight.predictors.errors import HangError, UnansweredRankError
 from neusight.recording.call_stack import call_site
 from neusight.recording.tape import EnoughSteps
 
-__all__ = ["Link", "RemoteLink", "SingleRankLink", "handled", "receive", "send"]
-
 #: A message: its length in 8 bytes, and a pickle. Both ends are processes of this program.
 _LENGTH = struct.Struct("<Q")
 
