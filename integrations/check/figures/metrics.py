@@ -17,11 +17,6 @@ class Metric(NamedTuple):
     unit: str
     of_one: str = ""
 
-    @property
-    def is_rate(self) -> bool:
-        """Whether more is better."""
-        return self.unit.endswith("/s")
-
 
 #: What is judged, in the order of reports. Times are microseconds of the steady step.
 METRICS = (

@@ -60,7 +60,6 @@ _UNKNOWN = (
     *("pcie", "power", "protected_memory", "remapped_rows", "retired_pages", "serial", "temp"),
     *("timestamp", "vbios_version", "fabric", "vgpu"),
 )
-_PROCESS_FIELDS = ("pid", "process_name", "name", "used_memory", "used_gpu_memory", "gpu_uuid")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
