@@ -32,12 +32,11 @@ from neusight.recording.dispatch.torchscript import (
 )
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
-from neusight.recording.listeners import Listeners
 from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape, TapedOp
+from neusight.recording.tape import Listeners, Tape, TapedOp
 from neusight.recording.tensor import (
     ForecastMode,
     ForecastTensor,

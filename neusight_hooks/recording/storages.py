@@ -9,9 +9,8 @@ import torch
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
-from neusight.recording.listeners import Listeners
 from neusight.recording.recording import Phase
-from neusight.recording.tape import Tape, TapedAlloc, TapedFree, TapedOp
+from neusight.recording.tape import Listeners, Tape, TapedAlloc, TapedFree, TapedOp
 from neusight.recording.tensor import ForecastTensor
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar, Generic, ParamSpec, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
-from neusight.recording.listeners import Listeners
 from neusight.recording.recording import (
     BatchSource,
     EmptyCache,
@@ -23,6 +22,8 @@ from neusight.recording.recording import (
     StorageKind,
     Synchronize,
 )
+
+P = ParamSpec("P")
 
 _CPU_WORK = "cpu ops"
 
@@ -217,6 +218,41 @@ Follower = Callable[[Sequence[SingleEntry]], None]
 
 #: What a captured CUDA graph launches again, with what enters it; the host's part happened once.
 Launched = TapedOp | TapedInput | EventRecord | EventWait
+
+
+class Listeners(Generic[P]):
+    """The functions that are called at an event, in the order in which they subscribed.
+
+    >>> waits, reasons = Listeners[[str]](), []
+    >>> end = waits.subscribe(reasons.append)
+    >>> waits("item")
+    >>> end()
+    >>> waits("item")
+    >>> reasons
+    ['item']
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(self) -> None:
+        self.functions: tuple[Callable[P, object], ...] = ()
+
+    def subscribe(self, function: Callable[P, object]) -> Callable[[], None]:
+        """From now on it is called once at each event, until what is returned is called."""
+        if function not in self.functions:
+            self.functions = (*self.functions, function)
+
+        def unsubscribe() -> None:
+            self.functions = tuple(known for known in self.functions if known != function)
+
+        return unsubscribe
+
+    def __bool__(self) -> bool:
+        return bool(self.functions)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for function in self.functions:
+            function(*args, **kwargs)
 
 
 class Tape:

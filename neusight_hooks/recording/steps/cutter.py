@@ -10,7 +10,6 @@ import torch
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.inputs.batch import batch_of_step
-from neusight.recording.listeners import Listeners
 from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
 from neusight.recording.steps.folding import FoldedSteps
 from neusight.recording.steps.methods import MethodCall
@@ -25,6 +24,7 @@ from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
     EnoughSteps,
+    Listeners,
     Tape,
     TapedCalls,
     TapedFree,

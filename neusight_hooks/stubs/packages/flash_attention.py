@@ -77,7 +77,7 @@ def _outputs(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FlashSettings:
     """What the functions of attention take behind their tensors."""
 
     dropout_p: float = 0.0
@@ -91,7 +91,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class PagedSettings(Settings):
+class PagedSettings(FlashSettings):
     """The same with a table of the pages that hold keys and values."""
 
     block_table: Tensor | None = None
@@ -101,7 +101,7 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    settings: Settings,
+    settings: FlashSettings,
     *,
     bounds: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
     longest: tuple[int, int] | None = None,
@@ -122,8 +122,8 @@ def _attend(
 
 
 @counted("flash_attn")
-@with_settings(Settings)
-def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: FlashSettings) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
     return _attend(q, k, v, settings)
 
@@ -138,7 +138,7 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    settings: Settings,
+    settings: FlashSettings,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
     bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
@@ -146,25 +146,25 @@ def flash_attn_varlen_func(
 
 
 @counted("flash_attn")
-@with_settings(Settings)
-def flash_attn_qkvpacked_func(qkv: Tensor, settings: Settings) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_qkvpacked_func(qkv: Tensor, settings: FlashSettings) -> Any:
     """Of [batch, sequence, 3, heads, width]."""
     query, key, value = qkv.unbind(2)
     return _attend(query, key, value, settings)
 
 
 @counted("flash_attn")
-@with_settings(Settings)
-def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, settings: Settings) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, settings: FlashSettings) -> Any:
     """Of queries and [batch, sequence, 2, heads, width]."""
     key, value = kv.unbind(2)
     return _attend(q, key, value, settings)
 
 
 @counted("flash_attn")
-@with_settings(Settings)
+@with_settings(FlashSettings)
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, settings: Settings
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, settings: FlashSettings
 ) -> Any:
     """Of packed sequences, [tokens, 3, heads, width]."""
     query, key, value = qkv.unbind(1)
@@ -173,7 +173,7 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 @counted("flash_attn")
-@with_settings(Settings)
+@with_settings(FlashSettings)
 def flash_attn_varlen_kvpacked_func(
     q: Tensor,
     kv: Tensor,
@@ -181,7 +181,7 @@ def flash_attn_varlen_kvpacked_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    settings: Settings,
+    settings: FlashSettings,
 ) -> Any:
     """Of packed queries and [tokens, 2, heads, width]."""
     key, value = kv.unbind(1)

@@ -75,7 +75,7 @@ def _attend(
 
 
 @dataclass(frozen=True)
-class Settings:
+class Flash3Settings:
     """What the functions of attention take behind their tensors."""
 
     softmax_scale: float | None = None
@@ -100,8 +100,8 @@ class Settings:
 
 
 @counted("flash_attn_interface")
-@with_settings(Settings)
-def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> Any:
+@with_settings(Flash3Settings)
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: Flash3Settings) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
     return _attend(q, k, v, *settings.known)
 
@@ -115,7 +115,7 @@ class _Used:
 
 
 @dataclass(frozen=True)
-class VarlenSettings(Settings, _Used):
+class VarlenSettings(Flash3Settings, _Used):
     """Those of packed sequences."""
 
 
@@ -129,7 +129,7 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    settings: Settings,
+    settings: Flash3Settings,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
     return _attend(q, k, v, *settings.known, (cu_seqlens_q, cu_seqlens_k))
